@@ -1,0 +1,126 @@
+"""The contract of a machine: two pure functions and what surrounds them.
+
+A machine decides and evolves; everything else (disk, clock, sockets) is somebody else's.
+
+* ``decide(state, command, now_ms)`` reads the state and returns a `Decision`: events to
+  journal, a reply, effects. It changes nothing.
+* ``evolve(state, event)`` is the only thing that changes state. It can't fail on an event
+  that ``decide`` produced. Recovery is a fold of ``evolve`` over the journal.
+* ``check(state)`` raises `InvariantViolation` naming the broken invariant.
+* ``snapshot(state)`` yields the state as segments for a checkpoint; ``restore`` is its
+  inverse. ``digest`` is equal for equal states, whatever way they were reached.
+
+A refused command is a `Decision` whose reply is a `Refusal`; it has no events and no
+effects. Commands, replies and effects are plain dataclasses of the machine's own module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+
+class Reason(StrEnum):
+    """Why a command was refused; the wire and the REST interface map these to their codes."""
+
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    INVALID = "invalid"
+    CONFLICT = "conflict"
+    BUSY = "busy"
+    FENCED = "fenced"
+    TERMINATED = "terminated"
+    NOT_ALLOWED = "not allowed"
+    NOT_EMPTY = "not empty"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reply to a command that was refused: nothing changed."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a command leads to.
+
+    ``events`` are journaled in order, in one group; ``blob`` (if any) is stored raw with
+    the last event. ``reply`` and ``effects`` leave only after the events, and everything
+    journaled before them, are durable.
+    """
+
+    events: tuple[Message, ...] = ()
+    reply: Any = None
+    effects: tuple[Any, ...] = ()
+    blob: bytes | memoryview | None = None
+
+
+def refuse(reason: Reason, message: str) -> Decision:
+    """A decision that refuses: no events, no effects."""
+    return Decision(reply=Refusal(reason, message))
+
+
+class InvariantViolation(AssertionError):
+    """A machine's state broke one of its invariants; the message starts with its name."""
+
+
+def require(condition: bool, invariant: str, detail: str = "") -> None:
+    """Raise `InvariantViolation` naming ``invariant`` unless ``condition`` holds."""
+    if not condition:
+        raise InvariantViolation(f"{invariant}: {detail}" if detail else invariant)
+
+
+StateT = TypeVar("StateT")
+
+
+class Machine(Protocol[StateT]):
+    """One kind of actor's behaviour. Implementations hold no state of their own."""
+
+    def initial(self) -> StateT:
+        """The state before the first event."""
+        ...
+
+    def decide(self, state: StateT, command: Any, now_ms: int) -> Decision:
+        """What ``command`` leads to in ``state``; reads only."""
+        ...
+
+    def evolve(self, state: StateT, event: Message) -> None:
+        """Apply one event to ``state``, in place."""
+        ...
+
+    def check(self, state: StateT) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        ...
+
+    def snapshot(self, state: StateT) -> Mapping[str, bytes]:
+        """The state as named segments, deterministic: equal states, equal bytes."""
+        ...
+
+    def restore(self, segments: Mapping[str, bytes]) -> StateT:
+        """The state whose snapshot is ``segments``."""
+        ...
+
+
+def digest(segments: Mapping[str, bytes]) -> bytes:
+    """16 bytes that are equal for equal snapshots."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for name, body in sorted(segments.items()):
+        hasher.update(
+            len(name).to_bytes(4, "big") + name.encode() + len(body).to_bytes(8, "big") + body
+        )
+    return hasher.digest()
+
+
+def replay(machine: Machine[StateT], state: StateT, events: Iterable[Message]) -> StateT:
+    """Fold ``events`` into ``state`` and return it."""
+    for event in events:
+        machine.evolve(state, event)
+    return state

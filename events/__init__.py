@@ -1,0 +1,1 @@
+"""What can be written down: identifiers, journaled events and their codec."""

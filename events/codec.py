@@ -1,0 +1,90 @@
+"""Events to bytes and back.
+
+The byte form of an event is the protobuf form of an ``Event`` message with one arm set:
+a tag that carries the event's stable number, a length, the event itself. It is written
+without building the envelope, since that would copy every event once more.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore[attr-defined]
+from google.protobuf.message import DecodeError, Message
+
+from velaray.events import events_pb2
+from velaray.events.events_pb2 import Event as EventEnvelope
+
+_LENGTH_DELIMITED = 2
+
+
+class UnknownEventError(ValueError):
+    """A record holds an event type that this version doesn't know; it is never skipped."""
+
+
+class MalformedEventError(ValueError):
+    """A record's bytes are not an event."""
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_TYPES: dict[int, type[Message]] = {
+    field.number: getattr(events_pb2, field.message_type.name)
+    for field in EventEnvelope.DESCRIPTOR.fields
+}
+_TAGS: dict[type[Message], bytes] = {
+    event: _varint(number << 3 | _LENGTH_DELIMITED) for number, event in _TYPES.items()
+}
+_BY_TAG: dict[int, type[Message]] = {
+    number << 3 | _LENGTH_DELIMITED: event for number, event in _TYPES.items()
+}
+
+
+def event_types() -> dict[int, type[Message]]:
+    """Every event type by its stable number."""
+    return dict(_TYPES)
+
+
+def encode(event: Message) -> bytes:
+    """The byte form of ``event``.
+
+    Raises `UnknownEventError` if it is not a journaled event.
+    """
+    tag = _TAGS.get(type(event))
+    if tag is None:
+        raise UnknownEventError(
+            f"{type(event).__name__} is not a journaled event; add it to events.proto"
+        )
+    body = event.SerializeToString()
+    return tag + _varint(len(body)) + body
+
+
+def decode(raw: bytes) -> Message:
+    """The event in ``raw``.
+
+    Raises `UnknownEventError` for an event type this version doesn't know and
+    `MalformedEventError` for bytes that are no event.
+    """
+    try:
+        tag, start = _DecodeVarint32(raw, 0)
+        length, start = _DecodeVarint32(raw, start)
+    except (IndexError, DecodeError) as error:
+        raise MalformedEventError(f"no event in {raw[:16]!r}") from error
+    kind = _BY_TAG.get(tag)
+    if kind is None:
+        raise UnknownEventError(
+            f"unknown event type {tag >> 3}: written by a newer version? Upgrade velaray to read it"
+        )
+    if start + length != len(raw):
+        raise MalformedEventError(
+            f"{kind.__name__}: {len(raw) - start} bytes, the record says {length}"
+        )
+    try:
+        return kind.FromString(raw[start:])
+    except DecodeError as error:
+        raise MalformedEventError(f"{kind.__name__}: {error}") from error

@@ -1,0 +1,286 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Event(_message.Message):
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset")
+    LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_UPDATED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_DELETED_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_CREATED_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_DELETED_FIELD_NUMBER: _ClassVar[int]
+    POLICY_SET_FIELD_NUMBER: _ClassVar[int]
+    POLICY_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_CREATED_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_ADDED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_DELETED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_APPENDED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_EPOCH_RAISED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_CREATED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_DELETED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_CREATED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_ACKED_FIELD_NUMBER: _ClassVar[int]
+    MARK_DELETED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_RESET_FIELD_NUMBER: _ClassVar[int]
+    ledger_opened: LedgerOpened
+    cluster_registered: ClusterRegistered
+    tenant_created: TenantCreated
+    tenant_updated: TenantUpdated
+    tenant_deleted: TenantDeleted
+    namespace_created: NamespaceCreated
+    namespace_deleted: NamespaceDeleted
+    policy_set: PolicySet
+    policy_removed: PolicyRemoved
+    topic_created: TopicCreated
+    partitions_added: PartitionsAdded
+    topic_deleted: TopicDeleted
+    producer_registered: ProducerRegistered
+    entry_appended: EntryAppended
+    topic_epoch_raised: TopicEpochRaised
+    producer_forgotten: ProducerForgotten
+    topic_terminated: TopicTerminated
+    subscription_created: SubscriptionCreated
+    subscription_deleted: SubscriptionDeleted
+    cursor_created: CursorCreated
+    entries_acked: EntriesAcked
+    mark_deleted: MarkDeleted
+    cursor_reset: CursorReset
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ...) -> None: ...
+
+class LedgerOpened(_message.Message):
+    __slots__ = ("ledger_id", "epoch")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    epoch: int
+    def __init__(self, ledger_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ClusterRegistered(_message.Message):
+    __slots__ = ("name", "service_url", "admin_url")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_URL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    service_url: str
+    admin_url: str
+    def __init__(self, name: _Optional[str] = ..., service_url: _Optional[str] = ..., admin_url: _Optional[str] = ...) -> None: ...
+
+class TenantCreated(_message.Message):
+    __slots__ = ("tenant", "admin_roles", "allowed_clusters")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_ROLES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    admin_roles: _containers.RepeatedScalarFieldContainer[str]
+    allowed_clusters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., admin_roles: _Optional[_Iterable[str]] = ..., allowed_clusters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TenantUpdated(_message.Message):
+    __slots__ = ("tenant", "admin_roles", "allowed_clusters")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_ROLES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    admin_roles: _containers.RepeatedScalarFieldContainer[str]
+    allowed_clusters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenant: _Optional[str] = ..., admin_roles: _Optional[_Iterable[str]] = ..., allowed_clusters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TenantDeleted(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class NamespaceCreated(_message.Message):
+    __slots__ = ("tenant", "namespace")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    namespace: str
+    def __init__(self, tenant: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class NamespaceDeleted(_message.Message):
+    __slots__ = ("tenant", "namespace")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    namespace: str
+    def __init__(self, tenant: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class PolicySet(_message.Message):
+    __slots__ = ("tenant", "namespace", "topic", "name", "value")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    namespace: str
+    topic: str
+    name: str
+    value: bytes
+    def __init__(self, tenant: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class PolicyRemoved(_message.Message):
+    __slots__ = ("tenant", "namespace", "topic", "name")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    namespace: str
+    topic: str
+    name: str
+    def __init__(self, tenant: _Optional[str] = ..., namespace: _Optional[str] = ..., topic: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class TopicCreated(_message.Message):
+    __slots__ = ("topic", "partitions", "incarnation", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: int
+    incarnation: int
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., incarnation: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PartitionsAdded(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: int
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class TopicDeleted(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ProducerRegistered(_message.Message):
+    __slots__ = ("producer", "name", "at_ms")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    producer: int
+    name: str
+    at_ms: int
+    def __init__(self, producer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class EntryAppended(_message.Message):
+    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms")
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_UUID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    producer: int
+    sequence_id: int
+    highest_sequence_id: int
+    messages: int
+    chunk_uuid: str
+    chunk_id: int
+    chunks: int
+    at_ms: int
+    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class TopicEpochRaised(_message.Message):
+    __slots__ = ("topic_epoch", "producer_name")
+    TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
+    topic_epoch: int
+    producer_name: str
+    def __init__(self, topic_epoch: _Optional[int] = ..., producer_name: _Optional[str] = ...) -> None: ...
+
+class ProducerForgotten(_message.Message):
+    __slots__ = ("producer",)
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    producer: int
+    def __init__(self, producer: _Optional[int] = ...) -> None: ...
+
+class TopicTerminated(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SubscriptionCreated(_message.Message):
+    __slots__ = ("name", "incarnation", "start_offset", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: int
+    start_offset: int
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., start_offset: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SubscriptionDeleted(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CursorCreated(_message.Message):
+    __slots__ = ("start_offset",)
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    start_offset: int
+    def __init__(self, start_offset: _Optional[int] = ...) -> None: ...
+
+class EntriesAcked(_message.Message):
+    __slots__ = ("ranges", "partial")
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    partial: _containers.RepeatedCompositeFieldContainer[PartialAck]
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ...) -> None: ...
+
+class PartialAck(_message.Message):
+    __slots__ = ("offset", "remaining")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    remaining: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offset: _Optional[int] = ..., remaining: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MarkDeleted(_message.Message):
+    __slots__ = ("before_offset", "partial")
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    before_offset: int
+    partial: PartialAck
+    def __init__(self, before_offset: _Optional[int] = ..., partial: _Optional[_Union[PartialAck, _Mapping]] = ...) -> None: ...
+
+class CursorReset(_message.Message):
+    __slots__ = ("next_offset", "reason")
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    reason: str
+    def __init__(self, next_offset: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

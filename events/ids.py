@@ -1,0 +1,337 @@
+"""Identifiers: positions, message ids, topic names, actor keys.
+
+Pulsar's text forms (``persistent://tenant/namespace/topic-partition-3``) are parsed and
+printed here and nowhere else. Inside velaray an actor is named by an `ActorKey`, whose
+parts are kept apart: a text such as ``<topic>-<subscription>`` is ambiguous.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import total_ordering
+from typing import NamedTuple, Self
+from urllib.parse import quote, unquote
+
+from google.protobuf.message import DecodeError
+
+from velaray.events.ids_pb2 import MessageIdData
+
+UINT64_MAX = (1 << 64) - 1
+INT64_MAX = (1 << 63) - 1
+
+
+class InvalidNameError(ValueError):
+    """A topic, namespace, subscription or actor name that doesn't follow the rules."""
+
+
+class InvalidMessageIdError(ValueError):
+    """Bytes that are not a message id."""
+
+
+class Position(NamedTuple):
+    """Where an entry is: ledger id and entry id. Ordered as the log is.
+
+    ``EARLIEST`` is before every entry and ``LATEST`` after every entry; entry id -1 is
+    the place before the first entry of a ledger.
+    """
+
+    ledger_id: int
+    entry_id: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(INT64_MAX, INT64_MAX)
+
+
+def _unsigned(value: int) -> int:
+    return value & UINT64_MAX
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value > INT64_MAX else value
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """The id that clients see; the byte form and the order are Apache Pulsar's.
+
+    ``partition`` is -1 for a topic without partitions, ``batch_index`` -1 for a message
+    that is not part of a batch. Ids order by ledger, entry, partition, batch index.
+    """
+
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+    batch_size: int = 0
+    first_chunk: MessageId | None = None
+
+    @property
+    def position(self) -> Position:
+        """The position of the entry that holds this message."""
+        return Position(self.ledger_id, self.entry_id)
+
+    def _order(self) -> tuple[int, int, int, int]:
+        return (self.ledger_id, self.entry_id, self.partition, self.batch_index)
+
+    def __lt__(self, other: MessageId) -> bool:
+        return self._order() < other._order()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MessageId) and self._order() == other._order()
+
+    def __hash__(self) -> int:
+        return hash(self._order())
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+
+    def to_proto(self) -> MessageIdData:
+        """The protobuf form; negative ids wrap to unsigned as Pulsar's do."""
+        data = MessageIdData(
+            ledgerId=_unsigned(self.ledger_id),
+            entryId=_unsigned(self.entry_id),
+            partition=self.partition,
+            batch_index=self.batch_index,
+        )
+        if self.batch_size > 0:
+            data.batch_size = self.batch_size
+        if self.first_chunk is not None:
+            data.first_chunk_message_id.CopyFrom(self.first_chunk.to_proto())
+        return data
+
+    @classmethod
+    def from_proto(cls, data: MessageIdData) -> Self:
+        """The id in ``data``."""
+        first = (
+            cls.from_proto(data.first_chunk_message_id)
+            if data.HasField("first_chunk_message_id")
+            else None
+        )
+        return cls(
+            _signed(data.ledgerId),
+            _signed(data.entryId),
+            data.partition,
+            data.batch_index,
+            data.batch_size,
+            first,
+        )
+
+    def to_bytes(self) -> bytes:
+        """The byte form, equal to Pulsar's ``MessageId.toByteArray()``."""
+        return self.to_proto().SerializeToString()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Read the byte form.
+
+        Raises `InvalidMessageIdError` if ``raw`` is not a message id.
+        """
+        try:
+            return cls.from_proto(MessageIdData.FromString(raw))
+        except DecodeError as error:
+            raise InvalidMessageIdError(f"not a message id: {raw[:32]!r} ({error})") from error
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``ledger:entry[:partition[:batch]]``, as the command line takes it.
+
+        Raises `InvalidMessageIdError`.
+        """
+        try:
+            numbers = [int(part) for part in text.split(":")]
+        except ValueError as error:
+            raise InvalidMessageIdError(
+                f"not a message id: {text!r}; write ledger:entry"
+            ) from error
+        if not 2 <= len(numbers) <= 4:
+            raise InvalidMessageIdError(
+                f"not a message id: {text!r}; write ledger:entry[:partition[:batch]]"
+            )
+        return cls(*numbers)
+
+
+MessageId.earliest = MessageId(-1, -1)  # type: ignore[attr-defined]
+MessageId.latest = MessageId(INT64_MAX, INT64_MAX)  # type: ignore[attr-defined]
+
+_NAME = re.compile(r"[-=:.\w]+")
+_PARTITION = re.compile(r"-partition-(0|[1-9]\d{0,8})$")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return ``name`` if it may name a tenant or namespace; else raise `InvalidNameError`."""
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"invalid {kind} name {name!r}: use letters, digits and any of -=:._"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A topic, or one partition of it.
+
+    ``local`` is the name without partition suffix; ``partition`` is -1 for a topic as a
+    whole.
+    """
+
+    tenant: str
+    namespace: str
+    local: str
+    partition: int = -1
+    domain: str = "persistent"
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """Read a full or short name (``topic`` means ``persistent://public/default/topic``).
+
+        Raises `InvalidNameError`.
+        """
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = "persistent", text
+            if "/" not in rest:
+                rest = f"public/default/{rest}"
+        if domain not in ("persistent", "non-persistent"):
+            raise InvalidNameError(
+                f"invalid topic name {text!r}: the domain must be persistent or non-persistent"
+            )
+        parts = rest.split("/", 2)
+        if len(parts) != 3 or not parts[2]:
+            raise InvalidNameError(
+                f"invalid topic name {text!r}: write domain://tenant/namespace/topic"
+            )
+        tenant, namespace, local = parts
+        check_name("tenant", tenant)
+        check_name("namespace", namespace)
+        if "\0" in local or "\n" in local:
+            raise InvalidNameError(f"invalid topic name {text!r}: control characters")
+        match = _PARTITION.search(local)
+        if match is None:
+            return cls(tenant, namespace, local, -1, domain)
+        return cls(tenant, namespace, local[: match.start()], int(match.group(1)), domain)
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic without its partition."""
+        return self if self.partition < 0 else replace(self, partition=-1)
+
+    def of_partition(self, partition: int) -> TopicName:
+        """The given partition of this topic (-1: the topic as a whole)."""
+        return replace(self, partition=partition)
+
+    @property
+    def namespace_name(self) -> str:
+        """``tenant/namespace``."""
+        return f"{self.tenant}/{self.namespace}"
+
+    def __str__(self) -> str:
+        suffix = f"-partition-{self.partition}" if self.partition >= 0 else ""
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}{suffix}"
+
+
+class ActorKind(StrEnum):
+    """The kinds of actors; each owns one journal."""
+
+    CATALOG = "catalog"
+    PARTITION = "partition"
+    SUBSCRIPTION = "subscription"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ActorKey:
+    """Who an actor is. Its journal, its Ray name and its links all follow from this key.
+
+    The incarnations tell a topic (or subscription) from an earlier one of the same name,
+    so that nothing that belonged to the deleted one can be mistaken for the new one's.
+    """
+
+    kind: ActorKind
+    tenant: str = ""
+    namespace: str = ""
+    topic: str = ""
+    partition: int = -1
+    topic_incarnation: int = 0
+    subscription: str = ""
+    subscription_incarnation: int = 0
+
+    @classmethod
+    def catalog(cls) -> ActorKey:
+        """The cluster's one catalog."""
+        return cls(ActorKind.CATALOG)
+
+    @classmethod
+    def of_partition(cls, topic: TopicName, incarnation: int) -> ActorKey:
+        """A topic partition (or a topic without partitions: partition -1)."""
+        return cls(
+            ActorKind.PARTITION,
+            topic.tenant,
+            topic.namespace,
+            topic.local,
+            topic.partition,
+            incarnation,
+        )
+
+    def of_subscription(self, subscription: str, incarnation: int) -> ActorKey:
+        """A durable subscription of this partition."""
+        return replace(
+            self,
+            kind=ActorKind.SUBSCRIPTION,
+            subscription=subscription,
+            subscription_incarnation=incarnation,
+        )
+
+    @property
+    def topic_name(self) -> TopicName:
+        """The topic partition that this key belongs to."""
+        return TopicName(self.tenant, self.namespace, self.topic, self.partition)
+
+    def text(self) -> str:
+        """A printable, unambiguous, reversible form: parts are percent-encoded, joined by ``/``."""
+        if self.kind is ActorKind.CATALOG:
+            return self.kind.value
+        parts = [
+            self.kind.value,
+            self.tenant,
+            self.namespace,
+            self.topic,
+            str(self.partition),
+            str(self.topic_incarnation),
+        ]
+        if self.kind is ActorKind.SUBSCRIPTION:
+            parts += [self.subscription, str(self.subscription_incarnation)]
+        return "/".join(quote(part, safe="=:-") for part in parts)
+
+    @classmethod
+    def parse(cls, text: str) -> ActorKey:
+        """Read what `text` printed. Raises `InvalidNameError`."""
+        parts = [unquote(part) for part in text.split("/")]
+        try:
+            kind = ActorKind(parts[0])
+            if kind is ActorKind.CATALOG and len(parts) == 1:
+                return cls(kind)
+            if kind is ActorKind.PARTITION and len(parts) == 6:
+                return cls(kind, parts[1], parts[2], parts[3], int(parts[4]), int(parts[5]))
+            if kind is ActorKind.SUBSCRIPTION and len(parts) == 8:
+                return cls(
+                    kind,
+                    parts[1],
+                    parts[2],
+                    parts[3],
+                    int(parts[4]),
+                    int(parts[5]),
+                    parts[6],
+                    int(parts[7]),
+                )
+        except ValueError as error:
+            raise InvalidNameError(f"not an actor key: {text!r} ({error})") from error
+        raise InvalidNameError(f"not an actor key: {text!r}")
+
+    def __str__(self) -> str:
+        return self.text()

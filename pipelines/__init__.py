@@ -1,0 +1,1 @@
+"""Data pipelines over topics: Spark and Ray Data (installed with ``velaray[spark]``)."""

@@ -1,0 +1,1 @@
+"""Durable, transactional publish-subscribe for Ray and Spark."""
