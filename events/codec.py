@@ -33,10 +33,15 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-_TYPES: dict[int, type[Message]] = {
-    field.number: getattr(events_pb2, field.message_type.name)
-    for field in EventEnvelope.DESCRIPTOR.fields
-}
+def _by_number() -> dict[int, type[Message]]:
+    types: dict[int, type[Message]] = {}
+    for field in EventEnvelope.DESCRIPTOR.fields:
+        assert field.message_type is not None
+        types[field.number] = getattr(events_pb2, field.message_type.name)
+    return types
+
+
+_TYPES = _by_number()
 _TAGS: dict[type[Message], bytes] = {
     event: _varint(number << 3 | _LENGTH_DELIMITED) for number, event in _TYPES.items()
 }

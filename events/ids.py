@@ -154,7 +154,9 @@ class MessageId:
             raise InvalidMessageIdError(
                 f"not a message id: {text!r}; write ledger:entry[:partition[:batch]]"
             )
-        return cls(*numbers)
+        ledger_id, entry_id, *rest = numbers
+        partition, batch_index = [*rest, -1, -1][:2]
+        return cls(ledger_id, entry_id, partition, batch_index)
 
 
 MessageId.earliest = MessageId(-1, -1)  # type: ignore[attr-defined]
