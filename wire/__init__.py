@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: frames, commands, batches, compression, routing hashes, connections."""
