@@ -1,30 +1,59 @@
 """Regenerate the committed protobuf modules from our .proto files.
 
-Run as ``python tools/generate_protobuf.py [OUTPUT_ROOT]``; without an argument the
-modules are written in place. The protoc of grpcio-tools 1.71 is used on purpose: code
-it generates runs with every newer protobuf runtime, while the reverse fails.
+Run as ``python tools/generate_protobuf.py [--check]``. Without an argument the modules are
+written in place; with ``--check`` nothing is written, and the names of those that are out
+of date are printed (exit status 1). The protoc of grpcio-tools 1.71 is used on purpose:
+code it generates runs with every newer protobuf runtime, while the reverse fails.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = sorted(
-    p.relative_to(ROOT) for room in ("events", "wire") for p in ROOT.glob(f"{room}/*.proto")
-)
+ROOMS = ("events", "wire")
 
 
-def generate(output: Path) -> None:
+def generate(root: Path, output: Path) -> None:
     """Write ``*_pb2.py`` and ``*_pb2.pyi`` below ``output`` (its ``velaray/<room>`` folders)."""
-    names = [f"velaray/{proto.as_posix()}" for proto in PROTOS]
+    protos = sorted(proto for room in ROOMS for proto in (root / room).glob("*.proto"))
+    names = [f"velaray/{proto.relative_to(root).as_posix()}" for proto in protos]
     status = protoc.main(
-        ["protoc", f"-I{ROOT}", f"--python_out={output}", f"--pyi_out={output}", *names]
+        ["protoc", f"-I{root}", f"--python_out={output}", f"--pyi_out={output}", *names]
     )
     if status != 0:
         raise SystemExit(status)
 
 
+def out_of_date(root: Path) -> list[str]:
+    """Generated modules below ``root`` that are missing, left over or not what protoc writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        generate(root, Path(folder))
+        fresh = {
+            path.relative_to(Path(folder) / "velaray").as_posix(): path.read_bytes()
+            for path in Path(folder).rglob("*_pb2.py*")
+        }
+    committed = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for room in ROOMS
+        for path in (root / room).glob("*_pb2.py*")
+    }
+    return sorted(
+        name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name)
+    )
+
+
+def main() -> None:
+    """The command line."""
+    if sys.argv[1:] == ["--check"]:
+        stale = out_of_date(ROOT)
+        if stale:
+            raise SystemExit(f"out of date, run `make proto`: {', '.join(stale)}")
+    else:
+        generate(ROOT, ROOT)
+
+
 if __name__ == "__main__":
-    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    main()

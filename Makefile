@@ -1,0 +1,62 @@
+# velaray: what can be done with a clone. `make` alone prints the list.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+# Editable installs are remembered per set of extras; deleting .venv forgets them.
+DEV := $(VENV)/.installed-dev
+EXAMPLES := $(VENV)/.installed-examples
+
+# Ray: send no usage statistics, and ask for no token on a cluster of this machine alone.
+export RAY_USAGE_STATS_ENABLED := 0
+export RAY_AUTH_MODE := disabled
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-fast lint bench proto clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(PYTHON):
+	@for python in python3.11 python3.12 python3.13 python3 python; do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	      2>/dev/null; then \
+	    echo "Creating $(VENV) with $$python"; exec $$python -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "No Python 3.11 or newer with venv was found on the PATH; install one" >&2; exit 1
+
+$(EXAMPLES): pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --editable '.[examples]'
+	@touch $@
+
+$(DEV): pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+install: $(DEV) ## Create .venv and install velaray with what its tests need
+
+demo: $(EXAMPLES) ## Count a year of flights while the cluster's actors are killed
+	$(PYTHON) examples/flights_under_fire.py
+
+test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
+	$(PYTHON) -m pytest
+
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
+	$(PYTHON) -m pytest -m "not slow and not ray"
+
+lint: $(DEV) ## Check style, format, types and generated code
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PYTHON) tools/generate_protobuf.py --check
+
+bench: $(DEV) ## Measure throughput, latency, recovery and memory
+	$(PYTHON) -m benchmarks
+
+proto: $(DEV) ## Regenerate the committed protobuf modules
+	$(PYTHON) tools/generate_protobuf.py
+
+clean: ## Remove everything that can be made again, .venv included
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf benchmarks/out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
