@@ -4,9 +4,10 @@
 
 Steps chain: each ``when`` goes on from the state that the earlier ones left. Whatever a test
 asks for, every step also checks what holds for all machines: events survive the codec, every
-invariant holds, ``decide`` changed nothing, a snapshot restores to the same state (equal
-by ``==`` where the state defines it, deciding and evolving as the original does), and replaying any prefix of the history from
-nothing gives the state that was live at that point. Failures raise `AssertionError`.
+invariant holds, ``decide`` changed nothing, a snapshot restores to the same state (equal by
+``==`` where the state defines it, deciding and evolving as the original does), and replaying
+any prefix of the history from nothing gives the state that was live at that point. Failures
+raise `AssertionError`.
 """
 
 from __future__ import annotations
