@@ -1,0 +1,277 @@
+"""The tree keeps its own rules, and each rule is seen to fail on a tree that breaks it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import tidy_rules
+from tools import generate_protobuf
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Where catching everything is right: ``path::function`` and the reason.
+CATCH_ALLS: dict[str, str] = {}
+
+# Files that may wait by the clock, and the reason.
+SLEEPERS: dict[str, str] = {}
+
+Rule = Callable[[Path], list[str]]
+
+RULES: dict[str, Rule] = {
+    "imports follow the table": tidy_rules.imports_follow_the_table,
+    "imports are absolute": tidy_rules.imports_are_absolute,
+    "modules import without cycles": tidy_rules.modules_import_without_cycles,
+    "machines are pure": tidy_rules.machines_are_pure,
+    "functions are short": tidy_rules.functions_are_short,
+    "public names are documented": tidy_rules.public_names_are_documented,
+    "excepts are specific": lambda root: tidy_rules.excepts_are_specific(root, CATCH_ALLS),
+    "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
+    "no word of the workplace": tidy_rules.no_word_of_the_workplace,
+    "rooms are typed packages": tidy_rules.rooms_are_typed_packages,
+    "documents point at files": tidy_rules.documents_point_at_files,
+    "generated code is up to date": generate_protobuf.out_of_date,
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_the_tree_keeps_the_rule(rule: Rule) -> None:
+    faults = rule(ROOT)
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def tree(root: Path, **files: str) -> Path:
+    """A tree with the given files; ``actors__m_py`` stands for ``actors/m.py``."""
+    for name, text in files.items():
+        path = root / (name.replace("__", "/").replace("_py", ".py").replace("_md", ".md"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("events__m_py", "import velaray.journal.store", "events may not import journal"),
+        ("events__m_py", "from velaray import wire", "events may not import wire"),
+        ("journal__m_py", "from velaray.actors.machine import x", "may not import actors"),
+        ("actors__m_py", "import ray", "actors may not import ray"),
+        ("wire__m_py", "from velaray.journal import x", "wire may not import journal"),
+        ("wire__m_py", "from velaray import Client", "wire may not import velaray"),
+        ("topology__m_py", "def f():\n    import velaray.cli", "topology may not import velaray"),
+        ("velaray__m_py", "import velaray.pipelines", "velaray may not import pipelines"),
+        ("velaray__m_py", "import pulsar", "velaray may not import pulsar"),
+        ("pipelines__m_py", "import velaray.topology.fabric", "may not import topology"),
+    ],
+)
+def test_an_import_across_the_table_is_caught(
+    tmp_path: Path, file: str, text: str, fault: str
+) -> None:
+    (found,) = tidy_rules.imports_follow_the_table(tree(tmp_path, **{file: text}))
+    assert fault in found
+
+
+def test_imports_within_the_table_are_not_faults(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        events__m_py="import os\nfrom google.protobuf.message import Message",
+        journal__m_py="import crc32c\nfrom velaray.events import ids\nimport velaray.journal.k",
+        topology__m_py="import ray\nfrom velaray.wire.frames import x",
+        velaray__m_py="import click\nfrom velaray import Client\nimport velaray.topology.m",
+    )
+    assert tidy_rules.imports_follow_the_table(root) == []
+
+
+def test_relative_and_bare_imports_are_caught(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        events__m_py="from . import ids",
+        tests__m_py="from events.ids import MessageId\nfrom velaray.events import ids",
+    )
+    relative, bare = tidy_rules.imports_are_absolute(root)
+    assert "events/m.py:1: relative import" in relative
+    assert "tests/m.py:1: import events as velaray.events" in bare
+
+
+def test_an_import_cycle_is_caught_wherever_its_imports_stand(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        wire__a_py="import velaray.wire.b",
+        wire__b_py="def f():\n    from velaray.wire.c import x",
+        wire__c_py="from velaray.wire import a",
+        wire__d_py="import velaray.wire.a",
+    )
+    found = [fault.split(":")[0] for fault in tidy_rules.modules_import_without_cycles(root)]
+    assert found == ["velaray.wire.a", "velaray.wire.b", "velaray.wire.c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"import {name}" for name in ("ray", "asyncio", "time", "random", "uuid", "os")),
+        *(f"from {name} import x" for name in ("threading", "socket", "datetime", "secrets")),
+        "from concurrent.futures import ThreadPoolExecutor",
+        "def f():\n    import time as t",
+        "def f(path):\n    return open(path)",
+        "from velaray.actors.runtime import Runtime",
+        "from velaray.actors import runtime",
+        "from velaray.journal.journal import Journal",
+    ],
+)
+def test_an_impure_machine_is_caught(tmp_path: Path, text: str) -> None:
+    root = tree(tmp_path, actors__m_py=text, actors__runtime_py="import asyncio, time, os")
+    (found,) = tidy_rules.machines_are_pure(root)
+    assert found.startswith("actors/m.py:")
+
+
+def test_a_host_that_is_gone_is_caught(tmp_path: Path) -> None:
+    assert tidy_rules.machines_are_pure(tree(tmp_path, actors__m_py="import enum"), {}) == []
+    (found,) = tidy_rules.machines_are_pure(tmp_path, {"actors/old.py": "was a host"})
+    assert "actors/old.py" in found
+
+
+def test_a_long_function_is_caught(tmp_path: Path) -> None:
+    long = "class A:\n    async def f(self):\n" + "        pass\n" * 69
+    root = tree(tmp_path, tests__m_py=long, wire__m_py="def g():\n" + "    pass\n" * 68)
+    (found,) = tidy_rules.functions_are_short(root)
+    assert found == "tests/m.py:2: f has 70 lines"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("x = 1", "the module has no docstring"),
+        ('"""M."""\ndef f(): ...', "f has no docstring"),
+        ('"""M."""\nclass A:\n    x = 1', "A has no docstring"),
+        ('"""M."""\nclass A:\n    """A."""\n    async def f(self): ...', "A.f has no docstring"),
+        ('"""M."""\nif True:\n    def f(): ...', "f has no docstring"),
+    ],
+)
+def test_a_missing_docstring_is_caught(tmp_path: Path, text: str, fault: str) -> None:
+    (found,) = tidy_rules.public_names_are_documented(tree(tmp_path, wire__m_py=text))
+    assert fault in found
+
+
+def test_what_needs_no_docstring(tmp_path: Path) -> None:
+    text = '''"""M."""
+class A:
+    """A."""
+    def __init__(self): ...
+    def _f(self): ...
+    @p.setter
+    def p(self, value): ...
+class _B:
+    def f(self): ...
+def g():
+    """G."""
+    def inner(): ...
+'''
+    assert tidy_rules.public_names_are_documented(tree(tmp_path, wire__m_py=text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    pass\nexcept:\n    pass",
+        "try:\n    pass\nexcept Exception as error:\n    raise",
+        "try:\n    pass\nexcept (OSError, BaseException):\n    pass",
+        "import contextlib\nwith contextlib.suppress(Exception):\n    pass",
+        "from contextlib import suppress\nwith suppress(OSError, Exception):\n    pass",
+    ],
+)
+def test_catching_everything_is_caught(tmp_path: Path, text: str) -> None:
+    body = "def f():\n" + "".join(f"    {line}\n" for line in text.splitlines())
+    root = tree(tmp_path, topology__m_py=body)
+    (found,) = tidy_rules.excepts_are_specific(root, {})
+    assert found.startswith("topology/m.py:") and "in f" in found
+    assert tidy_rules.excepts_are_specific(root, {"topology/m.py::f": "why"}) == []
+
+
+def test_an_exception_to_a_rule_that_nothing_needs_is_caught(tmp_path: Path) -> None:
+    root = tree(tmp_path, topology__m_py="try:\n    pass\nexcept OSError:\n    pass")
+    assert "isn't one" in tidy_rules.excepts_are_specific(root, {"topology/m.py::f": "why"})[0]
+    assert "isn't one" in tidy_rules.nothing_sleeps(root, {"topology/m.py": "why"})[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import time\ntime.sleep(1)", "from time import sleep", "import time as t\nwait = t.sleep"],
+)
+@pytest.mark.parametrize("folder", ["journal", "tests"])
+def test_sleeping_is_caught(tmp_path: Path, folder: str, text: str) -> None:
+    root = tree(tmp_path, **{f"{folder}__m_py": text})
+    (found,) = tidy_rules.nothing_sleeps(root, {})
+    assert found.startswith(f"{folder}/m.py:")
+    assert tidy_rules.nothing_sleeps(root, {f"{folder}/m.py": "why"}) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("see /wo", "rk/notes"),
+        ("from https://py", "pi.org/simple"),
+        ("--extra-ind", "ex-url x"),
+        ("written by a coding ag", "ent"),
+        ("closes iss", "ue 2"),
+    ],
+)
+def test_a_word_of_the_workplace_is_caught(tmp_path: Path, words: tuple[str, str]) -> None:
+    root = tree(tmp_path, docs__m_md="# Title\n\n" + "".join(words), README_md="network/work")
+    (found,) = tidy_rules.no_word_of_the_workplace(root)
+    assert found.startswith("docs/m.md:3:")
+
+
+@pytest.mark.parametrize("missing", ["wire/py.typed", "wire/__init__.py", "velaray/wire"])
+def test_an_incomplete_room_is_caught(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "velaray").mkdir()
+    for room in tidy_rules.ROOMS:
+        (tmp_path / room).mkdir(exist_ok=True)
+        (tmp_path / room / "__init__.py").touch()
+        (tmp_path / room / "py.typed").touch()
+        if room != "velaray":
+            (tmp_path / "velaray" / room).symlink_to(f"../{room}")
+    assert tidy_rules.rooms_are_typed_packages(tmp_path) == []
+    (tmp_path / missing).unlink()
+    (found,) = tidy_rules.rooms_are_typed_packages(tmp_path)
+    assert found.startswith(missing)
+
+
+def test_a_subfolder_that_is_no_package_is_caught(tmp_path: Path) -> None:
+    root = tree(tmp_path, wire__deep__m_py="")
+    assert "wire/deep/__init__.py:1: is missing" in tidy_rules.rooms_are_typed_packages(root)
+
+
+@pytest.mark.parametrize("text", ["[a](gone.md)", "[a](../gone.md#part)", "`tests/test_gone.py`"])
+def test_a_dangling_pointer_in_a_document_is_caught(tmp_path: Path, text: str) -> None:
+    root = tree(tmp_path, docs__m_md=f"[self](m.md) [web](https://ray.io)\n{text}\n")
+    (found,) = tidy_rules.documents_point_at_files(root)
+    assert found.startswith("docs/m.md:2:")
+
+
+@pytest.mark.parametrize("how", ["field added", "module edited", "module missing", "left over"])
+def test_stale_generated_code_is_caught(tmp_path: Path, how: str) -> None:
+    for room in ("events", "wire"):
+        (tmp_path / "velaray").mkdir(exist_ok=True)
+        shutil.copytree(ROOT / room, tmp_path / room)
+        (tmp_path / "velaray" / room).symlink_to(f"../{room}")
+    assert generate_protobuf.out_of_date(tmp_path) == []
+    if how == "field added":
+        proto = tmp_path / "events" / "ids.proto"
+        text = proto.read_text().replace(
+            "message MessageIdData {", "message MessageIdData {\noptional int32 extra = 99;"
+        )
+        proto.write_text(text)
+        expected = ["events/ids_pb2.py", "events/ids_pb2.pyi"]
+    elif how == "module edited":
+        (tmp_path / "events" / "ids_pb2.py").write_text("# edited\n")
+        expected = ["events/ids_pb2.py"]
+    elif how == "module missing":
+        (tmp_path / "events" / "ids_pb2.pyi").unlink()
+        expected = ["events/ids_pb2.pyi"]
+    else:
+        (tmp_path / "wire" / "old_pb2.py").touch()
+        expected = ["wire/old_pb2.py"]
+    assert generate_protobuf.out_of_date(tmp_path) == expected

@@ -1,0 +1,428 @@
+"""The rules of this tree, each a function from a tree's root to the list of its faults.
+
+A fault is a line of text that starts with ``path:line``. `tests/test_tidy.py` applies every
+rule to this tree, and shows each rule failing on a tree that breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FACE = "velaray"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a folder may import: other folders, and libraries by import name."""
+
+    rooms: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+_BELOW_TOPOLOGY = ("events", "journal", "actors", "wire")
+ROOMS: dict[str, Room] = {
+    "events": Room((), ("google", "msgpack")),
+    "journal": Room(("events",), ("crc32c", "msgpack")),
+    "actors": Room(("events", "journal"), ("google", "sortedcontainers")),
+    "wire": Room(("events",), ("crc32c", "cramjam", "google", "mmh3")),
+    "topology": Room(_BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "ray")),
+    FACE: Room(
+        (*_BELOW_TOPOLOGY, "topology"),
+        ("aiohttp", "click", "google", "jwt", "msgpack", "ray", "rich"),
+    ),
+    "pipelines": Room(
+        ("events", "journal", FACE), ("google", "pandas", "pyarrow", "pyspark", "ray")
+    ),
+}
+
+# Files of actors/ that run machines instead of being one.
+HOSTS: dict[str, str] = {
+    "actors/runtime.py": "hosts a machine on asyncio",
+}
+
+_IMPURE = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "io",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "ray",
+    "secrets",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+
+_SKIPPED = {"build", "dist", "data", "out", "__pycache__", "node_modules"}
+_TEXT = {".py", ".pyi", ".proto", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Python file: where it is, what it's imported as, and what it says."""
+
+    path: str
+    module: str
+    room: str
+    tree: ast.Module
+
+    @property
+    def generated(self) -> bool:
+        """Whether protoc wrote it."""
+        return self.path.endswith("_pb2.py")
+
+    def at(self, node: ast.AST) -> str:
+        """``path:line`` of ``node``."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}"
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files below ``folder``, in order, without following links or entering made folders."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or path.name in _SKIPPED or path.name.endswith(".egg-info"):
+            continue
+        if path.is_dir():
+            if not path.name.startswith(".") or path.name == ".ci":
+                yield from _walk(path)
+        else:
+            yield path
+
+
+def _module(path: str) -> str:
+    parts = path.removesuffix(".py").split("/")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts if parts[0] == FACE else [FACE, *parts])
+
+
+def sources(root: Path, folders: Iterable[str] = ROOMS) -> list[Source]:
+    """The Python files of ``folders``; by default those that are installed."""
+    found = []
+    for folder in folders:
+        if not (root / folder).is_dir():
+            continue
+        for path in _walk(root / folder):
+            if path.suffix == ".py":
+                name = path.relative_to(root).as_posix()
+                tree = ast.parse(path.read_text(encoding="utf-8"), name)
+                found.append(Source(name, _module(name), folder, tree))
+    return found
+
+
+def own_sources(root: Path) -> list[Source]:
+    """Every Python file that people write: installed or not, but not generated."""
+    folders = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
+    visible = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
+    return [source for source in sources(root, visible) if not source.generated]
+
+
+def _imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """Every name that ``source`` imports, wherever the statement stands, fully dotted."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield node, f"{node.module}.{alias.name}"
+
+
+def _room_of(dotted: str) -> str:
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else FACE
+
+
+def imports_follow_the_table(root: Path) -> list[str]:
+    """A folder imports the standard library and what the table allows it, nothing else."""
+    faults = []
+    for source in sources(root):
+        allowed = ROOMS[source.room]
+        for node, dotted in _imports(source):
+            top = dotted.split(".")[0]
+            if top == FACE:
+                room = _room_of(dotted)
+                if room not in (source.room, *allowed.rooms):
+                    faults.append(f"{source.at(node)}: {source.room} may not import {room}")
+            elif top not in sys.stdlib_module_names and top not in allowed.libraries:
+                faults.append(f"{source.at(node)}: {source.room} may not import {top}")
+    return faults
+
+
+def imports_are_absolute(root: Path) -> list[str]:
+    """No relative import; and a room is imported by its installed name."""
+    faults = []
+    for source in own_sources(root):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ImportFrom) and node.level > 0:
+                faults.append(f"{source.at(node)}: relative import")
+        for node, dotted in _imports(source):
+            top = dotted.split(".")[0]
+            if top in ROOMS and top != FACE:
+                faults.append(f"{source.at(node)}: import {top} as {FACE}.{top}")
+    return faults
+
+
+def modules_import_without_cycles(root: Path) -> list[str]:
+    """No module imports itself by way of others, at whatever place the imports stand."""
+    found = sources(root)
+    known = {source.module for source in found}
+    graph: dict[str, set[str]] = {source.module: set() for source in found}
+    for source in found:
+        for _, dotted in _imports(source):
+            target = dotted if dotted in known else dotted.rpartition(".")[0]
+            if target in known and target != source.module:
+                graph[source.module].add(target)
+    return _cycles(graph)
+
+
+def _cycles(graph: Mapping[str, set[str]]) -> list[str]:
+    """What is left of ``graph`` when everything that is in no cycle has been taken away."""
+    left = {module: set(targets) for module, targets in graph.items()}
+    while True:
+        imported = {target for targets in left.values() for target in targets}
+        ends = {module for module, targets in left.items() if not targets} | (
+            left.keys() - imported
+        )
+        if not ends:
+            break
+        left = {module: targets - ends for module, targets in left.items() if module not in ends}
+    return [
+        f"{module}:1: in an import cycle with {', '.join(sorted(left[module]))}"
+        for module in sorted(left)
+    ]
+
+
+def machines_are_pure(root: Path, hosts: Mapping[str, str] = HOSTS) -> list[str]:
+    """A machine's file has no clock, no randomness, no input or output, and no host."""
+    faults = []
+    host_modules = {_module(path) for path in hosts}
+    machines = [source for source in sources(root, ["actors"]) if source.path not in hosts]
+    for source in machines:
+        for node, dotted in _imports(source):
+            top = dotted.split(".")[0]
+            if top in _IMPURE:
+                faults.append(f"{source.at(node)}: a machine may not import {top}")
+            elif dotted in host_modules or dotted.rpartition(".")[0] in host_modules:
+                faults.append(f"{source.at(node)}: a machine may not import its host {dotted}")
+            elif top == FACE and _room_of(dotted) == "journal":
+                faults.append(f"{source.at(node)}: a machine may not import the journal")
+        for node in ast.walk(source.tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("open", "print", "input")
+            ):
+                faults.append(f"{source.at(node)}: a machine may not call {node.func.id}()")
+    gone = [path for path in hosts if not (root / path).exists()]
+    return faults + [f"{path}:1: listed as a host, but isn't there" for path in gone]
+
+
+def functions_are_short(root: Path, limit: int = 70) -> list[str]:
+    """Every function, decorators left out, has fewer than ``limit`` lines."""
+    faults = []
+    for source in own_sources(root):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines >= limit:
+                    faults.append(f"{source.at(node)}: {node.name} has {lines} lines")
+    return faults
+
+
+def public_names_are_documented(root: Path) -> list[str]:
+    """Every installed module and its public classes, functions and methods have a docstring."""
+    faults = []
+    for source in sources(root):
+        if source.generated:
+            continue
+        if not ast.get_docstring(source.tree):
+            faults.append(f"{source.path}:1: the module has no docstring")
+        faults += [
+            f"{source.at(node)}: {name} has no docstring"
+            for name, node in _public(source.tree, "")
+            if not ast.get_docstring(node)
+        ]
+    return faults
+
+
+_Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _public(scope: ast.AST, prefix: str) -> Iterator[tuple[str, _Documented]]:
+    """Public definitions in ``scope``, those inside functions left out."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, _Documented):
+            if node.name.startswith("_") or _is_stub(node):
+                continue
+            yield f"{prefix}{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _public(node, prefix)
+
+
+def _is_stub(node: _Documented) -> bool:
+    """An overload, or the setter of a property: documented elsewhere."""
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Name) and decorator.id == "overload":
+            return True
+        if isinstance(decorator, ast.Attribute) and decorator.attr in ("overload", "setter"):
+            return True
+    return False
+
+
+def excepts_are_specific(root: Path, allowed: Mapping[str, str]) -> list[str]:
+    """Nothing catches everything, but for functions that ``allowed`` gives a reason for.
+
+    Its keys are ``path::function``; an entry that nothing needs is a fault too.
+    """
+    faults, used = [], set()
+    for source in sources(root):
+        for function, node in _catch_alls(source.tree, "<module>"):
+            entry = f"{source.path}::{function}"
+            used.add(entry)
+            if entry not in allowed:
+                faults.append(f"{source.at(node)}: catches everything in {function}")
+    return faults + _stale(allowed, used)
+
+
+def _catch_alls(scope: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or _is_broad(node.type)):
+            yield function, node
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("suppress", "contextlib.suppress")
+            and any(_is_broad(argument) for argument in node.args)
+        ):
+            yield function, node
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from _catch_alls(node, node.name if inside else function)
+
+
+def _is_broad(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return any(_is_broad(element) for element in node.elts)
+    return isinstance(node, ast.Name) and node.id in ("Exception", "BaseException")
+
+
+def _stale(allowed: Mapping[str, str], used: set[str]) -> list[str]:
+    return [
+        f"{entry}:1: listed as an exception, but isn't one"
+        for entry in sorted(allowed.keys() - used)
+    ]
+
+
+def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
+    """Neither product code nor tests wait by time.sleep, but for the files in ``allowed``."""
+    faults, used = [], set()
+    for source in sources(root, [*ROOMS, "tests", "tools"]):
+        clocks = {"time"} | {
+            alias.asname
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if alias.name == "time" and alias.asname
+        }
+        sleeps = {f"{clock}.sleep" for clock in clocks}
+        for node in ast.walk(source.tree):
+            imported = isinstance(node, ast.ImportFrom) and node.module == "time"
+            if (isinstance(node, ast.Attribute) and ast.unparse(node) in sleeps) or (
+                imported and any(alias.name == "sleep" for alias in node.names)
+            ):
+                used.add(source.path)
+                if source.path not in allowed:
+                    faults.append(f"{source.at(node)}: time.sleep; wait for a condition")
+    return faults + _stale(allowed, used)
+
+
+# Paths of one machine, hosts of package registries, names of workplace tools. The words are
+# cut in two here, so that this file doesn't hold them.
+_FORBIDDEN = re.compile(
+    "|".join(
+        [
+            r"/wo" r"rk/",
+            r"/ro" r"ot/",
+            r"/tm" r"p/contracts",
+            r"\bpy" r"pi\.org",
+            r"pythonhost" r"ed\.org",
+            r"repo1?\.ma" r"ven",
+            r"registry\.np" r"mjs",
+            r"proxy\.gol" r"ang",
+            r"ind" r"ex-url",
+            r"\b(?:ai|coding|llm)[- ]ag" r"ent",
+            r"\bsubag" r"ent",
+            r"\biss" r"ue #?\d\b",
+        ]
+    ),
+    re.IGNORECASE,
+)
+
+
+def no_word_of_the_workplace(root: Path) -> list[str]:
+    """No text file names a path of some machine, a registry's host or a workplace's tools."""
+    faults = []
+    for path in _walk(root):
+        if path.suffix in _TEXT:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            faults += [
+                f"{path.relative_to(root).as_posix()}:{number}: {found.group()!r}"
+                for number, line in enumerate(lines, 1)
+                if (found := _FORBIDDEN.search(line))
+            ]
+    return faults
+
+
+def rooms_are_typed_packages(root: Path) -> list[str]:
+    """Every room is a package with types, and is linked into the installed one."""
+    faults = []
+    for room in ROOMS:
+        faults += [
+            f"{room}/{name}:1: is missing"
+            for name in ("__init__.py", "py.typed")
+            if not (root / room / name).is_file()
+        ]
+        link = root / FACE / room
+        if room != FACE and not (link.is_symlink() and link.readlink() == Path("..") / room):
+            faults.append(f"{FACE}/{room}:1: is no link to ../{room}")
+    for folder in {source.path.rpartition("/")[0] for source in sources(root)}:
+        if not (root / folder / "__init__.py").is_file() and "/" in folder:
+            faults.append(f"{folder}/__init__.py:1: is missing")
+    return faults
+
+
+_LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+_TEST_FILE = re.compile(r"`(tests/[\w/]+\.py)`")
+
+
+def documents_point_at_files(root: Path) -> list[str]:
+    """Relative links in documents lead somewhere, and the test files they name exist."""
+    faults = []
+    for path in _walk(root):
+        if path.suffix != ".md":
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            targets = [path.parent / link for link in _LINK.findall(line)]
+            targets += [root / name for name in _TEST_FILE.findall(line)]
+            faults += [
+                f"{path.relative_to(root).as_posix()}:{number}: no {target.name} there"
+                for target in targets
+                if not target.exists()
+            ]
+    return faults
