@@ -1,0 +1,350 @@
+"""Commands: which message is which command, and their coding, the hot ones by hand.
+
+A command is handed around as its own message (`CommandSubscribe`, `CommandFlow`, ...)
+without the `BaseCommand` around it. The two that carry entries are hot, so they're decoded to
+plain tuples: `Send` and `Message`. Everything that is coded by hand here covers the usual form
+of a command and leaves the unusual ones to protobuf; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtobufMessage
+from google.protobuf.message_factory import GetMessageClass
+
+from velaray.events.ids import UINT64_MAX, MessageId
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.errors import MalformedCommandError, UnknownCommandError
+from velaray.wire.varint import cached_varint, read_varint, varint
+
+PROTOCOL_VERSION = 20
+"""The newest protocol version that this side speaks."""
+
+Command = Any
+"""One of the ``Command...`` messages of pulsar.proto, or a `Send` or `Message`."""
+
+
+class Send(NamedTuple):
+    """An entry on its way in. ``txn_id`` is (most, least); None where the client set nothing."""
+
+    producer_id: int
+    sequence_id: int
+    num_messages: int = 1
+    highest_sequence_id: int | None = None
+    is_chunk: bool = False
+    txn_id: tuple[int, int] | None = None
+    marker: bool = False
+    message_id: MessageId | None = None
+
+
+class Message(NamedTuple):
+    """An entry on its way out. ``ack_set``: 64 bit words, a set bit is not acknowledged yet."""
+
+    consumer_id: int
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+    redelivery_count: int = 0
+    ack_set: tuple[int, ...] = ()
+    consumer_epoch: int | None = None
+
+
+SEND = 0x0806
+MESSAGE = 0x0809
+"""The first two bytes of these commands: the tag of ``BaseCommand.type`` and its value."""
+
+_SIZES = Struct(">II")
+_FIELDS = {
+    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number]
+    for number in pb.BaseCommand.Type.values()
+}
+_NUMBERS = {
+    GetMessageClass(cast(Descriptor, field.message_type)): number
+    for number, field in _FIELDS.items()
+    if field.message_type is not None
+}
+_PREFIXES = {
+    kind: b"\x08" + varint(number) + varint(number << 3 | 2) for kind, number in _NUMBERS.items()
+}
+_NAMES = {number: field.name for number, field in _FIELDS.items()}
+
+
+def _text_fields(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
+    if kind.full_name in seen:
+        return False
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING
+        or (
+            field.message_type is not None
+            and _text_fields(field.message_type, seen | {kind.full_name})
+        )
+        for field in kind.fields
+    )
+
+
+_WITH_TEXT = {number for number, field in _FIELDS.items() if _text_fields(field.message_type)}
+
+# --- any command ---------------------------------------------------------------------------
+
+
+def encode_command(message: ProtobufMessage) -> bytes:
+    """``message`` inside its `BaseCommand`, without the sizes that make a frame.
+
+    Raises `google.protobuf.message.EncodeError` if a required field is not set.
+    """
+    body = message.SerializeToString()
+    return _PREFIXES[type(message)] + varint(len(body)) + body
+
+
+def command(message: ProtobufMessage) -> bytes:
+    """The whole frame of a command that carries no entry."""
+    encoded = encode_command(message)
+    return _SIZES.pack(len(encoded) + 4, len(encoded)) + encoded
+
+
+def entry_header(message: ProtobufMessage, entry_size: int) -> bytes:
+    """The frame of a command that carries an entry, up to where the entry begins."""
+    encoded = encode_command(message)
+    return _SIZES.pack(len(encoded) + 4 + entry_size, len(encoded)) + encoded
+
+
+def decode_command(data: bytes) -> Command:
+    """The command in the bytes of a `BaseCommand`.
+
+    Raises `MalformedCommandError` and `UnknownCommandError`.
+    """
+    try:
+        base = pb.BaseCommand.FromString(data)
+    except DecodeError as error:
+        raise MalformedCommandError(f"not a command: {data[:32]!r}") from error
+    if not base.HasField("type"):
+        raise _unknown_type(data)
+    number = base.type
+    name = _NAMES[number]
+    message = getattr(base, name)
+    if not base.HasField(name) or not message.IsInitialized():
+        missing = message.FindInitializationErrors() or [name]
+        raise MalformedCommandError(
+            f"{name} lacks {', '.join(missing)} or has a value that is not known here",
+            _request_id(message),
+        )
+    if number in _WITH_TEXT:
+        _check_text(name, message)
+    if number == pb.BaseCommand.SEND:
+        return _to_send(message)
+    if number == pb.BaseCommand.MESSAGE:
+        return _to_message(message)
+    return message
+
+
+def _unknown_type(data: bytes) -> MalformedCommandError | UnknownCommandError:
+    if data[:1] != b"\x08":
+        return MalformedCommandError(f"a command without a type: {data[:32]!r}")
+    return UnknownCommandError(read_varint(data, 1)[0])
+
+
+def _request_id(message: ProtobufMessage) -> int | None:
+    if "request_id" in message.DESCRIPTOR.fields_by_name and message.HasField("request_id"):
+        request_id: int = message.request_id  # type: ignore[attr-defined]
+        return request_id
+    return None
+
+
+def _check_text(name: str, message: ProtobufMessage) -> None:
+    # The runtime hands out text that isn't UTF-8 as bytes, which would surface much later.
+    pending: list[ProtobufMessage] = [message]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            values: Any = (value,) if isinstance(value, str | bytes | ProtobufMessage) else value
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                pending.extend(values)
+            elif field.type == FieldDescriptor.TYPE_STRING and any(
+                isinstance(text, bytes) for text in values
+            ):
+                raise MalformedCommandError(
+                    f"{name}: {field.name} is not UTF-8", _request_id(message)
+                )
+
+
+def _to_send(message: pb.CommandSend) -> Send:
+    if message.num_messages < 1:
+        raise MalformedCommandError(f"send: num_messages is {message.num_messages}")
+    in_txn = message.HasField("txnid_most_bits") or message.HasField("txnid_least_bits")
+    return Send(
+        message.producer_id,
+        message.sequence_id,
+        message.num_messages,
+        message.highest_sequence_id if message.HasField("highest_sequence_id") else None,
+        message.is_chunk,
+        (message.txnid_most_bits, message.txnid_least_bits) if in_txn else None,
+        message.marker,
+        MessageId.from_proto(message.message_id) if message.HasField("message_id") else None,
+    )
+
+
+def _to_message(message: pb.CommandMessage) -> Message:
+    at = MessageId.from_proto(message.message_id)
+    return Message(
+        message.consumer_id,
+        at.ledger_id,
+        at.entry_id,
+        at.partition,
+        at.batch_index,
+        message.redelivery_count,
+        tuple(message.ack_set),
+        message.consumer_epoch if message.HasField("consumer_epoch") else None,
+    )
+
+
+# --- the hot commands, decoded by hand -----------------------------------------------------
+
+_new_tuple = tuple.__new__
+
+
+def decode_send(data: bytearray, start: int, end: int) -> Send:
+    """`decode_command` for a SEND in ``data[start:end]``."""
+    # The usual form: producer id below 128, sequence id, number of messages; nothing else.
+    if end - start > 7 and data[start + 2] == 0x32 and data[start + 3] == end - start - 4:
+        producer_id = data[start + 5]
+        at = start + 8
+        if data[start + 4] == 8 and producer_id < 128 and data[start + 6] == 16:
+            sequence_id = data[start + 7]
+            if sequence_id > 127:
+                sequence_id &= 127
+                shift = 7
+                while at < end and shift < 63:
+                    byte = data[at]
+                    at += 1
+                    sequence_id |= (byte & 127) << shift
+                    shift += 7
+                    if byte < 128:
+                        break
+                else:
+                    return decode_command(bytes(data[start:end]))  # type: ignore[no-any-return]
+            if at == end:
+                return _new_tuple(
+                    Send, (producer_id, sequence_id, 1, None, False, None, False, None)
+                )
+            if data[at] == 24:
+                count, at = _small_varint(data, at + 1, end)
+                if at == end and count > 0:
+                    return _new_tuple(
+                        Send, (producer_id, sequence_id, count, None, False, None, False, None)
+                    )
+    return decode_command(bytes(data[start:end]))  # type: ignore[no-any-return]
+
+
+def _small_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
+    # One or two bytes; (0, at) if it is longer or ends early.
+    if at < end:
+        first = data[at]
+        if first < 128:
+            return first, at + 1
+        if at + 1 < end and data[at + 1] < 128:
+            return first & 127 | data[at + 1] << 7, at + 2
+    return 0, at
+
+
+def decode_message(data: bytearray, start: int, end: int) -> Message:
+    """`decode_command` for a MESSAGE in ``data[start:end]``."""
+    # The usual form: consumer id below 128, ledger id, entry id, perhaps a partition.
+    if end - start > 12 and data[start + 2] == 0x4A and data[start + 3] == end - start - 4:
+        consumer_id = data[start + 5]
+        if (
+            data[start + 4] == 8
+            and consumer_id < 128
+            and data[start + 6] == 0x12
+            and data[start + 7] == end - start - 8
+            and data[start + 8] == 8
+        ):
+            decoded = _decode_position(data, start + 9, end)
+            if decoded is not None:
+                return _new_tuple(Message, (consumer_id, *decoded, -1, 0, (), None))
+    return decode_command(bytes(data[start:end]))  # type: ignore[no-any-return]
+
+
+def _decode_position(data: bytearray, at: int, end: int) -> tuple[int, int, int] | None:
+    # Ledger id, entry id and partition of a position that ends at `end`; None if unusual.
+    numbers = []
+    for tag in (16, 24, 0):
+        number = shift = 0
+        while at < end and shift < 63:
+            byte = data[at]
+            at += 1
+            number |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        else:
+            return None
+        numbers.append(number)
+        if at == end:
+            break
+        if data[at] != tag:
+            return None
+        at += 1
+    if len(numbers) == 2:
+        return numbers[0], numbers[1], -1
+    if len(numbers) == 3 and at == end and numbers[2] < 1 << 31:
+        return numbers[0], numbers[1], numbers[2]
+    return None
+
+
+# --- the hot commands, encoded by hand -----------------------------------------------------
+
+# Everything up to the body of a receipt, by the size of the body.
+_RECEIPT_HEADERS = [
+    _SIZES.pack(size + 8, size + 4) + b"\x08\x07\x3a" + bytes((size,)) for size in range(64)
+]
+
+
+def send_receipt(
+    producer_id: int,
+    sequence_id: int,
+    ledger_id: int,
+    entry_id: int,
+    highest_sequence_id: int | None = None,
+) -> bytes:
+    """The frame of a SEND_RECEIPT; ledger and entry -1 say: a duplicate, stored before."""
+    where = b"\x08" + cached_varint(ledger_id) + b"\x10" + varint(entry_id)
+    body = b"\x08%b\x10%b\x1a%c%b" % (
+        cached_varint(producer_id),
+        varint(sequence_id),
+        len(where),
+        where,
+    )
+    if highest_sequence_id is not None:
+        body += b"\x20" + varint(highest_sequence_id)
+    return _RECEIPT_HEADERS[len(body)] + body
+
+
+def message_header(
+    consumer_id: int,
+    ledger_id: int,
+    entry_id: int,
+    entry_size: int,
+    *,
+    partition: int = -1,
+    redelivery_count: int = 0,
+    ack_set: tuple[int, ...] | list[int] = (),
+    consumer_epoch: int | None = None,
+) -> bytes:
+    """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
+    where = b"\x08" + cached_varint(ledger_id) + b"\x10" + varint(entry_id)
+    if partition != -1:
+        where += b"\x18" + cached_varint(partition)
+    body = b"\x08%b\x12%c%b" % (cached_varint(consumer_id), len(where), where)
+    if redelivery_count:
+        body += b"\x18" + varint(redelivery_count)
+    for word in ack_set:
+        body += b"\x20" + varint(word & UINT64_MAX)
+    if consumer_epoch is not None:
+        body += b"\x28" + varint(consumer_epoch)
+    head = b"\x08\x09\x4a" + varint(len(body))
+    size = len(head) + len(body)
+    return _SIZES.pack(size + 4 + entry_size, size) + head + body

@@ -1,0 +1,208 @@
+"""Frames: where one command ends and the next begins, and the opaque entry some carry.
+
+A frame is ``[u32 size][u32 command size][command]`` and, for SEND and MESSAGE, an *entry*:
+``[0x0e01][u32 crc32c][u32 metadata size][metadata][payload]``. The entry is kept in this
+form in journals and caches and goes to consumers as it came. Nothing here looks inside its
+metadata.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from velaray.wire.commands import (
+    MESSAGE,
+    SEND,
+    Command,
+    Message,
+    Send,
+    decode_command,
+    decode_message,
+    decode_send,
+)
+from velaray.wire.errors import (
+    CorruptEntryError,
+    FrameTooLargeError,
+    MalformedCommandError,
+    TruncatedFrameError,
+)
+
+MAX_MESSAGE_SIZE = 5 * 1024 * 1024
+"""The largest entry, in bytes, that a server accepts unless configured otherwise."""
+
+FRAME_PADDING = 10 * 1024
+"""What a frame may have over the largest entry."""
+
+ENTRY_HEADER_SIZE = 10
+"""Magic, checksum and metadata size: where the metadata of an entry begins."""
+
+CHECKSUM_MAGIC = 0x0E01
+BROKER_METADATA_MAGIC = 0x0E02
+
+_FRAME_HEAD = Struct(">IIH")
+_ENTRY_HEAD = Struct(">HII")
+_SIZE = Struct(">I")
+_ENTRY_PREFIX = Struct(">HI")
+
+_INITIAL_BUFFER = 64 * 1024
+_RETAINED_BUFFER = 1024 * 1024
+
+
+class Frame(NamedTuple):
+    """A command, and the entry of a SEND or MESSAGE."""
+
+    command: Command
+    entry: bytes | None
+
+
+def seal_entry(body: bytes | memoryview) -> bytes:
+    """An entry of ``[u32 metadata size][metadata][payload]``, with its checksum."""
+    return _ENTRY_PREFIX.pack(CHECKSUM_MAGIC, crc32c(body)) + body
+
+
+def check_entry(data: memoryview, command: Command) -> bytes:
+    """The entry in ``data``: checksum verified (or added), broker metadata cut off.
+
+    Raises `CorruptEntryError`, which names ``command``.
+    """
+    if len(data) >= ENTRY_HEADER_SIZE:
+        magic, checksum, metadata_size = _ENTRY_HEAD.unpack_from(data)
+        if magic == CHECKSUM_MAGIC:
+            if crc32c(data[6:]) != checksum:
+                raise CorruptEntryError("the checksum of the entry doesn't match", command)
+            if metadata_size > len(data) - ENTRY_HEADER_SIZE:
+                raise CorruptEntryError("the metadata is larger than the entry", command)
+            return bytes(data)
+        if magic == BROKER_METADATA_MAGIC:
+            skip = 6 + int.from_bytes(data[2:6], "big")
+            if skip >= len(data):
+                raise CorruptEntryError("the broker metadata is larger than the entry", command)
+            if bytes(data[skip : skip + 2]) == b"\x0e\x02":
+                raise CorruptEntryError("the entry has broker metadata twice", command)
+            return check_entry(data[skip:], command)
+    if len(data) < 4 or _SIZE.unpack_from(data)[0] > len(data) - 4:
+        raise CorruptEntryError("the metadata is larger than the entry", command)
+    return seal_entry(data)
+
+
+class FrameParser:
+    """Cuts a stream of bytes into frames. Does no I/O.
+
+    Bytes go into the parser's one buffer, either directly (`get_buffer`, then
+    `buffer_updated`, as `asyncio.BufferedProtocol` does) or by `feed`. `next_frame` is then
+    called until it returns None. The buffer starts at 64 KiB, grows up to the largest frame
+    and no further if frames are taken out before more is put in, and is given back after a
+    frame of over 1 MiB.
+    """
+
+    __slots__ = ("_buffer", "_end", "_limit", "_needed", "_start", "_view")
+
+    def __init__(self, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+        self._limit = max_message_size + FRAME_PADDING
+        self._start = self._end = 0
+        self._needed = 0
+        self._buffer = bytearray(min(_INITIAL_BUFFER, self._limit + 4))
+        self._view = memoryview(self._buffer)
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes wait in the buffer."""
+        return self._end - self._start
+
+    @property
+    def capacity(self) -> int:
+        """How many bytes the buffer can hold now."""
+        return len(self._buffer)
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Free space, at least one byte, to receive into; then call `buffer_updated`."""
+        waiting = self._end - self._start
+        capacity = len(self._buffer)
+        if waiting == 0:
+            self._start = self._end = 0
+            if capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
+                self._replace_buffer(_INITIAL_BUFFER)
+        else:
+            wanted = max(self._needed, waiting + 1)
+            if wanted > capacity:
+                self._replace_buffer(max(wanted, min(2 * capacity, self._limit + 4)))
+            elif wanted > capacity - self._start or capacity - self._end < capacity // 4:
+                self._view[:waiting] = self._view[self._start : self._end]
+                self._start, self._end = 0, waiting
+        return self._view[self._end :]
+
+    def buffer_updated(self, size: int) -> None:
+        """``size`` bytes have been put into what `get_buffer` returned."""
+        self._end += size
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Put ``data`` into the buffer, which grows as far as that needs."""
+        waiting = self._end - self._start
+        if len(self._buffer) - self._end < len(data):
+            self._replace_buffer(max(len(self._buffer), waiting + len(data)))
+        self._view[self._end : self._end + len(data)] = data
+        self._end += len(data)
+
+    def _replace_buffer(self, size: int) -> None:
+        # A new buffer, not a resize: the transport may still hold a view of the old one.
+        waiting = self._view[self._start : self._end]
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+        self._view[: len(waiting)] = waiting
+        self._start, self._end = 0, len(waiting)
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, or None if its last byte hasn't come yet.
+
+        Raises a `FrameError`. Unless that is ``fatal``, the frame has been skipped and the
+        next call goes on after it; a fatal one is raised again by every further call.
+        """
+        start = self._start
+        available = self._end - start
+        if available < _FRAME_HEAD.size:
+            self._judge_sizes(available)
+            return None
+        size, command_size, kind = _FRAME_HEAD.unpack_from(self._buffer, start)
+        if size > self._limit:
+            raise FrameTooLargeError(size, self._limit)
+        if command_size > size - 4:
+            raise TruncatedFrameError(size, command_size)
+        if available < size + 4:
+            self._needed = size + 4
+            return None
+        self._needed = 0
+        end = start + 4 + size
+        self._start = end
+        start += 8
+        entry_start = start + command_size
+        if kind == SEND:
+            command: Command = decode_send(self._buffer, start, entry_start)
+        elif kind == MESSAGE:
+            command = decode_message(self._buffer, start, entry_start)
+        else:
+            command = decode_command(bytes(self._view[start:entry_start]))
+        return self._with_entry(command, entry_start, end)
+
+    def _with_entry(self, command: Command, start: int, end: int) -> Frame:
+        if type(command) is Send or type(command) is Message:
+            return Frame(command, check_entry(self._view[start:end], command))
+        if start != end:
+            raise MalformedCommandError(
+                f"{end - start} bytes follow a command that carries no entry"
+            )
+        return Frame(command, None)
+
+    def _judge_sizes(self, available: int) -> None:
+        # Sizes are judged as soon as they're there: nobody waits for a frame that can't be.
+        if available < 4:
+            self._needed = 0
+            return
+        size = _SIZE.unpack_from(self._buffer, self._start)[0]
+        if size > self._limit:
+            raise FrameTooLargeError(size, self._limit)
+        if size < _FRAME_HEAD.size - 4:
+            raise TruncatedFrameError(size, 2)
+        self._needed = size + 4
