@@ -1,0 +1,381 @@
+"""The keyword arguments of the client's methods: names, order and defaults are Pulsar's.
+
+Each class lists the parameters of one method in the order of Pulsar's Python client;
+velaray's own come last. A parameter that velaray doesn't support is listed as well, with
+the reason in `unsupported`: giving its default is harmless, anything else is refused with
+`OperationNotSupported`, never ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+
+from velaray.auth import Authentication
+from velaray.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from velaray.exceptions import InvalidConfiguration, OperationNotSupported
+from velaray.message_id import MessageId
+from velaray.policies import ConsumerBatchReceivePolicy, ConsumerKeySharedPolicy
+from velaray.schema import BytesSchema, require_bytes_schema
+
+Topics = str | Sequence[str] | re.Pattern[str]
+MIN_ACK_TIMEOUT_MS = 10_000
+
+_ENCRYPTION = "velaray has no end-to-end encryption"
+_TLS = "velaray's service speaks plain TCP; put TLS in front of it"
+_LISTENER = "listeners come with a later release; iterate over the consumer in a thread"
+_CHUNK_EVICTION = "incomplete chunked messages are always redelivered, never silently acked"
+
+
+@dataclass(frozen=True, kw_only=False)
+class Options:
+    """Base: refuses what isn't supported, then checks the values."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            reason = self.unsupported.get(field.name)
+            if reason is None:
+                continue
+            value = getattr(self, field.name)
+            if value is not field.default and value != field.default:
+                raise OperationNotSupported(f"{field.name}={value!r}: {reason}")
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise `InvalidConfiguration` for values that can't work."""
+
+    def _at_least(self, minimum: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise InvalidConfiguration(
+                    f"{name} must be an int of at least {minimum}: {value!r}"
+                )
+
+    def _check_properties(self, properties: Mapping[str, str] | None) -> None:
+        for key, value in (properties or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise InvalidConfiguration(f"properties must map str to str: {key!r}: {value!r}")
+
+
+@dataclass(frozen=True)
+class ClientOptions(Options):
+    """Parameters of `velaray.Client`.
+
+    authentication: credentials, e.g. ``AuthenticationToken("…")``.
+    operation_timeout_seconds: limit for creating producers, subscribing, seeking and the
+        like, retries included.
+    connection_timeout_ms: limit for one connection attempt, handshake included.
+    listener_name: the advertised listener to ask for in look-ups.
+    keep_alive_interval_seconds: a connection silent for two intervals is given up.
+    """
+
+    unsupported = {  # noqa: RUF012
+        "io_threads": "a client runs one event loop; make several clients to use several threads",
+        "message_listener_threads": _LISTENER,
+        "concurrent_lookup_requests": "look-ups are not limited",
+        "log_conf_file_path": "configure the standard logger named velaray",
+        "stats_interval_in_seconds": "clients print no statistics; ask the service's admin API",
+        "use_tls": _TLS,
+        "tls_trust_certs_file_path": _TLS,
+        "tls_allow_insecure_connection": _TLS,
+        "tls_validate_hostname": _TLS,
+        "logger": "configure the standard logger named velaray",
+        "tls_private_key_file_path": _TLS,
+        "tls_certificate_file_path": _TLS,
+    }
+
+    service_url: str
+    authentication: Authentication | None = None
+    operation_timeout_seconds: float = 30
+    io_threads: int = 1
+    message_listener_threads: int = 1
+    concurrent_lookup_requests: int = 50000
+    log_conf_file_path: str | None = None
+    stats_interval_in_seconds: int = 600
+    use_tls: bool = False
+    tls_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = False
+    logger: object = None
+    connection_timeout_ms: int = 10000
+    listener_name: str | None = None
+    tls_private_key_file_path: str | None = None
+    tls_certificate_file_path: str | None = None
+    keep_alive_interval_seconds: float = 30
+
+    def validate(self) -> None:
+        """Check types and ranges."""
+        if not isinstance(self.authentication, Authentication | None):
+            raise InvalidConfiguration(
+                f"authentication must be an Authentication: {self.authentication!r}"
+            )
+        self._at_least(1, "connection_timeout_ms")
+        for name in ("operation_timeout_seconds", "keep_alive_interval_seconds"):
+            if not getattr(self, name) > 0:
+                raise InvalidConfiguration(f"{name} must be positive: {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class ProducerOptions(Options):
+    """Parameters of ``create_producer``.
+
+    producer_name: unique per topic; needed for de-duplication across restarts.
+    initial_sequence_id: the first message gets this plus one; by default the service says
+        where a producer of this name left off.
+    send_timeout_millis: a message without receipt after this fails with `Timeout`;
+        0 waits for ever.
+    max_pending_messages: messages without receipt, per partition; with
+        ``max_pending_messages_across_partitions`` as limit for all. This bounds memory.
+    block_if_queue_full: wait for room instead of failing with `ProducerQueueIsFull`.
+    batching_enabled, batching_max_messages, batching_max_allowed_size_in_bytes,
+        batching_max_publish_delay_ms: put messages together until one limit is reached.
+    chunking_enabled: cut messages above the service's limit into chunks.
+    message_routing_mode, message_router: the partition of messages without key;
+        ``message_router(message, partition_count)`` decides for every message.
+    access_mode: see `ProducerAccessMode`.
+    """
+
+    unsupported = {  # noqa: RUF012
+        "encryption_key": _ENCRYPTION,
+        "crypto_key_reader": _ENCRYPTION,
+    }
+
+    topic: str
+    producer_name: str | None = None
+    schema: BytesSchema | None = None
+    initial_sequence_id: int | None = None
+    send_timeout_millis: int = 30000
+    compression_type: CompressionType = CompressionType.NONE
+    max_pending_messages: int = 1000
+    max_pending_messages_across_partitions: int = 50000
+    block_if_queue_full: bool = False
+    batching_enabled: bool = False
+    batching_max_messages: int = 1000
+    batching_max_allowed_size_in_bytes: int = 131072
+    batching_max_publish_delay_ms: int = 10
+    chunking_enabled: bool = False
+    message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
+    lazy_start_partitioned_producers: bool = False
+    properties: Mapping[str, str] | None = None
+    batching_type: BatchingType = BatchingType.Default
+    encryption_key: str | None = None
+    crypto_key_reader: object = None
+    access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    message_router: Callable[[Any, int], int] | None = None
+
+    def validate(self) -> None:
+        """Check types, ranges and combinations."""
+        require_bytes_schema(self.schema)
+        self._at_least(0, "send_timeout_millis", "batching_max_publish_delay_ms")
+        self._at_least(
+            1,
+            "max_pending_messages",
+            "max_pending_messages_across_partitions",
+            "batching_max_messages",
+            "batching_max_allowed_size_in_bytes",
+        )
+        self._check_properties(self.properties)
+        if self.chunking_enabled and self.batching_enabled:
+            raise InvalidConfiguration("chunking_enabled needs batching_enabled=False")
+        custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
+        if custom and self.message_router is None:
+            raise InvalidConfiguration("CustomPartition needs a message_router")
+
+
+@dataclass(frozen=True)
+class AioProducerOptions(ProducerOptions):
+    """As `ProducerOptions`, with batching on: the default of Pulsar's asyncio client."""
+
+    batching_enabled: bool = True
+
+
+@dataclass(frozen=True)
+class ConsumerOptions(Options):
+    """Parameters of ``subscribe``.
+
+    topic: a name, a list of names, or a compiled pattern for names of one namespace.
+    receiver_queue_size: messages that wait in the client, per partition; all partitions
+        together at most ``max_total_receiver_queue_size_across_partitions``. This bounds
+        memory. 0 fetches one message per ``receive``, for a single topic partition.
+    unacked_messages_timeout_ms: redeliver what isn't acknowledged in this time
+        (at least 10000; off by default).
+    negative_ack_redelivery_delay_ms: wait this long before asking for redelivery.
+    start_message_id_inclusive: after ``seek(id)`` the message ``id`` itself comes first.
+    batch_index_ack_enabled: acknowledge parts of a batch; otherwise a batch is
+        acknowledged when all of its messages are.
+    pattern_auto_discovery_period: seconds between looks for new topics of a pattern.
+    max_pending_chunked_message: incomplete chunked messages kept; 0 is no limit.
+    ack_group_time_ms: acknowledgements are sent together after this time (or when 1000
+        wait); 0 sends each at once.
+    ack_receipt_enabled: ``acknowledge`` waits until the acknowledgement is durable.
+    """
+
+    unsupported = {  # noqa: RUF012
+        "message_listener": _LISTENER,
+        "broker_consumer_stats_cache_time_ms": "consumers keep no statistics of the service",
+        "crypto_key_reader": _ENCRYPTION,
+        "crypto_failure_action": _ENCRYPTION,
+        "replicate_subscription_state_enabled": "geo-replication comes with a later release",
+        "auto_ack_oldest_chunked_message_on_queue_full": _CHUNK_EVICTION,
+        "dead_letter_policy": "dead letter topics come with a later release",
+    }
+
+    topic: Topics
+    subscription_name: str
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    schema: BytesSchema | None = None
+    message_listener: object = None
+    receiver_queue_size: int = 1000
+    max_total_receiver_queue_size_across_partitions: int = 50000
+    consumer_name: str | None = None
+    unacked_messages_timeout_ms: int | None = None
+    broker_consumer_stats_cache_time_ms: int = 30000
+    negative_ack_redelivery_delay_ms: int = 60000
+    is_read_compacted: bool = False
+    properties: Mapping[str, str] | None = None
+    pattern_auto_discovery_period: float = 60
+    initial_position: InitialPosition = InitialPosition.Latest
+    crypto_key_reader: object = None
+    replicate_subscription_state_enabled: bool = False
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    start_message_id_inclusive: bool = False
+    batch_receive_policy: ConsumerBatchReceivePolicy | None = None
+    key_shared_policy: ConsumerKeySharedPolicy | None = None
+    batch_index_ack_enabled: bool = False
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    dead_letter_policy: object = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    ack_group_time_ms: int = 100
+    ack_receipt_enabled: bool = False
+
+    def validate(self) -> None:
+        """Check types, ranges and combinations."""
+        if not isinstance(self.subscription_name, str) or not self.subscription_name:
+            raise InvalidConfiguration("subscription_name must be a non-empty str")
+        require_bytes_schema(self.schema)
+        self._at_least(
+            0,
+            "receiver_queue_size",
+            "max_pending_chunked_message",
+            "negative_ack_redelivery_delay_ms",
+            "ack_group_time_ms",
+        )
+        self._at_least(1, "max_total_receiver_queue_size_across_partitions")
+        if self.unacked_messages_timeout_ms:
+            self._at_least(MIN_ACK_TIMEOUT_MS, "unacked_messages_timeout_ms")
+        self._check_properties(self.properties)
+        if not self.pattern_auto_discovery_period > 0:
+            raise InvalidConfiguration("pattern_auto_discovery_period must be positive")
+        if self.key_shared_policy and self.consumer_type != ConsumerType.KeyShared:
+            raise InvalidConfiguration("key_shared_policy needs ConsumerType.KeyShared")
+
+
+@dataclass(frozen=True)
+class AioConsumerOptions(ConsumerOptions):
+    """As `ConsumerOptions`; ``is_pattern_topic=True`` reads a str ``topic`` as a pattern."""
+
+    is_pattern_topic: bool = False
+
+
+@dataclass(frozen=True)
+class ReaderOptions(Options):
+    """Parameters of ``create_reader``.
+
+    start_message_id: the first message read is the one after it, or it itself with
+        ``start_message_id_inclusive``.
+    receiver_queue_size: messages that wait in the client. This bounds memory.
+    subscription_role_prefix: put before the generated subscription name.
+    """
+
+    unsupported = {  # noqa: RUF012
+        "reader_listener": _LISTENER,
+        "crypto_key_reader": _ENCRYPTION,
+        "crypto_failure_action": _ENCRYPTION,
+    }
+
+    topic: str
+    start_message_id: MessageId
+    schema: BytesSchema | None = None
+    reader_listener: object = None
+    receiver_queue_size: int = 1000
+    reader_name: str | None = None
+    subscription_role_prefix: str | None = None
+    is_read_compacted: bool = False
+    crypto_key_reader: object = None
+    start_message_id_inclusive: bool = False
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+
+    def validate(self) -> None:
+        """Check types and ranges."""
+        if not isinstance(self.start_message_id, MessageId):
+            raise InvalidConfiguration(
+                f"start_message_id must be a MessageId: {self.start_message_id!r}"
+            )
+        require_bytes_schema(self.schema)
+        self._at_least(0, "receiver_queue_size")
+
+
+@dataclass(frozen=True)
+class TableViewOptions(Options):
+    """Parameters of ``create_table_view``."""
+
+    topic: str
+    subscription_name: str | None = None
+    schema: BytesSchema | None = None
+
+    def validate(self) -> None:
+        """Check the schema."""
+        require_bytes_schema(self.schema)
+
+
+P = ParamSpec("P")
+S = TypeVar("S")
+O = TypeVar("O", bound=Options)  # noqa: E741
+R = TypeVar("R")
+
+
+def takes(
+    options: Callable[P, O],
+) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
+    """Give ``method(self, options)`` the fields of ``options`` as its parameters.
+
+    Callers, type checkers and ``help()`` see ``method(self, topic, field=default, …)``.
+    """
+
+    def decorate(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
+        @wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return method(self, options(*args, **kwargs))
+
+        own = inspect.signature(method)
+        receiver = next(iter(own.parameters.values()))
+        shown = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=field.type,
+            )
+            for field in fields(options)  # type: ignore[arg-type]
+        ]
+        call.__signature__ = own.replace(parameters=[receiver, *shown])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
