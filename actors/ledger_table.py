@@ -1,0 +1,152 @@
+"""Which ledger holds which offsets of a partition: offset <-> position, exact and nearest.
+
+An offset counts the entries of a partition since it was created. A ledger holds a run of
+consecutive offsets, its entry ids starting at 0. The table is two sorted lists, ledger ids
+and the offset of each ledger's entry 0, so every question is a bisection. A ledger that got
+no entry before the next one was opened isn't kept: nothing can be found in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from velaray.actors.machine import require
+from velaray.events.ids import Position
+
+
+class NoSuchEntryError(LookupError):
+    """No entry has this offset or position: never written, or trimmed away."""
+
+
+class LedgerRun(NamedTuple):
+    """Consecutive entries of one ledger, from ``first_entry`` on."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+
+
+class LedgerTable:
+    """The ledgers of one partition. Ledger ids grow, as they do within a journal."""
+
+    __slots__ = ("_firsts", "_ids", "end_offset")
+
+    def __init__(self, ledgers: Iterable[tuple[int, int]] = (), end_offset: int = 0) -> None:
+        """``ledgers``: (ledger id, offset of its entry 0), ascending."""
+        pairs = list(ledgers)
+        self._ids = [ledger_id for ledger_id, _ in pairs]
+        self._firsts = [first for _, first in pairs]
+        self.end_offset = end_offset
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LedgerTable):
+            return NotImplemented
+        return self.end_offset == other.end_offset and self.ledgers() == other.ledgers()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"LedgerTable({self.ledgers()}, end_offset={self.end_offset})"
+
+    def ledgers(self) -> list[tuple[int, int]]:
+        """(ledger id, offset of its entry 0) of every ledger, ascending."""
+        return list(zip(self._ids, self._firsts, strict=True))
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest entry that is kept; `end_offset` if there is none."""
+        return self._firsts[0] if self._firsts else self.end_offset
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a ledger to append to."""
+        return bool(self._ids)
+
+    def open(self, ledger_id: int) -> None:
+        """Entries appended from now on are in ``ledger_id``, from its entry 0 on."""
+        if self._ids and self._firsts[-1] == self.end_offset:
+            self._ids[-1] = ledger_id
+        else:
+            self._ids.append(ledger_id)
+            self._firsts.append(self.end_offset)
+
+    def append(self) -> None:
+        """One entry went into the ledger opened last."""
+        self.end_offset += 1
+
+    def next_position(self) -> Position:
+        """Where the next entry will be. There must be an open ledger."""
+        return Position(self._ids[-1], self.end_offset - self._firsts[-1])
+
+    def position_of(self, offset: int) -> Position:
+        """The position of the entry at ``offset``. Raises `NoSuchEntryError`."""
+        if not self.first_offset <= offset < self.end_offset:
+            raise NoSuchEntryError(
+                f"no entry at offset {offset}: the partition holds "
+                f"{self.first_offset} to {self.end_offset - 1}"
+            )
+        index = bisect_right(self._firsts, offset) - 1
+        return Position(self._ids[index], offset - self._firsts[index])
+
+    def offset_of(self, position: Position) -> int:
+        """The offset of the entry at ``position``. Raises `NoSuchEntryError`."""
+        offset = self.at_or_after(position)
+        if offset < self.end_offset and self.position_of(offset) == position:
+            return offset
+        raise NoSuchEntryError(f"no entry at position {position}")
+
+    def at_or_after(self, position: Position) -> int:
+        """The first offset whose position isn't before ``position``; `end_offset` if none.
+
+        ``EARLIEST`` gives `first_offset`, ``LATEST`` gives `end_offset`; a position beyond
+        the end of its ledger gives the first offset of the next one, a trimmed one gives
+        `first_offset`.
+        """
+        index = bisect_left(self._ids, position.ledger_id)
+        if index == len(self._ids):
+            return self.end_offset
+        first = self._firsts[index]
+        if self._ids[index] != position.ledger_id:
+            return first
+        border = self._firsts[index + 1] if index + 1 < len(self._ids) else self.end_offset
+        return min(first + max(position.entry_id, 0), border)
+
+    def at_or_before(self, position: Position) -> int:
+        """The last offset whose position isn't after ``position``.
+
+        `first_offset` - 1 if there is none.
+        """
+        return self.at_or_after(Position(position.ledger_id, position.entry_id + 1)) - 1
+
+    def position_before(self, offset: int) -> Position:
+        """The position of the entry before ``offset``, for example of a mark-delete.
+
+        If there is no such entry: the place before the first entry of the oldest ledger,
+        (-1, -1) if there is no ledger. ``offset`` beyond `end_offset` counts as that.
+        """
+        offset = min(offset, self.end_offset)
+        if offset > self.first_offset:
+            return self.position_of(offset - 1)
+        return Position(self._ids[0], -1) if self._ids else Position(-1, -1)
+
+    def runs(self, first: int, end: int) -> Iterator[LedgerRun]:
+        """The entries at offsets ``first`` to ``end`` - 1, ledger by ledger.
+
+        Offsets that the partition doesn't hold are left out.
+        """
+        first, end = max(first, self.first_offset), min(end, self.end_offset)
+        while first < end:
+            index = bisect_right(self._firsts, first) - 1
+            border = self._firsts[index + 1] if index + 1 < len(self._ids) else end
+            stop = min(border, end)
+            yield LedgerRun(self._ids[index], first - self._firsts[index], stop - first)
+            first = stop
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if the table is broken."""
+        pairs = list(zip(self.ledgers(), self.ledgers()[1:], strict=False))
+        require(all(a[0] < b[0] for a, b in pairs), "ledger ids grow", repr(self))
+        require(all(a[1] < b[1] for a, b in pairs), "no empty ledger before the last", repr(self))
+        require(self.first_offset <= self.end_offset, "ledgers start before the end", repr(self))
