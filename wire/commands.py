@@ -8,6 +8,8 @@ of a command and leaves the unusual ones to protobuf; tests compare the two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +18,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.message_factory import GetMessageClass
 
-from velaray.events.ids import UINT64_MAX, MessageId
+from velaray.events.ids import MessageId
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.errors import MalformedCommandError, UnknownCommandError
 from velaray.wire.varint import cached_varint, read_varint, varint
@@ -297,10 +299,19 @@ def _decode_position(data: bytearray, at: int, end: int) -> tuple[int, int, int]
 
 # --- the hot commands, encoded by hand -----------------------------------------------------
 
-# Everything up to the body of a receipt, by the size of the body.
+
+@lru_cache(maxsize=4096)
+def _field_one(number: int) -> bytes:
+    # Producer, consumer and ledger ids: few, and each comes many times.
+    return b"\x08" + varint(number)
+
+
+_POSITION = [b"\x1a" + bytes((size,)) for size in range(32)]
+_MESSAGE_POSITION = [b"\x12" + bytes((size,)) for size in range(64)]
 _RECEIPT_HEADERS = [
     _SIZES.pack(size + 8, size + 4) + b"\x08\x07\x3a" + bytes((size,)) for size in range(64)
 ]
+"""Everything up to the body of a receipt, by the size of the body."""
 
 
 def send_receipt(
@@ -311,16 +322,26 @@ def send_receipt(
     highest_sequence_id: int | None = None,
 ) -> bytes:
     """The frame of a SEND_RECEIPT; ledger and entry -1 say: a duplicate, stored before."""
-    where = b"\x08" + cached_varint(ledger_id) + b"\x10" + varint(entry_id)
-    body = b"\x08%b\x10%b\x1a%c%b" % (
-        cached_varint(producer_id),
-        varint(sequence_id),
-        len(where),
-        where,
+    producer = _field_one(producer_id)
+    sequence = varint(sequence_id)
+    ledger = _field_one(ledger_id)
+    entry = varint(entry_id)
+    highest = b"" if highest_sequence_id is None else b"\x20" + varint(highest_sequence_id)
+    position_size = len(ledger) + 1 + len(entry)
+    size = len(producer) + 1 + len(sequence) + 2 + position_size + len(highest)
+    return b"".join(
+        (
+            _RECEIPT_HEADERS[size],
+            producer,
+            b"\x10",
+            sequence,
+            _POSITION[position_size],
+            ledger,
+            b"\x10",
+            entry,
+            highest,
+        )
     )
-    if highest_sequence_id is not None:
-        body += b"\x20" + varint(highest_sequence_id)
-    return _RECEIPT_HEADERS[len(body)] + body
 
 
 def message_header(
@@ -331,20 +352,32 @@ def message_header(
     *,
     partition: int = -1,
     redelivery_count: int = 0,
-    ack_set: tuple[int, ...] | list[int] = (),
+    ack_set: Sequence[int] = (),
     consumer_epoch: int | None = None,
 ) -> bytes:
     """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
-    where = b"\x08" + cached_varint(ledger_id) + b"\x10" + varint(entry_id)
+    consumer = _field_one(consumer_id)
+    position = _field_one(ledger_id) + b"\x10" + varint(entry_id)
     if partition != -1:
-        where += b"\x18" + cached_varint(partition)
-    body = b"\x08%b\x12%c%b" % (cached_varint(consumer_id), len(where), where)
+        position += b"\x18" + cached_varint(partition)
+    tail = b""
     if redelivery_count:
-        body += b"\x18" + varint(redelivery_count)
+        tail = b"\x18" + varint(redelivery_count)
     for word in ack_set:
-        body += b"\x20" + varint(word & UINT64_MAX)
+        tail += b"\x20" + varint(word)
     if consumer_epoch is not None:
-        body += b"\x28" + varint(consumer_epoch)
-    head = b"\x08\x09\x4a" + varint(len(body))
-    size = len(head) + len(body)
-    return _SIZES.pack(size + 4 + entry_size, size) + head + body
+        tail += b"\x28" + varint(consumer_epoch)
+    body_size = len(consumer) + 2 + len(position) + len(tail)
+    length = varint(body_size)
+    size = 3 + len(length) + body_size
+    return b"".join(
+        (
+            _SIZES.pack(size + 4 + entry_size, size),
+            b"\x08\x09\x4a",
+            length,
+            consumer,
+            _MESSAGE_POSITION[len(position)],
+            position,
+            tail,
+        )
+    )
