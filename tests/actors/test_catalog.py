@@ -54,6 +54,7 @@ from velaray.events.events_pb2 import (
     TenantUpdated,
     TopicCreated,
     TopicDeleted,
+    TopicTerminated,
 )
 from velaray.events.ids import ActorKey, TopicName
 
@@ -382,14 +383,8 @@ def test_the_narrower_policy_wins() -> None:
 def test_a_policy_set_again_changes_nothing() -> None:
     (
         started()
-        .when(
-            SetPolicy(DEFAULT, "retention", b'{"retentionTimeInMinutes":1,"retentionSizeInMB":2}')
-        )
-        .when(
-            SetPolicy(
-                DEFAULT, "retention", b'{"retentionSizeInMB": 2, "retentionTimeInMinutes": 1}'
-            )
-        )
+        .when(SetPolicy(DEFAULT, "delayedDelivery", b'{"active":true,"tickTime":7}'))
+        .when(SetPolicy(DEFAULT, "delayedDelivery", b'{"tickTime": 7, "active": true}'))
         .then(events=[], reply=Done(False))
     )
 
@@ -486,7 +481,7 @@ def test_what_is_no_command_or_event_of_the_catalog_is_an_error() -> None:
     with pytest.raises(TypeError, match="not a catalog's command"):
         started().when("hello")
     with pytest.raises(TypeError, match="not a catalog's event"):
-        started(TopicDeleted(topic="x"), PolicyRemoved())
+        started(TopicTerminated())
 
 
 def _tenant_without_cluster(state: Catalog) -> None:
@@ -587,13 +582,13 @@ COMMANDS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @examples(st.lists(COMMANDS, max_size=25))
 def test_random_histories_keep_every_invariant(commands) -> None:
     drive(CatalogMachine(), [Bootstrap("here", "x", "a"), *commands])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @examples(st.lists(COMMANDS, max_size=15))
 def test_a_command_that_arrives_twice_in_a_row_changes_nothing_more(commands) -> None:
     history = drive(CatalogMachine(), [Bootstrap("here", "x", "a")])
