@@ -120,3 +120,11 @@ class CompressionError(WireError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ServerError.UnknownError, message)
+
+
+class PeerSilentError(ConnectionError):
+    """A peer that sent nothing, not even an answer to PING, for two keep-alive intervals."""
+
+
+class PeerNotReadingError(ConnectionError):
+    """A peer that read nothing of what waits for it for a whole keep-alive interval."""

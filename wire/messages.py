@@ -43,8 +43,9 @@ def split_entry(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
     except DecodeError as error:
         raise MalformedEntryError(f"the metadata can't be decoded: {error}") from error
     if not metadata.IsInitialized():
-        missing = ", ".join(metadata.FindInitializationErrors())
-        raise MalformedEntryError(f"the metadata lacks {missing}")
+        raise MalformedEntryError(
+            "the metadata lacks the producer name, the sequence id or the publish time"
+        )
     return metadata, view[end:]
 
 

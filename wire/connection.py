@@ -1,0 +1,295 @@
+"""One connection that speaks Pulsar's protocol over asyncio, for servers and for clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol, cast
+
+from google.protobuf.message import Message as ProtobufMessage
+
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Command, command
+from velaray.wire.errors import (
+    CorruptEntryError,
+    FrameError,
+    MalformedCommandError,
+    PeerNotReadingError,
+    PeerSilentError,
+)
+from velaray.wire.frames import MAX_MESSAGE_SIZE, FrameParser
+
+KEEP_ALIVE = 30.0
+"""Seconds of silence before a PING, and again before the connection is given up."""
+
+HIGH_WATER = 1024 * 1024
+"""Bytes that wait to be sent from which on a connection is not `writable`."""
+
+_FLUSH_AT = 64 * 1024
+_PING = command(pb.CommandPing())
+_PONG = command(pb.CommandPong())
+
+
+class ConnectionHandler(Protocol):
+    """Who a `WireConnection` reports to. All calls come from the event loop, one at a time.
+
+    An exception that a handler lets out closes that connection and no other.
+    """
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """The connection is open; the first call."""
+
+    def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
+        """A command came; ``entry`` comes with a `Send` or a `Message` and only with these."""
+
+    def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
+        """The entry of ``error.command`` is damaged. The connection goes on.
+
+        A server answers SEND_ERROR in the order of its receipts; a client discards the
+        message and acknowledges it with a validation error.
+        """
+
+    def on_writable(self, connection: WireConnection) -> None:
+        """The connection is writable again after it was not."""
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """The connection is gone; the last call. ``error`` says why unless it was closed."""
+
+
+class WireConnection(asyncio.BufferedProtocol):
+    """Frames in and out of one socket, with keep-alive and bounded memory.
+
+    Memory: the receive buffer never exceeds the largest frame (``max_message_size`` plus
+    10 KiB). What waits to be sent stays below ``high_water`` plus 64 KiB plus one frame, if
+    whoever sends unasked (deliveries) does so only while `writable`: while the peer doesn't
+    read, nothing is read from it either, so that answers can't pile up.
+
+    PING is sent after ``keep_alive`` seconds in which nothing came; after as many more the
+    connection closes with `PeerSilentError`. A peer that takes nothing of what waits for it
+    for that long is closed with `PeerNotReadingError`.
+
+    A frame that can't be served is answered with ERROR, if this is the server's side and its
+    request id could be read; else it closes the connection with that `FrameError`.
+    """
+
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        *,
+        server: bool = True,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        keep_alive: float = KEEP_ALIVE,
+        high_water: int = HIGH_WATER,
+    ) -> None:
+        self.handler = handler
+        self.peer = ""
+        self.writable = False
+        self.closed = False
+        self._server = server
+        self._keep_alive = keep_alive
+        self._high_water = high_water
+        self._parser = FrameParser(max_message_size)
+        self._error: Exception | None = None
+        self._paused = False
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        self._heard = self._pinged = 0.0
+        self._stalled_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._transport: asyncio.Transport
+
+    # --- sending ---------------------------------------------------------------------------
+
+    def send(self, message: ProtobufMessage) -> None:
+        """Send a command that carries no entry."""
+        self.write(command(message))
+
+    def write(self, frame: bytes) -> None:
+        """Send bytes: all of one tick of the event loop go to the socket together.
+
+        Does nothing once the connection is closed: `on_closed` tells.
+        """
+        if self.closed:
+            return
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(frame)
+        self._pending_size += len(frame)
+        if self._pending_size >= _FLUSH_AT:
+            self._flush()
+
+    def writelines(self, frames: Iterable[bytes]) -> None:
+        """`write` several buffers, such as a header and its entry, in this order."""
+        for frame in frames:
+            self.write(frame)
+
+    def _flush(self) -> None:
+        pending = self._pending
+        if pending and not self._transport.is_closing():
+            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+        pending.clear()
+        self._pending_size = 0
+
+    # --- closing ---------------------------------------------------------------------------
+
+    def close(self, error: Exception | None = None) -> None:
+        """Send what waits, then close; ``error`` is what `on_closed` will be told.
+
+        A peer that doesn't take what waits is cut off after ``keep_alive`` seconds.
+        """
+        if self.closed:
+            return
+        self._flush()
+        self.closed = True
+        self._error = error
+        self._cancel_timer()
+        self._transport.close()
+        self._timer = self._loop.call_later(self._keep_alive, self._transport.abort)
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close at once and drop what waits to be sent."""
+        if not self.closed:
+            self.closed = True
+            self._error = error
+        self._pending.clear()
+        self._transport.abort()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- receiving -------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """Take in nothing more, frames already received included, until `resume_reading`.
+
+        While paused, PING isn't answered either: the peer gives up after a minute or so.
+        """
+        self._paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`: first with the frames that were received before."""
+        if self._paused:
+            self._paused = False
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._heard = self._loop.time()
+        handled = False
+        try:
+            self._handle_frames()
+            handled = True
+        finally:
+            if not handled:
+                self.abort()
+        if not self._paused and self.writable and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _handle_frames(self) -> None:
+        next_frame = self._parser.next_frame
+        on_frame = self.handler.on_frame
+        while self.writable and not self._paused and not self.closed:
+            try:
+                frame = next_frame()
+            except CorruptEntryError as error:
+                self.handler.on_corrupt_entry(self, error)
+                continue
+            except FrameError as error:
+                self._refuse(error)
+                continue
+            if frame is None:
+                return
+            received, entry = frame
+            if type(received) is pb.CommandPing:
+                self.write(_PONG)
+            elif type(received) is not pb.CommandPong:
+                on_frame(self, received, entry)
+
+    def _refuse(self, error: FrameError) -> None:
+        request_id = error.request_id if isinstance(error, MalformedCommandError) else None
+        if request_id is None or not self._server:
+            self.close(error)
+            return
+        self.send(
+            pb.CommandError(
+                request_id=request_id,
+                error=cast(pb.ServerError, int(error.server_error)),
+                message=error.message,
+            )
+        )
+
+    # --- keep-alive ------------------------------------------------------------------------
+
+    def _check_peer(self) -> None:
+        now = self._loop.time()
+        delay = self._keep_alive
+        if not self.writable:
+            size = self._transport.get_write_buffer_size()
+            if size >= self._stalled_size:
+                self.abort(PeerNotReadingError(f"{self.peer} left {size} bytes unread"))
+                return
+            self._stalled_size = size
+        elif not self._paused:
+            if self._pinged > self._heard:
+                silence = now - self._heard
+                self.abort(PeerSilentError(f"{self.peer} was silent for {silence:.1f} s"))
+                return
+            delay = self._heard + self._keep_alive - now
+            if delay <= 0:
+                self._pinged = now
+                self.write(_PING)
+                delay = self._keep_alive
+        self._timer = self._loop.call_later(delay, self._check_peer)
+
+    # --- what the transport calls ----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport.set_write_buffer_limits(high=self._high_water)
+        address = transport.get_extra_info("peername")
+        self.peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
+        self.writable = True
+        self._heard = self._loop.time()
+        self._timer = self._loop.call_later(self._keep_alive, self._check_peer)
+        self.handler.on_connected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the socket's next bytes go."""
+        return self._parser.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._heard = self._loop.time()
+        self._parser.buffer_updated(nbytes)
+        self._handle_frames()
+
+    def eof_received(self) -> None:
+        """The peer sends nothing more: it gets what waits for it, then the connection closes."""
+        self.close()
+
+    def pause_writing(self) -> None:
+        """Too much waits to be sent."""
+        self.writable = False
+        self._stalled_size = self._transport.get_write_buffer_size() + 1
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Enough has been sent."""
+        self.writable = True
+        if self.closed:
+            return
+        self._loop.call_soon(self._resume)
+        self.handler.on_writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self.closed = True
+        self.writable = False
+        self._pending.clear()
+        self._cancel_timer()
+        self.handler.on_closed(self, self._error or exc)
