@@ -7,13 +7,13 @@ without building the envelope, since that would copy every event once more.
 
 from __future__ import annotations
 
-from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore[attr-defined]
 from google.protobuf.message import DecodeError, Message
 
 from velaray.events import events_pb2
 from velaray.events.events_pb2 import Event as EventEnvelope
 
 _LENGTH_DELIMITED = 2
+_VARINT_BYTES = 5
 
 
 class UnknownEventError(ValueError):
@@ -31,6 +31,20 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _read_varint(raw: bytes, start: int) -> tuple[int, int]:
+    """The varint of ``raw`` at ``start``, in its shortest spelling, and where it ends."""
+    value = shift = 0
+    for end in range(start, min(start + _VARINT_BYTES, len(raw))):
+        byte = raw[end]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if byte == 0 and end > start:
+                break
+            return value, end + 1
+    raise MalformedEventError(f"no event in {bytes(raw[:16])!r}")
 
 
 def _by_number() -> dict[int, type[Message]]:
@@ -58,14 +72,14 @@ def event_types() -> dict[int, type[Message]]:
 def encode(event: Message) -> bytes:
     """The byte form of ``event``.
 
-    Raises `UnknownEventError` if it is not a journaled event.
+    Equal events have equal bytes. Raises `UnknownEventError` if it is not a journaled event.
     """
     tag = _TAGS.get(type(event))
     if tag is None:
         raise UnknownEventError(
             f"{type(event).__name__} is not a journaled event; add it to events.proto"
         )
-    body = event.SerializeToString()
+    body = event.SerializeToString(deterministic=True)
     return tag + _varint(len(body)) + body
 
 
@@ -75,11 +89,8 @@ def decode(raw: bytes) -> Message:
     Raises `UnknownEventError` for an event type this version doesn't know and
     `MalformedEventError` for bytes that are no event.
     """
-    try:
-        tag, start = _DecodeVarint32(raw, 0)
-        length, start = _DecodeVarint32(raw, start)
-    except (IndexError, DecodeError) as error:
-        raise MalformedEventError(f"no event in {raw[:16]!r}") from error
+    tag, start = _read_varint(raw, 0)
+    length, start = _read_varint(raw, start)
     kind = _BY_TAG.get(tag)
     if kind is None:
         raise UnknownEventError(

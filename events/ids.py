@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import total_ordering
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from google.protobuf.message import DecodeError
@@ -20,6 +20,8 @@ from velaray.events.ids_pb2 import MessageIdData
 
 UINT64_MAX = (1 << 64) - 1
 INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+_ID_TEXT = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}(?::-?[0-9]{1,10}){0,2}")
 
 
 class InvalidNameError(ValueError):
@@ -72,6 +74,9 @@ class MessageId:
     batch_size: int = 0
     first_chunk: MessageId | None = None
 
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
     @property
     def position(self) -> Position:
         """The position of the entry that holds this message."""
@@ -80,7 +85,9 @@ class MessageId:
     def _order(self) -> tuple[int, int, int, int]:
         return (self.ledger_id, self.entry_id, self.partition, self.batch_index)
 
-    def __lt__(self, other: MessageId) -> bool:
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
         return self._order() < other._order()
 
     def __eq__(self, other: object) -> bool:
@@ -93,13 +100,15 @@ class MessageId:
         return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
 
     def to_proto(self) -> MessageIdData:
-        """The protobuf form; negative ids wrap to unsigned as Pulsar's do."""
-        data = MessageIdData(
-            ledgerId=_unsigned(self.ledger_id),
-            entryId=_unsigned(self.entry_id),
-            partition=self.partition,
-            batch_index=self.batch_index,
-        )
+        """The protobuf form; negative ids wrap to unsigned as Pulsar's do.
+
+        A partition or batch index that the message doesn't have is left out, as Pulsar does.
+        """
+        data = MessageIdData(ledgerId=_unsigned(self.ledger_id), entryId=_unsigned(self.entry_id))
+        if self.partition >= 0:
+            data.partition = self.partition
+        if self.batch_index >= 0:
+            data.batch_index = self.batch_index
         if self.batch_size > 0:
             data.batch_size = self.batch_size
         if self.first_chunk is not None:
@@ -134,9 +143,12 @@ class MessageId:
         Raises `InvalidMessageIdError` if ``raw`` is not a message id.
         """
         try:
-            return cls.from_proto(MessageIdData.FromString(raw))
+            data = MessageIdData.FromString(raw)
         except DecodeError as error:
             raise InvalidMessageIdError(f"not a message id: {raw[:32]!r} ({error})") from error
+        if not data.IsInitialized():
+            raise InvalidMessageIdError(f"not a message id: {raw[:32]!r} (no ledger or entry id)")
+        return cls.from_proto(data)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -144,33 +156,58 @@ class MessageId:
 
         Raises `InvalidMessageIdError`.
         """
-        try:
-            numbers = [int(part) for part in text.split(":")]
-        except ValueError as error:
+        if not _ID_TEXT.fullmatch(text):
             raise InvalidMessageIdError(
-                f"not a message id: {text!r}; write ledger:entry"
-            ) from error
-        if not 2 <= len(numbers) <= 4:
-            raise InvalidMessageIdError(
-                f"not a message id: {text!r}; write ledger:entry[:partition[:batch]]"
+                f"not a message id: {text[:80]!r}; write ledger:entry[:partition[:batch]]"
             )
+        numbers = [int(part) for part in text.split(":")]
+        if not all(-1 <= number <= INT64_MAX for number in numbers[:2]):
+            raise InvalidMessageIdError(f"not a message id: {text!r}: 64 bits are exceeded")
+        if not all(-1 <= number <= INT32_MAX for number in numbers[2:]):
+            raise InvalidMessageIdError(f"not a message id: {text!r}: 32 bits are exceeded")
         ledger_id, entry_id, *rest = numbers
         partition, batch_index = [*rest, -1, -1][:2]
         return cls(ledger_id, entry_id, partition, batch_index)
 
 
-MessageId.earliest = MessageId(-1, -1)  # type: ignore[attr-defined]
-MessageId.latest = MessageId(INT64_MAX, INT64_MAX)  # type: ignore[attr-defined]
+MessageId.earliest = MessageId(-1, -1)
+MessageId.latest = MessageId(INT64_MAX, INT64_MAX)
 
-_NAME = re.compile(r"[-=:.\w]+")
-_PARTITION = re.compile(r"-partition-(0|[1-9]\d{0,8})$")
+_NAME = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+MAX_NAME_BYTES = 1024
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it may name a tenant or namespace; else raise `InvalidNameError`."""
+    """Return ``name`` if it may name a tenant or namespace; else raise `InvalidNameError`.
+
+    As in Pulsar: ASCII letters, digits and any of ``-=:._``; besides, neither ``.`` nor ``..``.
+    """
     if not _NAME.fullmatch(name):
         raise InvalidNameError(
-            f"invalid {kind} name {name!r}: use letters, digits and any of -=:._"
+            f"invalid {kind} name {name[:80]!r}: use letters, digits and any of -=:._"
+        )
+    return check_local_name(kind, name)
+
+
+def check_local_name(kind: str, name: str) -> str:
+    """Return ``name`` if it may name a topic or subscription; else raise `InvalidNameError`.
+
+    Any text will do that isn't empty, holds no control character, has a UTF-8 form of at most
+    1024 bytes and can't be mistaken for a step in a path (``.`` or ``..``).
+    """
+    if not name or name in (".", ".."):
+        raise InvalidNameError(f"invalid {kind} name {name!r}")
+    if _CONTROL.search(name):
+        raise InvalidNameError(f"invalid {kind} name {name[:80]!r}: it holds control characters")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidNameError(f"invalid {kind} name: {error}") from error
+    if size > MAX_NAME_BYTES:
+        raise InvalidNameError(
+            f"invalid {kind} name {name[:80]!r}...: {size} bytes, at most {MAX_NAME_BYTES} fit"
         )
     return name
 
@@ -202,22 +239,26 @@ class TopicName:
                 rest = f"public/default/{rest}"
         if domain not in ("persistent", "non-persistent"):
             raise InvalidNameError(
-                f"invalid topic name {text!r}: the domain must be persistent or non-persistent"
+                f"invalid topic name {text[:80]!r}: the domain must be persistent or non-persistent"
             )
-        parts = rest.split("/", 2)
-        if len(parts) != 3 or not parts[2]:
+        parts = rest.split("/")
+        if len(parts) != 3:
             raise InvalidNameError(
-                f"invalid topic name {text!r}: write domain://tenant/namespace/topic"
+                f"invalid topic name {text[:80]!r}: write domain://tenant/namespace/topic"
             )
         tenant, namespace, local = parts
         check_name("tenant", tenant)
         check_name("namespace", namespace)
-        if "\0" in local or "\n" in local:
-            raise InvalidNameError(f"invalid topic name {text!r}: control characters")
+        check_local_name("topic", local)
         match = _PARTITION.search(local)
         if match is None:
             return cls(tenant, namespace, local, -1, domain)
-        return cls(tenant, namespace, local[: match.start()], int(match.group(1)), domain)
+        topic = local[: match.start()]
+        if not topic or _PARTITION.search(topic):
+            raise InvalidNameError(
+                f"invalid topic name {text[:80]!r}: a topic's own name can't end in -partition-N"
+            )
+        return cls(tenant, namespace, topic, int(match.group(1)), domain)
 
     @property
     def topic(self) -> TopicName:
@@ -244,6 +285,11 @@ class ActorKind(StrEnum):
     CATALOG = "catalog"
     PARTITION = "partition"
     SUBSCRIPTION = "subscription"
+
+
+def _quoted(part: str) -> str:
+    dots = part in (".", "..")
+    return part.replace(".", "%2E") if dots else quote(part, safe="=:-")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -281,11 +327,11 @@ class ActorKey:
         )
 
     def of_subscription(self, subscription: str, incarnation: int) -> ActorKey:
-        """A durable subscription of this partition."""
+        """A durable subscription of this partition. Raises `InvalidNameError`."""
         return replace(
             self,
             kind=ActorKind.SUBSCRIPTION,
-            subscription=subscription,
+            subscription=check_local_name("subscription", subscription),
             subscription_incarnation=incarnation,
         )
 
@@ -295,7 +341,10 @@ class ActorKey:
         return TopicName(self.tenant, self.namespace, self.topic, self.partition)
 
     def text(self) -> str:
-        """A printable, unambiguous, reversible form: parts are percent-encoded, joined by ``/``."""
+        """A printable, unambiguous, reversible form: parts are percent-encoded, joined by ``/``.
+
+        No part is empty, ``.`` or ``..``, so the text may stand as a path below a folder.
+        """
         if self.kind is ActorKind.CATALOG:
             return self.kind.value
         parts = [
@@ -308,32 +357,40 @@ class ActorKey:
         ]
         if self.kind is ActorKind.SUBSCRIPTION:
             parts += [self.subscription, str(self.subscription_incarnation)]
-        return "/".join(quote(part, safe="=:-") for part in parts)
+        return "/".join(_quoted(part) for part in parts)
 
     @classmethod
     def parse(cls, text: str) -> ActorKey:
         """Read what `text` printed. Raises `InvalidNameError`."""
         parts = [unquote(part) for part in text.split("/")]
         try:
-            kind = ActorKind(parts[0])
-            if kind is ActorKind.CATALOG and len(parts) == 1:
-                return cls(kind)
-            if kind is ActorKind.PARTITION and len(parts) == 6:
-                return cls(kind, parts[1], parts[2], parts[3], int(parts[4]), int(parts[5]))
-            if kind is ActorKind.SUBSCRIPTION and len(parts) == 8:
-                return cls(
-                    kind,
-                    parts[1],
-                    parts[2],
-                    parts[3],
-                    int(parts[4]),
-                    int(parts[5]),
-                    parts[6],
-                    int(parts[7]),
-                )
+            key = cls._of_parts(ActorKind(parts[0]), parts[1:])
+            if key.text() != text:
+                raise InvalidNameError("it isn't spelled as keys are printed")
         except ValueError as error:
-            raise InvalidNameError(f"not an actor key: {text!r} ({error})") from error
-        raise InvalidNameError(f"not an actor key: {text!r}")
+            raise InvalidNameError(f"not an actor key: {text[:200]!r} ({error})") from error
+        return key
+
+    @classmethod
+    def _of_parts(cls, kind: ActorKind, parts: list[str]) -> ActorKey:
+        if kind is ActorKind.CATALOG and not parts:
+            return cls(kind)
+        length = 5 if kind is ActorKind.PARTITION else 7
+        if kind is ActorKind.CATALOG or len(parts) != length:
+            raise InvalidNameError(f"{len(parts)} parts after {kind}")
+        tenant, namespace, topic, partition, incarnation, *subscription = parts
+        name = TopicName(
+            check_name("tenant", tenant),
+            check_name("namespace", namespace),
+            check_local_name("topic", topic),
+            int(partition),
+        )
+        if name.partition < -1 or int(incarnation) < 0:
+            raise InvalidNameError("a number is negative")
+        key = cls.of_partition(name, int(incarnation))
+        if not subscription:
+            return key
+        return key.of_subscription(subscription[0], int(subscription[1]))
 
     def __str__(self) -> str:
         return self.text()
