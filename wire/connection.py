@@ -66,7 +66,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     PING is sent after ``keep_alive`` seconds in which nothing came; after as many more the
     connection closes with `PeerSilentError`. A peer that takes nothing of what waits for it
-    for that long is closed with `PeerNotReadingError`.
+    during one such interval (they follow each other) is closed with `PeerNotReadingError`.
 
     A frame that can't be served is answered with ERROR, if this is the server's side and its
     request id could be read; else it closes the connection with that `FrameError`.
@@ -94,7 +94,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._heard = self._pinged = 0.0
-        self._stalled_size = 0
+        self._flushed = 0
+        self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
@@ -127,6 +128,7 @@ class WireConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         pending = self._pending
         if pending and not self._transport.is_closing():
+            self._flushed += self._pending_size
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
         pending.clear()
         self._pending_size = 0
@@ -227,11 +229,11 @@ class WireConnection(asyncio.BufferedProtocol):
         now = self._loop.time()
         delay = self._keep_alive
         if not self.writable:
-            size = self._transport.get_write_buffer_size()
-            if size >= self._stalled_size:
-                self.abort(PeerNotReadingError(f"{self.peer} left {size} bytes unread"))
+            waiting = self._transport.get_write_buffer_size()
+            if self._flushed - waiting == self._taken:
+                self.abort(PeerNotReadingError(f"{self.peer} leaves {waiting} bytes unread"))
                 return
-            self._stalled_size = size
+            self._taken = self._flushed - waiting
         elif not self._paused:
             if self._pinged > self._heard:
                 silence = now - self._heard
@@ -275,7 +277,7 @@ class WireConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Too much waits to be sent."""
         self.writable = False
-        self._stalled_size = self._transport.get_write_buffer_size() + 1
+        self._taken = -1
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
