@@ -2,92 +2,187 @@
 
 `acked_before` is the mark-delete: every offset below it is acknowledged. Beyond it there are
 *holes*: ranges that are acknowledged out of order. A batch that is acknowledged in part has a
-mask of what remains: bit i set = message i is not acknowledged.
+mask of what remains: bit i set = message i is not acknowledged. An entry whose mask becomes 0
+is acknowledged as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 
-Range = tuple[int, int]
+from sortedcontainers import SortedDict
+
+from velaray.actors.machine import require
+from velaray.actors.ranges import Range, RangeSet
+
+_WORD = (1 << 64) - 1
 
 
 class Cursor:
     """What of a log is acknowledged. Ranges are (first, last + 1)."""
 
-    def __init__(self, acked_before: int = 0) -> None:
+    __slots__ = ("_holes", "_partial", "acked_before")
+
+    def __init__(
+        self,
+        acked_before: int = 0,
+        holes: Iterable[Range] = (),
+        partial: Iterable[tuple[int, int]] = (),
+    ) -> None:
         self.acked_before = acked_before
+        self._holes = RangeSet()
+        self._partial: SortedDict = SortedDict()
+        for first, end in holes:
+            self.ack_range(first, end)
+        for offset, remaining in partial:
+            self.ack_partial(offset, remaining)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cursor):
+            return NotImplemented
+        return (
+            self.acked_before == other.acked_before
+            and self._holes == other._holes
+            and bool(self._partial == other._partial)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        partial = list(self._partial.items())
+        return f"Cursor({self.acked_before}, holes={list(self._holes)}, partial={partial})"
 
     def ack_range(self, first: int, end: int) -> None:
         """Acknowledge offsets ``first`` to ``end`` - 1."""
-        raise NotImplementedError
+        if first <= self.acked_before:
+            self.ack_before(end)
+        elif first < end:
+            self._holes.add(first, end)
+            self._drop_partials(first, end)
 
     def ack_partial(self, offset: int, remaining: int) -> None:
         """Of the batch at ``offset`` at most the messages in ``remaining`` are still to be
         acknowledged; a part acknowledged earlier stays so. 0 acknowledges the whole entry.
         """
-        raise NotImplementedError
+        if self.is_acked(offset):
+            return
+        remaining &= self._partial.get(offset, remaining)
+        if remaining:
+            self._partial[offset] = remaining
+        else:
+            self.ack_range(offset, offset + 1)
 
     def ack_before(self, offset: int) -> None:
         """Acknowledge everything before ``offset``."""
-        raise NotImplementedError
+        if offset <= self.acked_before:
+            return
+        mark = offset
+        if self._holes:
+            mark = self._holes.next_missing(offset)
+            self._holes.discard(self.acked_before, mark)
+        self._drop_partials(self.acked_before, mark)
+        self.acked_before = mark
 
     def reset(self, next_offset: int) -> None:
         """Everything before ``next_offset`` is acknowledged, nothing beyond it is."""
-        raise NotImplementedError
+        self._holes.clear()
+        self._partial.clear()
+        self.acked_before = next_offset
+
+    def _drop_partials(self, first: int, end: int) -> None:
+        if self._partial:
+            for offset in list(self._partial.irange(first, end - 1)):
+                del self._partial[offset]
 
     def is_acked(self, offset: int) -> bool:
         """Whether the whole entry is acknowledged."""
-        raise NotImplementedError
+        return offset < self.acked_before or offset in self._holes
 
     def remaining(self, offset: int) -> int | None:
         """The mask of a batch that is acknowledged in part; None for any other entry."""
-        raise NotImplementedError
+        mask: int | None = self._partial.get(offset)
+        return mask
 
     def partials(self, first: int, end: int) -> list[tuple[int, int]]:
         """(offset, remaining mask) of batches acknowledged in part within the range."""
-        raise NotImplementedError
+        if not self._partial:
+            return []
+        return [(offset, self._partial[offset]) for offset in self._partial.irange(first, end - 1)]
+
+    def all_partials(self) -> list[tuple[int, int]]:
+        """(offset, remaining mask) of all batches acknowledged in part, ascending."""
+        return list(self._partial.items())
 
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't wholly acknowledged."""
-        raise NotImplementedError
+        return self._holes.next_missing(max(offset, self.acked_before))
+
+    def next_acked(self, offset: int, limit: int) -> int:
+        """The first offset after the un-acknowledged ``offset`` that is wholly acknowledged,
+        ``limit`` if there is none before it.
+        """
+        return self._holes.next_start(offset, limit)
 
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
         """What isn't wholly acknowledged of the range, ascending."""
-        raise NotImplementedError
+        return self._holes.missing(max(first, self.acked_before), end)
 
     def holes(self) -> Iterator[Range]:
         """The acknowledged ranges beyond `acked_before`, ascending, never touching."""
-        raise NotImplementedError
+        return iter(self._holes)
 
     def hole_count(self) -> int:
         """How many holes there are."""
-        raise NotImplementedError
+        return self._holes.range_count()
 
     def backlog(self, end_offset: int) -> int:
         """Entries before ``end_offset`` that aren't wholly acknowledged."""
-        raise NotImplementedError
+        return max(end_offset - self.acked_before, 0) - self._holes.size()
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        raise NotImplementedError
+        self._holes.check()
+        lowest = self._holes.first()
+        require(
+            lowest is None or lowest[0] > self.acked_before,
+            "holes are beyond the mark and don't touch it",
+            repr(self),
+        )
+        for offset, mask in self._partial.items():
+            require(mask > 0, "something remains of a partly acknowledged batch", str(offset))
+            require(not self.is_acked(offset), "an entry is acked or partly acked", str(offset))
 
 
-def pack_ranges(ranges: Sequence[Range]) -> list[int]:
+def pack_ranges(ranges: Iterable[Range]) -> list[int]:
     """Ascending ranges as events hold them: distance from the previous end, length, ..."""
-    raise NotImplementedError
+    packed: list[int] = []
+    previous = 0
+    for first, end in ranges:
+        packed += (first - previous, end - first)
+        previous = end
+    return packed
 
 
 def unpack_ranges(packed: Sequence[int]) -> list[Range]:
     """The inverse of `pack_ranges`."""
-    raise NotImplementedError
+    ranges = []
+    at = 0
+    numbers = iter(packed)
+    for distance, length in zip(numbers, numbers, strict=True):
+        first = at + distance
+        at = first + length
+        ranges.append((first, at))
+    return ranges
 
 
 def mask_to_words(mask: int) -> list[int]:
     """A mask as little-endian 64-bit words, as events and ack sets on the wire hold it."""
-    raise NotImplementedError
+    words = (mask.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{words}Q", mask.to_bytes(words * 8, "little")))
 
 
 def words_to_mask(words: Sequence[int]) -> int:
     """The inverse of `mask_to_words`; takes signed words, as the wire has them, too."""
-    raise NotImplementedError
+    unsigned = struct.pack(f"<{len(words)}Q", *(word & _WORD for word in words))
+    return int.from_bytes(unsigned, "little")

@@ -19,15 +19,26 @@ SubscriptionDeleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 from typing import Any
 
 from google.protobuf.message import Message
 
 from velaray.actors.ledger_table import LedgerTable
-from velaray.actors.machine import Decision
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.events.events_pb2 import (
+    EntryAppended,
+    LedgerOpened,
+    ProducerForgotten,
+    ProducerRegistered,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    TopicEpochRaised,
+    TopicTerminated,
+)
 from velaray.events.ids import Position
 
 
@@ -219,6 +230,133 @@ def last_sequence_id(state: PartitionState, producer: str) -> int:
     return -1 if known is None else known.last_sequence_id
 
 
+def _is_duplicate(producer: Producer, highest: int, chunk: Chunk | None) -> bool:
+    if highest <= producer.last_sequence_id:
+        return True
+    return (
+        chunk is not None
+        and producer.chunk_sequence_id == highest
+        and producer.chunk_uuid == chunk.uuid
+        and chunk.chunk_id <= producer.chunk_id
+    )
+
+
+def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
+    sequence_id, chunk = command.sequence_id, command.chunk
+    highest = max(command.highest_sequence_id, sequence_id)
+    known = state.producers.get(command.producer)
+    if known is not None and command.deduplicate and _is_duplicate(known, highest, chunk):
+        return Decision(reply=Duplicate(sequence_id))
+    if state.terminated:
+        return refuse(Reason.TERMINATED, "the topic is terminated: it takes no more messages")
+    if command.messages < 1:
+        return refuse(Reason.INVALID, f"an entry of {command.messages} messages")
+    table = state.table
+    if not table.is_open:
+        return refuse(Reason.UNAVAILABLE, "no ledger is open yet: try again")
+    event = EntryAppended(
+        producer=state.next_producer if known is None else known.index,
+        sequence_id=sequence_id,
+        highest_sequence_id=highest if highest > sequence_id else 0,
+        messages=command.messages if command.messages > 1 else 0,
+        at_ms=now_ms,
+    )
+    if chunk is not None:
+        if not chunk.uuid or not 0 <= chunk.chunk_id < chunk.chunks:
+            return refuse(Reason.INVALID, f"no such chunk: {chunk}")
+        event.chunk_uuid = chunk.uuid
+        event.chunk_id = chunk.chunk_id
+        event.chunks = chunk.chunks
+    reply = Published(table.end_offset, table.next_position(), command.messages)
+    if known is not None:
+        return Decision((event,), reply, (), command.blob)
+    registered = ProducerRegistered(
+        producer=state.next_producer, name=command.producer, at_ms=now_ms
+    )
+    return Decision((registered, event), reply, (), command.blob)
+
+
+def _create_subscription(state: PartitionState, command: CreateSubscription) -> Decision:
+    existing = state.subscriptions.get(command.name)
+    if existing is not None:
+        return Decision(reply=existing.ref)
+    if not command.name:
+        return refuse(Reason.INVALID, "a subscription needs a name")
+    match command.start:
+        case StartAt.EARLIEST:
+            start = state.first_offset
+        case StartAt.LATEST:
+            start = state.end_offset
+        case offset:
+            start = max(offset, state.first_offset)
+    if start > state.end_offset:
+        return refuse(
+            Reason.INVALID,
+            f"subscription {command.name!r} can't start at offset {start}: "
+            f"the partition ends at {state.end_offset}",
+        )
+    ref = SubscriptionRef(command.name, state.next_incarnation, start)
+    created = SubscriptionCreated(
+        name=ref.name,
+        incarnation=ref.incarnation,
+        start_offset=start,
+        properties=command.properties,
+    )
+    return Decision((created,), ref)
+
+
+def _delete_subscription(state: PartitionState, command: DeleteSubscription) -> Decision:
+    existing = state.subscriptions.get(command.name)
+    if existing is None or command.incarnation not in (0, existing.ref.incarnation):
+        return refuse(Reason.NOT_FOUND, f"no subscription {command.name!r}")
+    return Decision((SubscriptionDeleted(name=command.name),), existing.ref)
+
+
+def _terminate(state: PartitionState) -> Decision:
+    end = state.end_offset
+    reply = Terminated(end, state.table.position_before(end))
+    return Decision(reply=reply) if state.terminated else Decision((TopicTerminated(),), reply)
+
+
+def _forget(producers: Sequence[Producer]) -> Decision:
+    return Decision(
+        tuple(ProducerForgotten(producer=producer.index) for producer in producers),
+        Forgotten(tuple(producer.name for producer in producers)),
+    )
+
+
+def _expire(state: PartitionState, command: ExpireProducers) -> Decision:
+    silent = sorted(
+        (known for known in state.producers.values() if known.name not in command.connected),
+        key=lambda known: (known.at_ms, known.index),
+    )
+    excess = len(state.producers) - command.keep
+    return _forget(
+        [
+            known
+            for place, known in enumerate(silent)
+            if known.at_ms < command.before_ms or place < excess
+        ]
+    )
+
+
+def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
+    state.table.append()
+    producer = state.by_index[event.producer]
+    producer.at_ms = event.at_ms
+    sequence_id = event.highest_sequence_id or event.sequence_id
+    if sequence_id <= producer.last_sequence_id:
+        return
+    if event.chunk_id + 1 < event.chunks:
+        producer.chunk_sequence_id = sequence_id
+        producer.chunk_uuid = event.chunk_uuid
+        producer.chunk_id = event.chunk_id
+        return
+    producer.last_sequence_id = sequence_id
+    if producer.chunk_sequence_id <= sequence_id:
+        producer.chunk_sequence_id, producer.chunk_uuid, producer.chunk_id = -1, "", -1
+
+
 class PartitionMachine:
     """Decides for one topic partition."""
 
@@ -227,21 +365,110 @@ class PartitionMachine:
         return PartitionState()
 
     def decide(self, state: PartitionState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to."""
-        raise NotImplementedError
+        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        match command:
+            case Publish():
+                return _publish(state, command, now_ms)
+            case RaiseTopicEpoch(producer_name):
+                epoch = state.topic_epoch + 1
+                raised = TopicEpochRaised(topic_epoch=epoch, producer_name=producer_name)
+                return Decision((raised,), TopicEpoch(epoch))
+            case CreateSubscription():
+                return _create_subscription(state, command)
+            case DeleteSubscription():
+                return _delete_subscription(state, command)
+            case Terminate():
+                return _terminate(state)
+            case ForgetProducer(name) if name in state.producers:
+                return _forget([state.producers[name]])
+            case ForgetProducer(name):
+                return refuse(Reason.NOT_FOUND, f"no producer {name!r}")
+            case ExpireProducers():
+                return _expire(state, command)
+        raise TypeError(f"a partition knows no {type(command).__name__}")
 
     def evolve(self, state: PartitionState, event: Message) -> None:
-        """Apply ``event``."""
-        raise NotImplementedError
+        """Apply ``event``. Raises TypeError for an event of another machine."""
+        match event:
+            case EntryAppended():
+                _entry_appended(state, event)
+            case LedgerOpened(ledger_id=ledger_id):
+                state.table.open(ledger_id)
+            case ProducerRegistered(producer=index, name=name, at_ms=at_ms):
+                state.producers[name] = state.by_index[index] = Producer(index, name, at_ms)
+                state.next_producer = index + 1
+            case ProducerForgotten(producer=index):
+                del state.producers[state.by_index.pop(index).name]
+            case TopicEpochRaised(topic_epoch=epoch):
+                state.topic_epoch = epoch
+            case TopicTerminated():
+                state.terminated = True
+            case SubscriptionCreated(name=name, incarnation=incarnation, start_offset=start):
+                ref = SubscriptionRef(name, incarnation, start)
+                state.subscriptions[name] = Subscription(ref, dict(event.properties))
+                state.next_incarnation = incarnation + 1
+            case SubscriptionDeleted(name=name):
+                del state.subscriptions[name]
+            case _:
+                raise TypeError(f"a partition knows no {type(event).__name__}")
 
     def check(self, state: PartitionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        raise NotImplementedError
+        state.table.check()
+        by_name = {known.name: known for known in state.by_index.values()}
+        require(by_name == state.producers, "producer names and numbers agree")
+        for number, known in state.by_index.items():
+            require(number == known.index, "a producer is found by its own number", known.name)
+            require(number < state.next_producer, "producer numbers are never reused", known.name)
+            pending = known.chunk_sequence_id
+            require(
+                pending == -1 or pending > known.last_sequence_id,
+                "a half-sent message comes after the complete ones",
+                known.name,
+            )
+        incarnations = [known.ref.incarnation for known in state.subscriptions.values()]
+        require(len(set(incarnations)) == len(incarnations), "incarnations are unique")
+        for name, subscription in state.subscriptions.items():
+            ref = subscription.ref
+            require(ref.name == name, "a subscription is found by its own name", name)
+            require(ref.incarnation < state.next_incarnation, "incarnations aren't reused", name)
+            require(ref.start_offset <= state.end_offset, "subscriptions start in the log", name)
 
     def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
         """Segments: ledgers, producers, subscriptions, partition."""
-        raise NotImplementedError
+        numbered = [state.by_index[index] for index in sorted(state.by_index)]
+        named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
+        return {
+            "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
+            "producers": _to_json([astuple(producer) for producer in numbered]),
+            "subscriptions": _to_json(
+                [[*astuple(known.ref), sorted(known.properties.items())] for known in named]
+            ),
+            "partition": _to_json(
+                {
+                    "next_producer": state.next_producer,
+                    "next_incarnation": state.next_incarnation,
+                    "topic_epoch": state.topic_epoch,
+                    "terminated": state.terminated,
+                }
+            ),
+        }
 
     def restore(self, segments: Mapping[str, bytes]) -> PartitionState:
         """The state whose snapshot is ``segments``."""
-        raise NotImplementedError
+        end_offset, ledgers = json.loads(segments["ledgers"])
+        known = [Producer(*fields) for fields in json.loads(segments["producers"])]
+        return PartitionState(
+            table=LedgerTable(ledgers, end_offset),
+            producers={producer.name: producer for producer in known},
+            by_index={producer.index: producer for producer in known},
+            subscriptions={
+                name: Subscription(SubscriptionRef(name, incarnation, start), dict(properties))
+                for name, incarnation, start, properties in json.loads(segments["subscriptions"])
+            },
+            **json.loads(segments["partition"]),
+        )
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from velaray.actors.machine import Refusal
+from velaray.actors.machine import Reason, Refusal, require
 
 
 class AccessMode(IntEnum):
@@ -76,7 +76,15 @@ class Promotion:
 
 
 class ProducerRegistry:
-    """Producers connected to one partition, and those that wait for it."""
+    """Producers connected to one partition, and those that wait for it.
+
+    Either any number of shared producers is connected or one exclusive one; producers wait,
+    in order, only while somebody is connected.
+    """
+
+    def __init__(self) -> None:
+        self._connected: dict[Hashable, ProducerSpec] = {}
+        self._waiting: dict[Hashable, ProducerSpec] = {}
 
     def connect(self, spec: ProducerSpec, topic_epoch: int) -> Accepted | Waiting | Refusal:
         """Decide on ``spec``; ``topic_epoch`` is the partition's epoch now.
@@ -85,23 +93,125 @@ class ProducerRegistry:
         FENCED if exclusivity is taken or the topic epoch has moved on. A refusal changes
         nothing. A key that is known gets the same answer again, without a new epoch.
         """
-        raise NotImplementedError
+        if spec.key in self._connected:
+            return Accepted()
+        if spec.key in self._waiting:
+            return Waiting()
+        old = self._named(spec.name)
+        if old is not None and not _succeeds(spec, old):
+            return Refusal(
+                Reason.BUSY, f"producer {spec.name!r} is already connected to this topic"
+            )
+        if (
+            spec.mode is not AccessMode.SHARED
+            and spec.topic_epoch is not None
+            and spec.topic_epoch < topic_epoch
+        ):
+            return Refusal(
+                Reason.FENCED,
+                f"topic epoch has already moved: producer {spec.name!r} has "
+                f"{spec.topic_epoch}, the topic {topic_epoch}",
+            )
+        if old is not None:
+            return self._succeed(spec, old, topic_epoch)
+        return self._newcomer(spec, topic_epoch)
+
+    def _named(self, name: str) -> ProducerSpec | None:
+        for known in (*self._connected.values(), *self._waiting.values()):
+            if known.name == name:
+                return known
+        return None
+
+    def _succeed(
+        self, spec: ProducerSpec, old: ProducerSpec, topic_epoch: int
+    ) -> Accepted | Waiting:
+        """A reconnect takes the place of its own earlier connection, in the queue as well."""
+        if old.key in self._waiting:
+            self._waiting = {
+                (spec.key if key == old.key else key): (spec if key == old.key else known)
+                for key, known in self._waiting.items()
+            }
+            return Waiting(replaced=old.key)
+        del self._connected[old.key]
+        return self._accept(spec, topic_epoch, replaced=old.key)
+
+    def _newcomer(self, spec: ProducerSpec, topic_epoch: int) -> Accepted | Waiting | Refusal:
+        match spec.mode:
+            case AccessMode.SHARED:
+                if self._waiting or self._exclusive() is not None:
+                    return Refusal(Reason.BUSY, "the topic has an existing exclusive producer")
+            case AccessMode.EXCLUSIVE:
+                if self._connected:
+                    kind = "shared producers" if self._exclusive() is None else "exclusive producer"
+                    return Refusal(Reason.FENCED, f"the topic has existing {kind}")
+            case AccessMode.WAIT_FOR_EXCLUSIVE:
+                if self._connected:
+                    self._waiting[spec.key] = spec
+                    return Waiting()
+            case AccessMode.EXCLUSIVE_WITH_FENCING:
+                fenced, refused = tuple(self._connected), tuple(self._waiting)
+                self._connected.clear()
+                self._waiting.clear()
+                return self._accept(spec, topic_epoch, fenced=fenced, refused=refused)
+        return self._accept(spec, topic_epoch)
+
+    def _accept(
+        self,
+        spec: ProducerSpec,
+        topic_epoch: int,
+        replaced: Hashable | None = None,
+        fenced: tuple[Hashable, ...] = (),
+        refused: tuple[Hashable, ...] = (),
+    ) -> Accepted:
+        """A producer that comes back with the epoch that is current needs no new one."""
+        self._connected[spec.key] = spec
+        owns_epoch = spec.topic_epoch == topic_epoch
+        raise_epoch = spec.mode is not AccessMode.SHARED and not owns_epoch
+        return Accepted(raise_epoch, replaced, fenced, refused)
+
+    def _exclusive(self) -> ProducerSpec | None:
+        for known in self._connected.values():
+            return known if known.mode is not AccessMode.SHARED else None
+        return None
 
     def disconnect(self, key: Hashable) -> Promotion | None:
         """A producer or a waiting one is gone; an unknown key changes nothing.
 
         Returns who takes its place.
         """
-        raise NotImplementedError
+        self._waiting.pop(key, None)
+        if self._connected.pop(key, None) is None or self._connected or not self._waiting:
+            return None
+        first = next(iter(self._waiting))
+        promoted = self._connected[first] = self._waiting.pop(first)
+        return Promotion(first, promoted.name)
 
     def names(self) -> frozenset[str]:
         """Names of connected and waiting producers."""
-        raise NotImplementedError
+        return frozenset(
+            known.name for known in (*self._connected.values(), *self._waiting.values())
+        )
 
     def is_ready(self, key: Hashable) -> bool:
         """Whether the producer is connected and doesn't wait."""
-        raise NotImplementedError
+        return key in self._connected
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        raise NotImplementedError
+        everybody = [*self._connected.values(), *self._waiting.values()]
+        exclusive = [
+            spec for spec in self._connected.values() if spec.mode is not AccessMode.SHARED
+        ]
+        require(len({spec.name for spec in everybody}) == len(everybody), "names are unique")
+        require(not exclusive or len(self._connected) == 1, "an exclusive producer is alone")
+        require(bool(self._connected) or not self._waiting, "who can go on doesn't wait")
+        for spec in self._waiting.values():
+            require(
+                spec.mode is AccessMode.WAIT_FOR_EXCLUSIVE,
+                "only those who asked to wait",
+                spec.name,
+            )
+
+
+def _succeeds(spec: ProducerSpec, old: ProducerSpec) -> bool:
+    return spec.epoch > old.epoch and spec.mode is old.mode

@@ -10,14 +10,36 @@ MarkDeleted, CursorReset (and LedgerOpened, which changes nothing here).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.machine import Decision
+from velaray.actors.cursor import (
+    Cursor,
+    mask_to_words,
+    pack_ranges,
+    unpack_ranges,
+    words_to_mask,
+)
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.ranges import Range, RangeSet, normalized
+from velaray.events.events_pb2 import (
+    CursorCreated,
+    CursorReset,
+    EntriesAcked,
+    LedgerOpened,
+    MarkDeleted,
+    PartialAck,
+)
+
+SEGMENT = 1 << 16
+"""Offsets per segment of holes in a snapshot."""
+
+_HOLES = "holes/"
+_END = "the log ends at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +114,85 @@ class SubscriptionState:
     cursor: Cursor = field(default_factory=Cursor)
 
 
+def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
+    end_offset = command.end_offset
+    for first, end in command.ranges:
+        if not 0 <= first < end <= end_offset:
+            return refuse(
+                Reason.INVALID, f"can't acknowledge {first} to {end - 1}: {_END} {end_offset}"
+            )
+    for offset, mask in command.partial:
+        if not 0 <= offset < end_offset or mask < 0:
+            return refuse(
+                Reason.INVALID, f"can't acknowledge part of {offset}: {_END} {end_offset}"
+            )
+    whole, partial = list(command.ranges), []
+    if command.partial:
+        partial = _new_partials(cursor, command.partial)
+        whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
+    new = [part for first, end in normalized(whole) for part in cursor.unacked_ranges(first, end)]
+    if partial:
+        acked = RangeSet(new)
+        partial = [(offset, mask) for offset, mask in partial if mask and offset not in acked]
+    if not new and not partial:
+        return Decision(reply=Acked())
+    event = EntriesAcked(
+        ranges=pack_ranges(new),
+        partial=[_partial_ack(offset, mask) for offset, mask in partial],
+    )
+    return Decision((event,), Acked(tuple(new), tuple(partial)))
+
+
+def _new_partials(cursor: Cursor, partial: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What remains of each batch after the command, ascending, where that is less than now."""
+    after: dict[int, int] = {}
+    for offset, mask in partial:
+        if not cursor.is_acked(offset):
+            after[offset] = mask & after.get(offset, mask)
+    merged = []
+    for offset, mask in sorted(after.items()):
+        before = cursor.remaining(offset)
+        mask = mask if before is None else mask & before
+        if mask != before:
+            merged.append((offset, mask))
+    return merged
+
+
+def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
+    offset, remaining = command.offset, command.remaining
+    end = offset if remaining is None else offset + 1
+    if offset < 0 or end > command.end_offset or (remaining or 0) < 0:
+        return refuse(
+            Reason.INVALID, f"can't acknowledge before {offset}: {_END} {command.end_offset}"
+        )
+    partial: list[tuple[int, int]] = []
+    if remaining is not None:
+        partial = _new_partials(cursor, [(offset, remaining)])
+        if partial and partial[0][1] == 0:
+            offset, partial = offset + 1, []
+    new = cursor.unacked_ranges(cursor.acked_before, offset)
+    if not new and not partial:
+        return Decision(reply=Acked())
+    event = MarkDeleted(before_offset=offset)
+    for batch, mask in partial:
+        event.partial.CopyFrom(_partial_ack(batch, mask))
+    return Decision((event,), Acked(tuple(new), tuple(partial)))
+
+
+def _decide_reset(cursor: Cursor, command: Reset) -> Decision:
+    next_offset = command.next_offset
+    if next_offset < 0:
+        return refuse(Reason.INVALID, f"reset to offset {next_offset}")
+    reply = CursorAt(next_offset)
+    if cursor == Cursor(next_offset):
+        return Decision(reply=reply)
+    return Decision((CursorReset(next_offset=next_offset, reason=command.reason),), reply)
+
+
+def _partial_ack(offset: int, mask: int) -> PartialAck:
+    return PartialAck(offset=offset, remaining=mask_to_words(mask))
+
+
 class SubscriptionMachine:
     """Decides for one durable subscription."""
 
@@ -100,21 +201,93 @@ class SubscriptionMachine:
         return SubscriptionState()
 
     def decide(self, state: SubscriptionState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to."""
-        raise NotImplementedError
+        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        cursor = state.cursor
+        match command:
+            case Create() if state.created:
+                return Decision(reply=CursorAt(cursor.acked_before))
+            case Create(start_offset) if start_offset < 0:
+                return refuse(Reason.INVALID, f"a subscription can't start at {start_offset}")
+            case Create(start_offset):
+                return Decision((CursorCreated(start_offset=start_offset),), CursorAt(start_offset))
+            case Ack() | AckBefore() | Reset() if not state.created:
+                return refuse(Reason.NOT_FOUND, "the subscription isn't created yet")
+            case Ack():
+                return _decide_ack(cursor, command)
+            case AckBefore():
+                return _decide_ack_before(cursor, command)
+            case Reset():
+                return _decide_reset(cursor, command)
+        raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
-        """Apply ``event``."""
-        raise NotImplementedError
+        """Apply ``event``. Raises TypeError for an event of another machine."""
+        cursor = state.cursor
+        match event:
+            case EntriesAcked():
+                for first, end in unpack_ranges(event.ranges):
+                    cursor.ack_range(first, end)
+                for partial in event.partial:
+                    cursor.ack_partial(partial.offset, words_to_mask(partial.remaining))
+            case MarkDeleted(before_offset=offset):
+                cursor.ack_before(offset)
+                if event.HasField("partial"):
+                    remaining = words_to_mask(event.partial.remaining)
+                    cursor.ack_partial(event.partial.offset, remaining)
+            case CursorCreated(start_offset=start_offset):
+                state.created = True
+                cursor.reset(start_offset)
+            case CursorReset(next_offset=next_offset):
+                cursor.reset(next_offset)
+            case LedgerOpened():
+                pass
+            case _:
+                raise TypeError(f"a subscription knows no {type(event).__name__}")
 
     def check(self, state: SubscriptionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        raise NotImplementedError
+        state.cursor.check()
+        require(
+            state.created or state.cursor == Cursor(),
+            "nothing is acknowledged before the subscription is created",
+        )
 
     def snapshot(self, state: SubscriptionState) -> Mapping[str, bytes]:
-        """Segments: ``cursor``, and ``holes/<n>`` for offsets n * 65536 and following."""
-        raise NotImplementedError
+        """Segments: ``cursor``, and ``holes/<n>`` for offsets n * 65536 and following.
+
+        A segment of holes depends on nothing outside its offsets, so that an unchanged one
+        needn't be written again; its numbers count from its own start.
+        """
+        cursor = state.cursor
+        ranges: dict[int, list[Range]] = {}
+        for first, end in cursor.holes():
+            for number in range(first // SEGMENT, (end - 1) // SEGMENT + 1):
+                base = number * SEGMENT
+                part = (max(first - base, 0), min(end - base, SEGMENT))
+                ranges.setdefault(number, []).append(part)
+        partial: dict[int, list[tuple[int, str]]] = {}
+        for offset, mask in cursor.all_partials():
+            number, within = divmod(offset, SEGMENT)
+            partial.setdefault(number, []).append((within, f"{mask:x}"))
+        segments = {"cursor": _to_json([state.created, cursor.acked_before])}
+        for number in sorted(ranges.keys() | partial.keys()):
+            holes = pack_ranges(ranges.get(number, ()))
+            segments[f"{_HOLES}{number}"] = _to_json([holes, partial.get(number, [])])
+        return segments
 
     def restore(self, segments: Mapping[str, bytes]) -> SubscriptionState:
         """The state whose snapshot is ``segments``."""
-        raise NotImplementedError
+        created, acked_before = json.loads(segments["cursor"])
+        holes: list[Range] = []
+        partial: list[tuple[int, int]] = []
+        numbered = [name for name in segments if name.startswith(_HOLES)]
+        for name in numbered:
+            base = int(name.removeprefix(_HOLES)) * SEGMENT
+            packed, masks = json.loads(segments[name])
+            holes += [(base + first, base + end) for first, end in unpack_ranges(packed)]
+            partial += [(base + within, int(mask, 16)) for within, mask in masks]
+        return SubscriptionState(created, Cursor(acked_before, holes, partial))
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,114 @@
+"""Which consumer holds which un-acknowledged entries: ranges of offsets with an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict
+
+from velaray.actors.machine import require
+from velaray.actors.ranges import Range
+
+
+class Holding(NamedTuple):
+    """Consumer ``owner`` holds offsets ``first`` to ``end`` - 1."""
+
+    first: int
+    end: int
+    owner: int
+
+
+class Holdings:
+    """At most one owner per offset; neighbours of one owner are one holding."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: SortedDict = SortedDict()  # first -> (end, owner)
+
+    def __iter__(self) -> Iterator[Holding]:
+        """All holdings, ascending."""
+        for first, (end, owner) in self._runs.items():
+            yield Holding(first, end, owner)
+
+    def _at_or_before(self, offset: int) -> Holding | None:
+        runs = self._runs
+        if not runs:
+            return None
+        first, (end, owner) = runs.peekitem(-1)
+        if first > offset:
+            first = next(runs.irange(maximum=offset, reverse=True), None)
+            if first is None:
+                return None
+            end, owner = runs[first]
+        return Holding(first, end, owner)
+
+    def give(self, first: int, end: int, owner: int) -> None:
+        """``owner`` holds a range from now on that nobody holds."""
+        runs = self._runs
+        before = self._at_or_before(first)
+        if before is not None and before.end == first and before.owner == owner:
+            first = before.first
+        after = runs.get(end)
+        if after is not None and after[1] == owner:
+            del runs[end]
+            end = after[0]
+        runs[first] = (end, owner)
+
+    def within(self, first: int, end: int) -> list[Holding]:
+        """Who holds what of the range, ascending, cut to the range."""
+        found: list[Holding] = []
+        before = self._at_or_before(first)
+        if before is not None and before.end > first:
+            found.append(Holding(first, min(before.end, end), before.owner))
+            if before.end >= end:
+                return found
+        for start in self._runs.irange(first + 1, end - 1):
+            stop, owner = self._runs[start]
+            found.append(Holding(start, min(stop, end), owner))
+        return found
+
+    def take(self, first: int, end: int, owner: int | None = None) -> list[Range]:
+        """Nobody (or: ``owner`` no longer) holds the range; returns what was held of it."""
+        taken = []
+        for part in self.within(first, end):
+            if owner is None or part.owner == owner:
+                self._cut(part)
+                taken.append((part.first, part.end))
+        return taken
+
+    def _cut(self, part: Holding) -> None:
+        runs = self._runs
+        whole = self._at_or_before(part.first)
+        assert whole is not None
+        if whole.first == part.first:
+            del runs[whole.first]
+        else:
+            runs[whole.first] = (part.first, whole.owner)
+        if whole.end > part.end:
+            runs[part.end] = (whole.end, whole.owner)
+
+    def owner_of(self, offset: int) -> int | None:
+        """Who holds the entry."""
+        found = self._at_or_before(offset)
+        return found.owner if found is not None and offset < found.end else None
+
+    def of(self, owner: int) -> list[Range]:
+        """What ``owner`` holds, ascending; looks at all holdings."""
+        return [(first, end) for first, end, whose in self if whose == owner]
+
+    def clear(self) -> None:
+        """Nobody holds anything."""
+        self._runs.clear()
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an offset has two owners."""
+        previous = 0
+        for holding in self:
+            require(
+                previous <= holding.first < holding.end,
+                "an entry is un-acknowledged at no more than one consumer",
+                str(holding),
+            )
+            previous = holding.end

@@ -1,0 +1,86 @@
+"""How many messages each entry holds, for the entries that a dispatcher may have to deliver.
+
+Four bytes per entry, in pages: a page goes when all its entries are acknowledged, so that one
+old entry that nobody acknowledges pins its own page and no more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+PAGE = 1024
+_SWEEP_AT = 64
+
+
+class EntrySizes:
+    """Messages per entry, by offset."""
+
+    __slots__ = ("_floor", "_pages", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._pages: dict[int, array[int]] = {}
+        self._floor = 0
+        self._sweep_at = _SWEEP_AT
+
+    def put(self, first: int, sizes: Sequence[int]) -> None:
+        """The sizes of the entries from ``first`` on, each at least 1."""
+        taken = 0
+        while taken < len(sizes):
+            number, within = divmod(first + taken, PAGE)
+            page = self._pages.get(number)
+            if page is None:
+                page = self._pages[number] = array("I", bytes(4 * PAGE))
+            part = array("I", sizes[taken : taken + PAGE - within])
+            page[within : within + len(part)] = part
+            taken += len(part)
+
+    def get(self, offset: int) -> int | None:
+        """The size of the entry; None if it was never told, or dropped."""
+        page = self._pages.get(offset // PAGE)
+        return None if page is None else page[offset % PAGE] or None
+
+    def fit(self, first: int, end: int, permits: int) -> tuple[int, int]:
+        """How far a consumer with ``permits`` (> 0) gets from ``first`` on.
+
+        Returns the offset to stop before, at most ``end``, and the messages up to there. The
+        last entry may exceed the permits. The run ends with its page at the latest; the
+        sizes must be known.
+        """
+        number, within = divmod(first, PAGE)
+        window = self._pages[number][within : within + min(end - first, permits)]
+        total = sum(window)
+        if total <= permits:
+            return first + len(window), total
+        sums = list(accumulate(window))
+        last = bisect_left(sums, permits)
+        return first + last + 1, sums[last]
+
+    def drop(self, acked_before: int, next_unacked: Callable[[int], int], known: int) -> None:
+        """Forget pages whose entries are all acknowledged; sizes are known up to ``known``.
+
+        Cheap when there is nothing to forget: pages beyond ``acked_before`` are only looked
+        at when their number has doubled.
+        """
+        floor = acked_before // PAGE
+        if floor > self._floor:
+            self._floor = floor
+            self._pages = {number: page for number, page in self._pages.items() if number >= floor}
+        if len(self._pages) > self._sweep_at:
+            self._pages = {
+                number: page
+                for number, page in self._pages.items()
+                if (number + 1) * PAGE > known or next_unacked(number * PAGE) < (number + 1) * PAGE
+            }
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self._pages))
+
+    def page_count(self) -> int:
+        """How many pages are kept."""
+        return len(self._pages)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pages.clear()
+        self._floor, self._sweep_at = 0, _SWEEP_AT
