@@ -1,0 +1,87 @@
+"""A cluster in this process, without Ray, on a background event loop, for tests.
+
+Everything but activation is the real thing: sockets, journals on disk, runtimes, links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.files import FileStore
+from velaray.topology.config import AuthSettings, ClusterConfig
+from velaray.topology.front_door import FrontDoor
+from velaray.topology.local import LocalFabric
+
+START_TIMEOUT_S = 30.0
+
+
+class LocalCluster:
+    """Start with ``with LocalCluster(path) as cluster``; actors can be killed at any moment."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        auth: AuthSettings | None = None,
+        tunnel: bool = False,
+        service_port: int = 0,
+    ) -> None:
+        self.config = ClusterConfig(
+            data_dir=str(data_dir), incarnation=1, link_key=b"test", auth=auth, tunnel=tunnel
+        )
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)
+        self._service_port = service_port
+        self.fabric: LocalFabric
+        self.front_door: FrontDoor
+
+    def __enter__(self) -> LocalCluster:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    @property
+    def service_url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://127.0.0.1:{self.front_door.port}"
+
+    def run(self, work: Coroutine[Any, Any, Any], timeout: float = START_TIMEOUT_S) -> Any:
+        """Run a coroutine on the cluster's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+    async def _start(self) -> None:
+        self.fabric = LocalFabric(self.config, FileStore(self.config.data_dir))
+        self.front_door = FrontDoor(self.fabric)
+        await self.front_door.start(self._service_port)
+        await self.fabric.call(
+            ActorKey.catalog(),
+            "bootstrap",
+            {"cluster": self.config.name, "service_url": self.service_url, "admin_url": ""},
+        )
+
+    async def _stop(self) -> None:
+        await self.front_door.stop()
+        await self.fabric.stop()
+
+    def keys(self, kind: ActorKind) -> list[ActorKey]:
+        """The actors of a kind that run now."""
+        return [key for key in self.fabric.bodies if key.kind is kind]
+
+    def kill(self, key: ActorKey) -> None:
+        """End an actor as SIGKILL would."""
+
+        async def kill() -> None:
+            self.fabric.kill(key)
+
+        self.run(kill())

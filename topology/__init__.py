@@ -1,0 +1,1 @@
+"""Where actors live: links, activation, partition and subscription services, the front door."""

@@ -1,0 +1,23 @@
+"""Which body an actor gets, by its kind."""
+
+from __future__ import annotations
+
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.fabric import Body, Fabric
+
+
+def make_body(key: ActorKey, fabric: Fabric) -> Body:
+    """The body for ``key``. Imports only what that kind needs: actor processes stay small."""
+    match key.kind:
+        case ActorKind.CATALOG:
+            from velaray.topology.catalog_body import CatalogBody
+
+            return CatalogBody(key, fabric)
+        case ActorKind.PARTITION:
+            from velaray.topology.partition_body import PartitionBody
+
+            return PartitionBody(key, fabric)
+        case ActorKind.SUBSCRIPTION:
+            from velaray.topology.subscription_body import SubscriptionBody
+
+            return SubscriptionBody(key, fabric)

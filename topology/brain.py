@@ -1,0 +1,259 @@
+"""The brain of a subscription: cursor and dispatch decisions, spoken over one port.
+
+The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
+``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``, ``terminated``.
+Requests in: ``open``, ``attach``, ``reset``, ``cursor``, ``stats``. Notices out: ``want``,
+``feed_from``, ``deliver``, ``acked``, ``active``, ``end``.
+
+The brain of a durable subscription is an actor with a journal; that of a non-durable one
+lives in the partition's process without one. The code is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from velaray.actors.cursor import mask_to_words, words_to_mask
+from velaray.actors.dispatch import (
+    ActiveChange,
+    ConsumerSpec,
+    Dispatcher,
+    SubscriptionType,
+    UnknownConsumerError,
+)
+from velaray.actors.machine import Refusal
+from velaray.actors.runtime import Runtime
+from velaray.actors.subscription import (
+    Ack,
+    AckBefore,
+    Create,
+    CursorAt,
+    Reset,
+    SubscriptionState,
+)
+from velaray.topology.links import RemoteError
+
+Send = Callable[[str, Any], None]
+
+
+def _pairs(flat: list[int]) -> list[tuple[int, int]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Brain:
+    """Decides for the consumers that one partition connected."""
+
+    def __init__(self, runtime: Runtime[SubscriptionState], partition: int, send: Send) -> None:
+        self._runtime = runtime
+        self._partition = partition
+        self._send = send
+        self._cursor = runtime.state.cursor
+        self._dispatcher = Dispatcher(self._cursor, partition)
+        self._end = 0
+        self._wanted = 0
+        self._terminated = False
+        self._told_end: set[int] = set()
+        self._pump_scheduled = False
+
+    # -- requests ------------------------------------------------------------------
+
+    async def on_request(self, method: str, args: Any) -> Any:
+        """Answer a request of the channel."""
+        match method:
+            case "open":
+                return await self._open(*args)
+            case "attach":
+                return self._attach(*args)
+            case "reset":
+                return await self._reset(*args)
+            case "cursor":
+                return self._runtime.state.cursor.acked_before
+            case "stats":
+                return self.stats(args)
+        raise RemoteError("not found", f"a subscription knows no method {method!r}")
+
+    async def _open(self, start: int, end: int, terminated: bool) -> int:
+        """Begin with this partition; returns the cursor's mark."""
+        reply = await self._runtime.ask(Create(start))
+        assert isinstance(reply, CursorAt)
+        self._cursor = self._runtime.state.cursor
+        self._dispatcher = Dispatcher(self._cursor, self._partition)
+        self._end = end
+        self._terminated = terminated
+        self._begin_feed()
+        return reply.acked_before
+
+    def _attach(self, number: int, name: str, kind: int, priority: int) -> None:
+        changes = self._dispatcher.attach(
+            ConsumerSpec(number, name, SubscriptionType(kind), priority)
+        )
+        if isinstance(changes, Refusal):
+            raise RemoteError(changes.reason, changes.message)
+        self._tell_changes(changes)
+
+    async def _reset(self, next_offset: int, reason: str) -> None:
+        reply = await self._runtime.ask(Reset(next_offset, reason))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        self._dispatcher.reset(next_offset)
+        self._told_end.clear()
+        self._begin_feed()
+
+    def _begin_feed(self) -> None:
+        self._wanted = self._dispatcher.wants()
+        self._send("feed_from", [self._dispatcher.feed_from, self._wanted])
+
+    # -- notices -------------------------------------------------------------------
+
+    def on_notice(self, method: str, args: Any) -> None:
+        """Handle a notice of the channel."""
+        try:
+            self._on_notice(method, args)
+        except UnknownConsumerError:
+            return  # it detached while the notice was under way
+        if self._runtime.state.cursor is not self._cursor:
+            # The disk was full and the state fell back to what is durable: begin anew.
+            self._send("restart", None)
+        else:
+            self._schedule_pump()
+
+    def _on_notice(self, method: str, args: Any) -> None:
+        match method:
+            case "feed":
+                first, sizes, chunks = args
+                self._end = max(self._end, first + len(sizes))
+                self._dispatcher.feed(first, sizes, chunks)
+            case "flow":
+                self._dispatcher.flow(args[0], args[1])
+            case "ack":
+                number, request_id, end, ranges, partial = args
+                masks = [(at, words_to_mask(words)) for at, words in partial]
+                self._acknowledge(number, request_id, Ack(end, _pairs(ranges), masks))
+            case "ack_before":
+                number, request_id, end, offset, words = args
+                mask = None if words is None else words_to_mask(words)
+                self._acknowledge(number, request_id, AckBefore(end, offset, mask))
+            case "redeliver":
+                number, ranges = args
+                self._dispatcher.redeliver(number, None if ranges is None else _pairs(ranges))
+            case "detach":
+                self._told_end.discard(args)
+                self._tell_changes(self._dispatcher.detach(args))
+            case "terminated":
+                self._terminated = True
+
+    def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
+        before = self._runtime.state.cursor.acked_before
+
+        def release(reply: Any, effects: Any) -> None:
+            if request_id:
+                error = reply.message if isinstance(reply, Refusal) else None
+                self._send("acked", [number, request_id, error])
+
+        self._runtime.submit(command, release)
+        if isinstance(command, Ack):
+            self._dispatcher.acked(command.ranges, command.partial)
+        else:
+            after = self._runtime.state.cursor.acked_before
+            partial = () if command.remaining is None else ((command.offset, command.remaining),)
+            self._dispatcher.acked([(before, after)] if before < after else [], partial)
+
+    # -- dispatch ------------------------------------------------------------------
+
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        deliveries = self._dispatcher.dispatch()
+        if deliveries:
+            self._send(
+                "deliver",
+                [
+                    [
+                        delivery.consumer_id,
+                        delivery.first,
+                        delivery.end - delivery.first,
+                        delivery.redelivery_count,
+                        [] if delivery.remaining is None else mask_to_words(delivery.remaining),
+                    ]
+                    for delivery in deliveries
+                ],
+            )
+        wanted = self._dispatcher.wants()
+        if wanted > self._wanted:
+            self._wanted = wanted
+            self._send("want", wanted)
+        if self._terminated:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        cursor = self._runtime.state.cursor
+        if (
+            self._dispatcher.waiting()
+            or cursor.next_unacked(self._dispatcher.next_offset) < self._end
+        ):
+            return
+        for consumer in self._dispatcher.consumers():
+            if consumer.consumer_id not in self._told_end:
+                self._told_end.add(consumer.consumer_id)
+                self._send("end", consumer.consumer_id)
+
+    def _tell_changes(self, changes: list[ActiveChange]) -> None:
+        for change in changes:
+            self._send("active", [change.consumer_id, change.active])
+        self._schedule_pump()
+
+    # -- statistics ----------------------------------------------------------------
+
+    def stats(self, end_offset: int) -> dict[str, Any]:
+        """The cursor and the consumers, for people; ``end_offset`` is the partition's."""
+        cursor = self._runtime.state.cursor
+        kind = self._dispatcher.type
+        return {
+            "acked_before": cursor.acked_before,
+            "backlog": cursor.backlog(end_offset),
+            "holes": cursor.hole_count(),
+            "partial": len(cursor.partials(cursor.acked_before, end_offset)),
+            "type": None if kind is None else kind.name,
+            "next_offset": self._dispatcher.next_offset,
+            "waiting": self._dispatcher.waiting(),
+            "consumers": [
+                {
+                    "number": view.consumer_id,
+                    "name": view.name,
+                    "permits": view.permits,
+                    "unacked": view.unacked,
+                    "active": view.active,
+                    "priority": view.priority,
+                }
+                for view in self._dispatcher.consumers()
+            ],
+        }
+
+
+class LocalPort:
+    """The way to a brain in the same process, in the shape of a link."""
+
+    def __init__(self, brain: Brain, runtime: Runtime[SubscriptionState]) -> None:
+        self._brain = brain
+        self._runtime = runtime
+        self.closed = False
+
+    def notify(self, method: str, args: Any) -> None:
+        """Tell the brain something."""
+        if not self.closed:
+            self._brain.on_notice(method, args)
+
+    async def request(self, method: str, args: Any) -> Any:
+        """Ask the brain something."""
+        return await self._brain.on_request(method, args)
+
+    def close(self) -> None:
+        """Forget the brain; its runtime ends by itself."""
+        self.closed = True
+        self._ending = asyncio.get_running_loop().create_task(self._runtime.close())

@@ -1,0 +1,169 @@
+"""The catalog's body: its machine behind a link server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from velaray.actors import catalog as commands
+from velaray.actors import catalog_state as queries
+from velaray.actors.catalog import CatalogMachine, Done, Ensured
+from velaray.actors.catalog_state import Catalog, Scope, Topic
+from velaray.actors.machine import Reason, Refusal
+from velaray.events.ids import ActorKey, InvalidNameError, TopicName
+from velaray.topology.fabric import Fabric
+from velaray.topology.hosted import HostedBody
+from velaray.topology.links import RemoteError
+
+# What a partition needs to know; it reads them when it is activated.
+PARTITION_POLICIES = (
+    "deduplication",
+    "maxProducersPerTopic",
+    "maxConsumersPerTopic",
+    "maxConsumersPerSubscription",
+    "maxSubscriptionsPerTopic",
+    "autoSubscriptionCreation",
+)
+
+
+def _scope(args: dict[str, Any]) -> Scope:
+    if args.get("topic"):
+        return Scope.of_topic(TopicName.parse(args["topic"]))
+    if args.get("namespace"):
+        tenant, _, namespace = args["namespace"].partition("/")
+        return Scope(tenant, namespace)
+    return queries.CLUSTER
+
+
+def _topic(args: dict[str, Any]) -> TopicName:
+    return TopicName.parse(args["topic"])
+
+
+def _namespace(args: dict[str, Any]) -> tuple[str, str]:
+    tenant, _, namespace = args["namespace"].partition("/")
+    return tenant, namespace
+
+
+def _describe(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": str(topic.name),
+        "partitions": topic.partitions,
+        "incarnation": topic.incarnation,
+        "properties": dict(topic.properties),
+    }
+
+
+_COMMANDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "bootstrap": lambda a: commands.Bootstrap(a["cluster"], a["service_url"], a["admin_url"]),
+    "register_cluster": lambda a: commands.RegisterCluster(
+        a["cluster"], a["service_url"], a["admin_url"]
+    ),
+    "create_tenant": lambda a: commands.CreateTenant(
+        a["tenant"], tuple(a.get("admin_roles", ())), tuple(a.get("allowed_clusters", ()))
+    ),
+    "update_tenant": lambda a: commands.UpdateTenant(
+        a["tenant"], tuple(a.get("admin_roles", ())), tuple(a.get("allowed_clusters", ()))
+    ),
+    "delete_tenant": lambda a: commands.DeleteTenant(a["tenant"]),
+    "create_namespace": lambda a: commands.CreateNamespace(*_namespace(a)),
+    "delete_namespace": lambda a: commands.DeleteNamespace(*_namespace(a)),
+    "create_topic": lambda a: commands.CreateTopic(
+        _topic(a), a.get("partitions", 0), a.get("properties", {}), a.get("exist_ok", False)
+    ),
+    "ensure_topic": lambda a: commands.EnsureTopic(_topic(a)),
+    "grow_partitions": lambda a: commands.GrowPartitions(_topic(a), a["partitions"]),
+    "delete_topic": lambda a: commands.DeleteTopic(_topic(a), a.get("incarnation", 0)),
+    "set_policy": lambda a: commands.SetPolicy(_scope(a), a["name"], a["value"]),
+    "remove_policy": lambda a: commands.RemovePolicy(_scope(a), a["name"]),
+}
+
+
+def _clusters(state: Catalog, args: dict[str, Any]) -> Any:
+    return {
+        name: {"service_url": cluster.service_url, "admin_url": cluster.admin_url}
+        for name, cluster in sorted(state.clusters.items())
+    }
+
+
+def _tenants(state: Catalog, args: dict[str, Any]) -> Any:
+    return {
+        name: {
+            "admin_roles": list(state.tenants[name].admin_roles),
+            "allowed_clusters": list(state.tenants[name].allowed_clusters),
+        }
+        for name in queries.tenants(state)
+    }
+
+
+def _namespaces(state: Catalog, args: dict[str, Any]) -> Any:
+    if args["tenant"] not in state.tenants:
+        raise RemoteError(Reason.NOT_FOUND, f"no tenant {args['tenant']!r}")
+    return [f"{args['tenant']}/{name}" for name in queries.namespaces(state, args["tenant"])]
+
+
+def _topics(state: Catalog, args: dict[str, Any]) -> Any:
+    tenant, namespace = _namespace(args)
+    if not queries.exists(state, Scope(tenant, namespace)):
+        raise RemoteError(Reason.NOT_FOUND, f"no namespace {args['namespace']!r}")
+    found = queries.topics(state, tenant, namespace)
+    if args.get("partitions"):
+        return [str(key.topic_name) for topic in found for key in topic.actors()]
+    return [_describe(topic) for topic in found]
+
+
+def _one_topic(state: Catalog, args: dict[str, Any]) -> Any:
+    topic = queries.find_topic(state, _topic(args))
+    if topic is None:
+        raise RemoteError(Reason.NOT_FOUND, f"no topic {args['topic']}")
+    return _describe(topic)
+
+
+def _policies(state: Catalog, args: dict[str, Any]) -> Any:
+    scope = _scope(args)
+    if not queries.exists(state, scope):
+        raise RemoteError(Reason.NOT_FOUND, f"there is no {scope}")
+    if args.get("effective"):
+        return {name: queries.effective_policy(state, scope, name) for name in args["effective"]}
+    return dict(queries.own_policies(state, scope))
+
+
+_QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
+    "clusters": _clusters,
+    "tenants": _tenants,
+    "namespaces": _namespaces,
+    "topics": _topics,
+    "topic": _one_topic,
+    "policies": _policies,
+}
+
+
+class CatalogBody(HostedBody):
+    """Serves the catalog's commands and queries to the cluster's other actors."""
+
+    def __init__(self, key: ActorKey, fabric: Fabric) -> None:
+        super().__init__(key, fabric, CatalogMachine())
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer a command or a query; see the tables of this module."""
+        try:
+            if method in _QUERIES:
+                query = _QUERIES[method]
+                return await self.runtime.read(lambda state: query(state, args))
+            build = _COMMANDS.get(method)
+            if build is None:
+                return await super().call(method, args)
+            reply = await self.runtime.ask(build(args))
+        except InvalidNameError as error:
+            raise RemoteError(Reason.INVALID, str(error)) from error
+        match reply:
+            case Refusal(reason, message):
+                raise RemoteError(reason, message)
+            case Ensured(topic, created):
+                return {**_describe(topic), "created": created}
+            case Done(changed):
+                return {"changed": changed}
+        raise TypeError(f"unexpected reply {reply!r} to {method}")
+
+    def idle(self) -> bool:
+        """Never: lookups need it at once."""
+        return False

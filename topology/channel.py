@@ -1,0 +1,353 @@
+"""The partition's side of one subscription: the hand.
+
+A channel connects the consumers of one subscription, whose sockets this partition serves,
+to the subscription's brain. It tells the brain how many messages each new entry holds,
+passes permits and acknowledgements on, and writes the entries that the brain grants to the
+consumers' sockets. It decides nothing.
+
+What is granted waits here as offsets; bytes are fetched only when the socket takes them, so
+a slow consumer holds at most its socket's write buffer plus one entry.
+
+The brain is a `Link` to a subscription actor, or a `LocalPort` to one in this process (for
+subscriptions that are not durable).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from velaray.events.ids import Position
+from velaray.topology.entries import EntryCache
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import message_header
+from velaray.wire.connection import WireConnection
+from velaray.wire.errors import ServerError
+
+FEED_ENTRIES = 4096
+
+
+class Grant(NamedTuple):
+    """Consecutive entries that the brain gave to a consumer."""
+
+    first: int
+    count: int
+    redelivery_count: int
+    remaining: list[int]
+
+
+class BrainPort(Protocol):
+    """What a channel needs of the way to its brain."""
+
+    closed: bool
+
+    def notify(self, method: str, args: Any) -> None:
+        """Tell the brain something."""
+        ...
+
+    async def request(self, method: str, args: Any) -> Any:
+        """Ask the brain something."""
+        ...
+
+    def close(self) -> None:
+        """The channel needs the brain no longer."""
+        ...
+
+
+class PartitionLog(Protocol):
+    """What a channel needs of its partition."""
+
+    cache: EntryCache
+    partition_index: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    def position_of(self, offset: int) -> Position:
+        """The position that clients see."""
+        ...
+
+    def reading_failed(self, error: Exception) -> None:
+        """An entry could not be read."""
+        ...
+
+
+class ConsumerSession(Protocol):
+    """What a channel needs of the client's connection."""
+
+    connection: WireConnection
+
+    def consumer_closed(self, consumer: ChannelConsumer) -> None:
+        """The channel let go of the consumer."""
+        ...
+
+
+class ChannelConsumer:
+    """A consumer on this partition's socket, and what was granted to it."""
+
+    def __init__(
+        self, channel: Channel, session: ConsumerSession, consumer_id: int, name: str, kind: int
+    ) -> None:
+        self.channel = channel
+        self.session = session
+        self.connection = session.connection
+        self.consumer_id = consumer_id
+        self.number = channel.next_number()
+        self.name = name
+        self.type = kind
+        self.grants: deque[Grant] = deque()
+        self.loading: asyncio.Task[None] | None = None
+        self.closed = False
+
+    def notify(self, method: str, args: Any) -> None:
+        """Tell the brain something about this consumer."""
+        if self.channel.port is not None:
+            self.channel.port.notify(method, args)
+
+    def close(self) -> None:
+        """Forget what was granted and not yet written."""
+        self.closed = True
+        self.grants.clear()
+        if self.loading is not None:
+            self.loading.cancel()
+
+
+def answer_ack(
+    consumer: ChannelConsumer, request_id: int, code: ServerError, error: str | None
+) -> None:
+    """Answer an acknowledgement that asked for a receipt; ``error`` None: it is durable."""
+    answer = pb.CommandAckResponse(consumer_id=consumer.consumer_id, request_id=request_id)
+    if error is not None:
+        answer.error = code
+        answer.message = error
+    consumer.connection.send(answer)
+
+
+class Channel:
+    """One subscription's consumers on this partition."""
+
+    def __init__(
+        self,
+        name: str,
+        log: PartitionLog,
+        on_closed: Callable[[Channel, list[ChannelConsumer]], None],
+        *,
+        durable: bool,
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.port: BrainPort | None = None
+        self.consumers: dict[int, ChannelConsumer] = {}
+        self.closed = False
+        self._log = log
+        self._on_closed = on_closed
+        self._fed = 0
+        self._wanted = 0
+        self._feeding: asyncio.Task[None] | None = None
+        self._receipts: set[tuple[int, int]] = set()
+        self._numbers = itertools.count(1)
+
+    # -- consumers -----------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """A number for a consumer that was not used on this channel before."""
+        return next(self._numbers)
+
+    def add(
+        self, session: ConsumerSession, consumer_id: int, name: str, kind: int
+    ) -> ChannelConsumer:
+        """A consumer that is about to attach; its number names it to the brain."""
+        consumer = ChannelConsumer(self, session, consumer_id, name, kind)
+        self.consumers[consumer.number] = consumer
+        return consumer
+
+    def remove(self, consumer: ChannelConsumer) -> None:
+        """The consumer left: the brain gives what it had not acknowledged to others."""
+        consumer.close()
+        if self.consumers.pop(consumer.number, None) is not None and self.port is not None:
+            self.port.notify("detach", consumer.number)
+
+    async def reset(self, next_offset: int, reason: str) -> None:
+        """Move the cursor, durably, and let go of every consumer, as Pulsar does.
+
+        Consumers subscribe again and go on at ``next_offset``.
+        """
+        assert self.port is not None
+        await self.port.request("reset", [next_offset, reason])
+        for consumer in list(self.consumers.values()):
+            self.remove(consumer)
+            consumer.session.consumer_closed(consumer)
+
+    # -- feeding the brain ---------------------------------------------------------
+
+    def feed_from(self, offset: int, wanted: int) -> None:
+        """Start to tell entry sizes at ``offset``."""
+        self._fed = offset
+        self._wanted = wanted
+        self.feed()
+
+    def feed(self) -> None:
+        """Tell the brain the sizes of the entries it wants and doesn't know yet."""
+        if self._feeding is not None or self.port is None:
+            return
+        limit = min(self._wanted, self._log.end_offset)
+        while self._fed < limit:
+            if not self._feed_cached(min(limit, self._fed + FEED_ENTRIES)):
+                self._feeding = asyncio.get_running_loop().create_task(self._feed_cold())
+                self._feeding.add_done_callback(self._fed_cold)
+                return
+
+    def _feed_cached(self, limit: int) -> bool:
+        first = self._fed
+        sizes: list[int] = []
+        chunks: dict[int, str] = {}
+        for offset in range(first, limit):
+            entry = self._log.cache.get(offset)
+            if entry is None:
+                break
+            sizes.append(entry.messages)
+            if entry.chunk_uuid:
+                chunks[offset] = entry.chunk_uuid
+        if not sizes:
+            return False
+        self._fed = first + len(sizes)
+        assert self.port is not None
+        self.port.notify("feed", [first, sizes, chunks])
+        return True
+
+    async def _feed_cold(self) -> None:
+        await self._log.cache.load(self._fed)
+
+    def _fed_cold(self, task: asyncio.Task[None]) -> None:
+        self._feeding = None
+        if task.cancelled() or self.closed:
+            return
+        error = task.exception()
+        if isinstance(error, Exception):
+            self._log.reading_failed(error)
+        else:
+            self.feed()
+
+    # -- acknowledgements ----------------------------------------------------------
+
+    def expect_receipt(self, consumer: ChannelConsumer, request_id: int) -> None:
+        """The client wants to hear when this acknowledgement is durable."""
+        self._receipts.add((consumer.number, request_id))
+
+    # -- what the brain says -------------------------------------------------------
+
+    def on_notice(self, method: str, args: Any) -> None:
+        """Handle a notice of the brain."""
+        match method:
+            case "deliver":
+                for number, first, count, redelivery_count, remaining in args:
+                    self._grant(number, Grant(first, count, redelivery_count, remaining))
+            case "want":
+                self._wanted = args
+                self.feed()
+            case "feed_from":
+                self.feed_from(args[0], args[1])
+            case "acked":
+                self._on_acked(*args)
+            case "active":
+                self._on_active(*args)
+            case "end":
+                self._on_end(args)
+            case "restart":
+                self.close()
+
+    def _on_acked(self, number: int, request_id: int, error: str | None) -> None:
+        self._receipts.discard((number, request_id))
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            answer_ack(consumer, request_id, ServerError.NotAllowedError, error)
+
+    def _on_active(self, number: int, active: bool) -> None:
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.connection.send(
+                pb.CommandActiveConsumerChange(consumer_id=consumer.consumer_id, is_active=active)
+            )
+
+    def _on_end(self, number: int) -> None:
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.connection.send(pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id))
+
+    def _grant(self, number: int, grant: Grant) -> None:
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.grants.append(grant)
+            if consumer.loading is None and len(consumer.grants) == 1:
+                self.deliver(consumer)
+
+    # -- delivering ----------------------------------------------------------------
+
+    def deliver(self, consumer: ChannelConsumer) -> None:
+        """Write granted entries while the socket takes them."""
+        if consumer.loading is not None or consumer.closed:
+            return
+        while consumer.grants and consumer.connection.writable:
+            grant = consumer.grants[0]
+            entry = self._log.cache.get(grant.first)
+            if entry is None:
+                consumer.loading = asyncio.get_running_loop().create_task(
+                    self._log.cache.load(grant.first)
+                )
+                consumer.loading.add_done_callback(lambda task: self._loaded(consumer, task))
+                return
+            position = self._log.position_of(grant.first)
+            consumer.connection.write(
+                message_header(
+                    consumer.consumer_id,
+                    position.ledger_id,
+                    position.entry_id,
+                    len(entry.data),
+                    partition=self._log.partition_index,
+                    redelivery_count=grant.redelivery_count,
+                    ack_set=grant.remaining,
+                )
+            )
+            consumer.connection.write(entry.data)
+            if grant.count == 1:
+                consumer.grants.popleft()
+            else:
+                consumer.grants[0] = grant._replace(first=grant.first + 1, count=grant.count - 1)
+
+    def _loaded(self, consumer: ChannelConsumer, task: asyncio.Task[None]) -> None:
+        consumer.loading = None
+        if task.cancelled() or consumer.closed:
+            return
+        error = task.exception()
+        if isinstance(error, Exception):
+            self._log.reading_failed(error)
+        else:
+            self.deliver(consumer)
+
+    # -- the end -------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the brain and of every consumer."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._feeding is not None:
+            self._feeding.cancel()
+        for number, request_id in self._receipts:
+            consumer = self.consumers.get(number)
+            if consumer is not None:
+                restarting = "the subscription is restarting; acknowledge again"
+                answer_ack(consumer, request_id, ServerError.ServiceNotReady, restarting)
+        self._receipts.clear()
+        consumers = list(self.consumers.values())
+        for consumer in consumers:
+            consumer.close()
+        self.consumers.clear()
+        if self.port is not None:
+            self.port.close()
+        self._on_closed(self, consumers)

@@ -1,0 +1,43 @@
+"""A cluster's settings, as every actor of it receives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """Token (JWT) authentication: exactly one of the two keys is set.
+
+    ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens.
+    """
+
+    secret: bytes | None = None
+    public_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What every actor of a cluster must know.
+
+    ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
+    start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
+    cluster's actors: a link that doesn't begin with it is closed.
+    """
+
+    data_dir: str
+    incarnation: int
+    link_key: bytes
+    name: str = "standalone"
+    host: str = "127.0.0.1"
+    service_port: int = 6650
+    admin_port: int = 8080
+    auth: AuthSettings | None = None
+    passivate_after_s: float = 300.0
+    max_message_size: int = 5 << 20
+    tunnel: bool = False
+
+    @property
+    def ray_namespace(self) -> str:
+        """The Ray namespace that holds this cluster's named actors."""
+        return f"velaray-{self.name}"

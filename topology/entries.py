@@ -1,0 +1,94 @@
+"""The bytes of a partition's entries: a cache of the tail, and reads of what is older.
+
+The tail cache holds the newest durable entries up to a byte budget, so consumers that keep
+up never cause a disk read. Older entries are read from ledgers in chunks; a few chunks are
+kept, so that several consumers draining the same backlog share one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+TAIL_BUDGET = 32 << 20
+CHUNK_ENTRIES = 512
+CHUNK_BYTES = 2 << 20
+CHUNKS_KEPT = 8
+
+
+class CachedEntry(NamedTuple):
+    """One entry: its bytes, how many messages it holds, the chunked message it is part of."""
+
+    data: bytes | memoryview
+    messages: int
+    chunk_uuid: str
+
+
+ReadChunk = Callable[[int, int, int], Awaitable[Sequence[CachedEntry]]]
+
+
+class EntryCache:
+    """Entries by offset. ``read`` loads consecutive entries from the journal."""
+
+    def __init__(self, read: ReadChunk, next_offset: int, budget: int = TAIL_BUDGET) -> None:
+        self._read = read
+        self._budget = budget
+        self._tail: deque[CachedEntry] = deque()
+        self._tail_start = next_offset
+        self._tail_bytes = 0
+        self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
+        self._loading: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def end(self) -> int:
+        """The offset after the newest entry."""
+        return self._tail_start + len(self._tail)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the tail cache (the chunks hold at most another 16 MiB)."""
+        return self._tail_bytes
+
+    def append(self, entry: CachedEntry) -> None:
+        """Add the newest durable entry."""
+        self._tail.append(entry)
+        self._tail_bytes += len(entry.data)
+        while self._tail_bytes > self._budget and len(self._tail) > 1:
+            self._tail_bytes -= len(self._tail.popleft().data)
+            self._tail_start += 1
+
+    def get(self, offset: int) -> CachedEntry | None:
+        """The entry if it is in memory."""
+        index = offset - self._tail_start
+        if index >= 0:
+            return self._tail[index] if index < len(self._tail) else None
+        for start in reversed(self._chunks):
+            chunk = self._chunks[start]
+            if start <= offset < start + len(chunk):
+                return chunk[offset - start]
+        return None
+
+    async def load(self, offset: int) -> None:
+        """Read the entry and those after it into memory; concurrent loads share the read.
+
+        Raises what the journal raises (`CorruptJournal`).
+        """
+        if self.get(offset) is not None:
+            return
+        task = self._loading.get(offset)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(offset))
+            self._loading[offset] = task
+        await asyncio.shield(task)
+
+    async def _load(self, offset: int) -> None:
+        try:
+            chunk = await self._read(offset, CHUNK_ENTRIES, CHUNK_BYTES)
+            if chunk:
+                self._chunks[offset] = chunk
+                while len(self._chunks) > CHUNKS_KEPT:
+                    self._chunks.popitem(last=False)
+        finally:
+            self._loading.pop(offset, None)

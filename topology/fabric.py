@@ -1,0 +1,170 @@
+"""What connects actors: resolving a key to an address, and links to it.
+
+`Fabric` is how an actor reaches another one without knowing what gives it a body. Under
+Ray, resolving creates or finds the Ray actor; `LocalFabric` keeps all bodies in one
+process and one event loop, for tests and simulation. Either way the same bodies run.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from velaray.events.ids import ActorKey
+from velaray.journal.store import LedgerStore
+from velaray.topology.config import ClusterConfig
+from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, connect
+
+REACH_TIMEOUT_S = 30.0
+_FIRST_DELAY_S = 0.02
+_MAX_DELAY_S = 1.0
+
+
+class Unreachable(ConnectionError):
+    """An actor could not be reached within the time allowed."""
+
+
+class Address(NamedTuple):
+    """Where an actor is reached: ``service_port`` speaks Pulsar's protocol (0: it doesn't)."""
+
+    host: str
+    service_port: int
+    link_port: int
+
+
+class Body(abc.ABC):
+    """What Ray (or a `LocalFabric`) keeps alive: one actor's sockets and runtime."""
+
+    key: ActorKey
+
+    @abc.abstractmethod
+    async def start(self) -> Address:
+        """Recover and listen."""
+
+    @abc.abstractmethod
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer one call, the same over links and over Ray; raises `RemoteError` to refuse."""
+
+    @abc.abstractmethod
+    def idle(self) -> bool:
+        """Whether nobody is connected and nothing is under way."""
+
+    @abc.abstractmethod
+    async def stop(self) -> None:
+        """Finish what is under way, close the sockets and the journal."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Stop at once, as a crash would: nothing more is written or answered."""
+
+
+class _Caller:
+    """The peer of a link that is only used to call."""
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        raise RemoteError("not allowed", "this end of the link answers no requests")
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        """Nobody sends any."""
+
+    def on_link_closed(self, link: Link) -> None:
+        """The next call resolves the actor anew."""
+
+
+class Fabric(abc.ABC):
+    """How an actor of one cluster reaches the others."""
+
+    def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
+        self.config = config
+        self.store = store
+        self._links: dict[ActorKey, Link] = {}
+        self._dialling: dict[ActorKey, asyncio.Lock] = {}
+
+    @abc.abstractmethod
+    async def address(self, key: ActorKey) -> Address:
+        """Activate the actor if need be and return its address.
+
+        Raises `Unreachable` if it can't be had now.
+        """
+
+    @abc.abstractmethod
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop the actor in good order if it runs; the next use activates it again."""
+
+    @abc.abstractmethod
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """An actor of this process can't go on (fenced, failed sync, divergence)."""
+
+    def clock_ms(self) -> int:
+        """Wall-clock milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    async def reach(self, key: ActorKey, timeout: float = REACH_TIMEOUT_S) -> Address:
+        """`address`, repeated while the actor is restarting; `Unreachable` after ``timeout``."""
+        return await persist(lambda: self.address(key), timeout, f"reach {key}")
+
+    async def open_link(
+        self, key: ActorKey, peer: LinkPeer, timeout: float = REACH_TIMEOUT_S
+    ) -> Link:
+        """A new link to the actor, activated if need be.
+
+        Tries again with growing delays while the actor is restarting; raises
+        `Unreachable` after ``timeout`` seconds.
+        """
+        return await persist(lambda: self._dial(key, peer), timeout, f"reach {key}")
+
+    async def _dial(self, key: ActorKey, peer: LinkPeer) -> Link:
+        address = await self.address(key)
+        return await connect(address.host, address.link_port, peer, self.config.link_key)
+
+    async def call(
+        self,
+        key: ActorKey,
+        method: str,
+        args: dict[str, Any] | None = None,
+        timeout: float = REACH_TIMEOUT_S,
+    ) -> Any:
+        """Call an actor over a shared link.
+
+        Calls are repeated when the link breaks, so the method must be idempotent. Raises
+        `RemoteError` if the actor refuses, `Unreachable` if it can't be reached in time.
+        """
+        return await persist(
+            lambda: self._call_once(key, method, args or {}), timeout, f"call {key}"
+        )
+
+    async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+        async with self._dialling.setdefault(key, asyncio.Lock()):
+            link = self._links.get(key)
+            if link is None or link.closed:
+                link = self._links[key] = await self._dial(key, _Caller())
+        return await link.request(method, args)
+
+    def drop_links(self) -> None:
+        """Close the shared links."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+async def persist(attempt: Callable[[], Any], timeout: float, what: str) -> Any:
+    """Run ``attempt`` until it doesn't fail for want of a connection.
+
+    Waits between attempts, twice as long each time up to a second; raises `Unreachable`
+    naming ``what`` when ``timeout`` seconds are over.
+    """
+    delay = _FIRST_DELAY_S
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except (LinkClosed, OSError, Unreachable) as error:
+            if loop.time() + delay >= deadline:
+                raise Unreachable(f"could not {what} within {timeout:g} s: {error}") from error
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _MAX_DELAY_S)

@@ -1,0 +1,260 @@
+"""The front door: where clients arrive, and where they are sent on.
+
+It answers connect, partition metadata, lookups and topic lists, and tunnels to partitions
+for clients that can reach nothing else. It has no state: any number of them may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from urllib.parse import urlsplit
+
+from crc32c import crc32c
+
+from velaray.events.ids import ActorKey, InvalidNameError, TopicName
+from velaray.topology.fabric import Fabric, Unreachable
+from velaray.topology.links import RemoteError
+from velaray.topology.session import Session
+from velaray.topology.wire_errors import code_of
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import command as encode_frame
+from velaray.wire.connection import WireConnection
+
+ACTIVATION_TIMEOUT_S = 60.0
+
+
+class FrontDoor:
+    """Serves the service URL of a cluster on this node."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.sessions: set[FrontDoorSession] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, port: int) -> int:
+        """Listen; port 0 takes a free one. Returns the port.
+
+        Raises `OSError` if the port is taken.
+        """
+        config = self.fabric.config
+
+        def connect() -> WireConnection:
+            session = FrontDoorSession(self)
+            return WireConnection(session, max_message_size=config.max_message_size)
+
+        self._server = await asyncio.get_running_loop().create_server(connect, config.host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection."""
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            session.connection.close()
+
+    async def locate(self, topic: TopicName) -> str:
+        """The broker URL of a topic partition, which is created if policy allows and activated.
+
+        Raises `RemoteError` if it may not exist, `Unreachable` if it can't be had now.
+        """
+        found = await self.fabric.call(
+            ActorKey.catalog(), "ensure_topic", {"topic": str(topic)}, ACTIVATION_TIMEOUT_S
+        )
+        key = ActorKey.of_partition(topic, found["incarnation"])
+        address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
+        return f"pulsar://{address.host}:{address.service_port}"
+
+
+class FrontDoorSession(Session):
+    """One client at the front door."""
+
+    def __init__(self, door: FrontDoor) -> None:
+        super().__init__(door.fabric.config)
+        self._door = door
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tunnel: _Tunnel | None = None
+        self.handlers = {
+            pb.CommandPartitionedTopicMetadata: self._on_metadata,
+            pb.CommandLookupTopic: self._on_lookup,
+            pb.CommandGetTopicsOfNamespace: self._on_topics,
+            pb.CommandGetSchema: self._on_schema,
+        }
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """Remember the connection, so that stopping closes it."""
+        super().on_connected(connection)
+        self._door.sessions.add(self)
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """Forget the connection and what it waits for."""
+        self._door.sessions.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        if self._tunnel is not None:
+            self._tunnel.close()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- partition metadata --------------------------------------------------------
+
+    def _on_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        self._spawn(self._answer_metadata(command))
+
+    async def _answer_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
+        method = "ensure_topic" if command.metadata_auto_creation_enabled else "topic"
+        try:
+            topic = TopicName.parse(command.topic)
+            found = await self._door.fabric.call(ActorKey.catalog(), method, {"topic": str(topic)})
+        except (InvalidNameError, RemoteError, Unreachable) as error:
+            answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+            answer.error = code_of(error)
+            answer.message = str(error)
+        else:
+            answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
+            answer.partitions = found["partitions"] if topic.partition < 0 else 0
+        self.connection.send(answer)
+
+    # -- lookup --------------------------------------------------------------------
+
+    def _on_lookup(self, command: pb.CommandLookupTopic) -> None:
+        self._spawn(self._answer_lookup(command))
+
+    async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
+        answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
+        try:
+            url = await self._door.locate(TopicName.parse(command.topic))
+        except (InvalidNameError, RemoteError, Unreachable, TimeoutError) as error:
+            answer.response = pb.CommandLookupTopicResponse.Failed
+            answer.error = code_of(error)
+            # Clients keep the connection, and look up again, on just this text.
+            retry = answer.error == pb.ServiceNotReady
+            answer.message = f"Failed to acquire ownership: {error}" if retry else str(error)
+        else:
+            answer.response = pb.CommandLookupTopicResponse.Connect
+            answer.brokerServiceUrl = url
+            answer.proxy_through_service_url = self.config.tunnel
+        self.connection.send(answer)
+
+    # -- topic lists ---------------------------------------------------------------
+
+    def _on_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        self._spawn(self._answer_topics(command))
+
+    async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        try:
+            topics = await self._door.fabric.call(
+                ActorKey.catalog(), "topics", {"namespace": command.namespace, "partitions": True}
+            )
+        except (RemoteError, Unreachable) as error:
+            self.error(command.request_id, code_of(error), str(error))
+            return
+        if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            topics = []
+        digest = f"{crc32c(','.join(sorted(topics)).encode()):08x}"
+        self.connection.send(
+            pb.CommandGetTopicsOfNamespaceResponse(
+                request_id=command.request_id,
+                topics=topics,
+                topics_hash=digest,
+                changed=digest != command.topics_hash,
+            )
+        )
+
+    def _on_schema(self, command: pb.CommandGetSchema) -> None:
+        self.connection.send(
+            pb.CommandGetSchemaResponse(
+                request_id=command.request_id,
+                error_code=pb.TopicNotFound,
+                error_message="the topic has no schema",
+            )
+        )
+
+    # -- tunnel --------------------------------------------------------------------
+
+    def on_tunnel(self, command: pb.CommandConnect) -> None:
+        """Connect the client through to the partition it names."""
+        if not self.config.tunnel:
+            self.error(0, pb.NotAllowedError, "tunnels are off; start velaray with --tunnel")
+            self.connection.close()
+            return
+        self.connection.pause_reading()
+        self._spawn(self._open_tunnel(command))
+
+    async def _open_tunnel(self, command: pb.CommandConnect) -> None:
+        target = command.proxy_to_broker_url
+        url = urlsplit(target if "//" in target else f"//{target}")
+        if url.hostname != self.config.host or url.port is None:
+            self.error(0, pb.NotAllowedError, f"no partition of this cluster is at {target}")
+            self.connection.close()
+            return
+        command.ClearField("proxy_to_broker_url")
+        loop = asyncio.get_running_loop()
+        try:
+            _, self._tunnel = await loop.create_connection(
+                lambda: _Tunnel(self.connection), url.hostname, url.port
+            )
+        except OSError as error:
+            self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
+            self.connection.close()
+            return
+        self._tunnel.begin(encode_frame(command))
+
+
+class _Tunnel(asyncio.Protocol):
+    """The far half of a tunnel: bytes go through unread, back-pressure both ways."""
+
+    def __init__(self, near: WireConnection) -> None:
+        self._near = near
+        self._far: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._far = transport
+
+    def begin(self, first: bytes) -> None:
+        """Send the handshake on and take the client's socket over."""
+        self._far.write(first)
+        self._near_transport = self._near.detach(_NearHalf(self._far))
+        self._near_transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._near_transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._near_transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._near_transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._near_transport.close()
+
+    def close(self) -> None:
+        """The client went away."""
+        self._far.close()
+
+
+class _NearHalf(asyncio.Protocol):
+    """The client's half of a tunnel, once the handshake is through."""
+
+    def __init__(self, far: asyncio.Transport) -> None:
+        self._far = far
+
+    def data_received(self, data: bytes) -> None:
+        self._far.write(data)
+
+    def pause_writing(self) -> None:
+        self._far.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._far.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._far.close()

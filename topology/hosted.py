@@ -1,0 +1,80 @@
+"""What bodies have in common: a runtime over the actor's journal, and a link server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+from velaray.actors.machine import Machine, Reason
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import ActorKey
+from velaray.journal.journal import JournalSettings
+from velaray.topology.fabric import Address, Body, Fabric
+from velaray.topology.links import Link, LinkServer, RemoteError
+
+
+class HostedBody(Body):
+    """A body around one machine. Subclasses add what they serve."""
+
+    def __init__(self, key: ActorKey, fabric: Fabric, machine: Machine[Any]) -> None:
+        self.key = key
+        self.fabric = fabric
+        self.config = fabric.config
+        self._machine = machine
+        self.runtime: Runtime[Any]
+        self.links = LinkServer(self, fabric.config.link_key)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> Address:
+        """Recover from the journal and listen."""
+        self.runtime = await Runtime.recover(
+            self._machine,
+            self.fabric.store,
+            self.key,
+            self.fabric.clock_ms,
+            JournalSettings(),
+            lambda error: self.fabric.fatal(self.key, error),
+        )
+        link_port = await self.links.start(self.config.host)
+        return Address(self.config.host, 0, link_port)
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that belongs to this body; it's cancelled with it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """What every actor answers: ``describe``."""
+        if method == "describe":
+            return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        """Requests over links are calls."""
+        return await self.call(method, args)
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        """Nobody sends a plain body notices."""
+
+    def on_link_closed(self, link: Link) -> None:
+        """Nothing hangs on a link."""
+
+    async def stop(self) -> None:
+        """Close links, finish what is under way, close the journal."""
+        self.links.stop()
+        self._cancel()
+        await self.runtime.close()
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        self.links.abort()
+        self._cancel()
+        if hasattr(self, "runtime"):
+            self.runtime.abort()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()

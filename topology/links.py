@@ -1,0 +1,255 @@
+"""Links: sockets between two actors, with request ids and batching.
+
+A link carries a stream of msgpack values. Either end may send requests
+(answered once, by id) and notices (never answered). Order is kept: what one end sends
+first, the other end handles first. A link begins with the cluster's key. Everything that is sent during one turn of the event
+loop leaves in one write.
+
+A link that breaks fails every outstanding request with `LinkClosed`; whoever needs the
+peer again resolves its address anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+import msgpack
+
+_REQUEST, _RESPONSE, _NOTICE = 0, 1, 2
+MAX_FRAME = 64 << 20
+HIGH_WATER = 4 << 20
+
+
+class LinkClosed(ConnectionError):
+    """The link broke before the answer came; the request may or may not have been executed."""
+
+
+class RemoteError(Exception):
+    """The peer refused or failed; ``kind`` names why, the text says it for people."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class LinkPeer(Protocol):
+    """What an end of a link does with what arrives."""
+
+    def on_request(self, link: Link, method: str, args: Any) -> Awaitable[Any]:
+        """Answer a request; raise `RemoteError` to refuse it."""
+        ...
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        """Handle a notice."""
+        ...
+
+    def on_link_closed(self, link: Link) -> None:
+        """The link is gone."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One end of a link; made by `connect` or by a server made with `listen`."""
+
+    def __init__(self, peer: LinkPeer, key: bytes, registry: set[Link] | None = None) -> None:
+        self._peer = peer
+        self._key = key
+        self._registry = registry
+        self._trusted = registry is None
+        self._transport: asyncio.Transport | None = None
+        self._unpacker = msgpack.Unpacker(
+            raw=False, strict_map_key=False, max_buffer_size=MAX_FRAME
+        )
+        self._packer = msgpack.Packer(use_bin_type=True)
+        self._outgoing: list[bytes] = []
+        self._flush_scheduled = False
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._ids = itertools.count(1)
+        self._answering: set[asyncio.Task[None]] = set()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        if self._registry is not None:
+            self._registry.add(self)
+        else:
+            self.notify("hello", self._key)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio: fail what is outstanding and tell the peer object."""
+        self.closed = True
+        self._writable.set()
+        if self._registry is not None:
+            self._registry.discard(self)
+        for future in self._requests.values():
+            if not future.done():
+                future.set_exception(LinkClosed("the link broke before the answer came"))
+        self._requests.clear()
+        for task in self._answering:
+            task.cancel()
+        self._peer.on_link_closed(self)
+
+    def pause_writing(self) -> None:
+        """Called by asyncio when the peer reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio when the peer caught up."""
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        try:
+            self._unpacker.feed(data)
+            for message in self._unpacker:
+                self._on_message(message)
+        except (
+            msgpack.exceptions.UnpackException,
+            msgpack.exceptions.BufferFull,
+            ValueError,
+            TypeError,
+        ):
+            self.close()
+
+    def _on_message(self, message: list[Any]) -> None:
+        kind = message[0]
+        if not self._trusted:
+            self._trusted = kind == _NOTICE and hmac.compare_digest(message[2], self._key)
+            if not self._trusted:
+                raise ValueError("the link didn't begin with the cluster's key")
+            return
+        if kind == _NOTICE:
+            self._peer.on_notice(self, message[1], message[2])
+        elif kind == _REQUEST:
+            task = asyncio.get_running_loop().create_task(
+                self._answer(message[1], message[2], message[3])
+            )
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            self._on_response(message[1], message[2], message[3])
+
+    def _on_response(self, request_id: int, error_kind: str | None, value: Any) -> None:
+        future = self._requests.pop(request_id, None)
+        if future is None or future.done():
+            return
+        if error_kind is None:
+            future.set_result(value)
+        else:
+            future.set_exception(RemoteError(error_kind, value))
+
+    async def _answer(self, request_id: int, method: str, args: Any) -> None:
+        try:
+            value = await self._peer.on_request(self, method, args)
+        except RemoteError as error:
+            self._send([_RESPONSE, request_id, error.kind, error.message])
+        except LinkClosed as error:
+            self._send([_RESPONSE, request_id, "unavailable", str(error)])
+        else:
+            self._send([_RESPONSE, request_id, None, value])
+
+    def _send(self, message: list[Any]) -> None:
+        if self.closed:
+            return
+        self._outgoing.append(self._packer.pack(message))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._transport is not None and not self.closed and self._outgoing:
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
+
+    def notify(self, method: str, args: Any) -> None:
+        """Send a notice. It's lost if the link breaks."""
+        self._send([_NOTICE, method, args])
+
+    async def request(self, method: str, args: Any, timeout: float | None = 30.0) -> Any:
+        """Send a request and return the answer.
+
+        Raises `LinkClosed` if the link breaks first, `TimeoutError` after ``timeout``
+        seconds (in both cases the peer may have executed it), `RemoteError` if the peer
+        refused.
+        """
+        if self.closed:
+            raise LinkClosed("the link is closed")
+        request_id = next(self._ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[request_id] = future
+        self._send([_REQUEST, request_id, method, args])
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        finally:
+            self._requests.pop(request_id, None)
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough for more to be sent, or the link is closed."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Close this end; the other end sees it."""
+        if self._transport is not None and not self.closed:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the link; nothing that waits is sent."""
+        self._outgoing.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def connect(host: str, port: int, peer: LinkPeer, key: bytes, timeout: float = 10.0) -> Link:
+    """Open a link. Raises `OSError` or `TimeoutError` if nobody answers there.
+
+    ``key`` is the cluster's link key; the other end closes a link that begins without it.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout):
+        _, link = await loop.create_connection(lambda: Link(peer, key), host, port)
+    return link
+
+
+class LinkServer:
+    """Accepts links on a port of its own choosing."""
+
+    def __init__(self, peer: LinkPeer, key: bytes) -> None:
+        self._peer = peer
+        self._key = key
+        self._server: asyncio.Server | None = None
+        self.links: set[Link] = set()
+
+    async def start(self, host: str) -> int:
+        """Listen on ``host``; returns the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Link(self._peer, self._key, self.links), host, 0
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def abort(self) -> None:
+        """Cut every link off, as a crash would."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.abort()
+
+    def stop(self) -> None:
+        """Stop listening and close every link."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self.links):
+            link.close()

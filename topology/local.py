@@ -1,0 +1,64 @@
+"""A whole cluster in one process and one event loop, without Ray.
+
+The same bodies, runtimes, journals, links and wire sessions as under Ray; only activation
+differs. Tests and simulation use it, and may kill any actor between two turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from velaray.events.ids import ActorKey
+from velaray.journal.store import LedgerStore
+from velaray.topology.bodies import make_body
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Address, Body, Fabric
+
+
+class LocalFabric(Fabric):
+    """Activates bodies in this process."""
+
+    def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
+        super().__init__(config, store)
+        self.bodies: dict[ActorKey, Body] = {}
+        self.failures: list[tuple[ActorKey, BaseException]] = []
+        self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
+
+    async def address(self, key: ActorKey) -> Address:
+        """Start the actor's body unless it runs."""
+        task = self._starting.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(key))
+        return await asyncio.shield(task)
+
+    async def _start(self, key: ActorKey) -> Address:
+        body = make_body(key, self)
+        self.bodies[key] = body
+        return await body.start()
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """Remember the failure and end the actor as its process would end."""
+        self.failures.append((key, error))
+        self.kill(key)
+
+    def kill(self, key: ActorKey) -> None:
+        """End an actor as SIGKILL would; the next use activates it again."""
+        task = self._starting.pop(key, None)
+        if task is not None and not task.done():
+            task.cancel()
+        body = self.bodies.pop(key, None)
+        if body is not None:
+            body.abort()
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop an actor in good order; the next use activates it again."""
+        self._starting.pop(key, None)
+        body = self.bodies.pop(key, None)
+        if body is not None:
+            await body.stop()
+
+    async def stop(self) -> None:
+        """Stop every actor, subscriptions before partitions before the catalog."""
+        self.drop_links()
+        for key in sorted(self.bodies, key=lambda key: key.kind, reverse=True):
+            await self.dismiss(key)

@@ -1,0 +1,200 @@
+"""What can be asked of a topic partition besides messages: statistics and administration.
+
+Every method takes the partition and a dict of arguments; all are idempotent or say that the
+thing is not there. Over Ray: ``handle.call.remote("stats")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition import DeleteSubscription, StartAt, Subscription, Terminate
+from velaray.events.ids import ActorKey, Position
+from velaray.topology.links import RemoteError
+from velaray.wire.messages import read_metadata, split_entry
+
+if TYPE_CHECKING:
+    from velaray.topology.partition_body import PartitionBody
+
+Method = Callable[["PartitionBody", dict[str, Any]], Awaitable[Any]]
+
+
+def _subscription(partition: PartitionBody, name: str) -> Subscription:
+    found = partition.runtime.state.subscriptions.get(name)
+    if found is None:
+        raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
+    return found
+
+
+def _key(partition: PartitionBody, subscription: Subscription) -> ActorKey:
+    return partition.key.of_subscription(subscription.ref.name, subscription.ref.incarnation)
+
+
+def _id(partition: PartitionBody, position: Position) -> list[int]:
+    return [position.ledger_id, position.entry_id, partition.partition_index]
+
+
+async def _cursor_stats(partition: PartitionBody, subscription: Subscription) -> dict[str, Any]:
+    channel = partition.channels.get(subscription.ref.name)
+    if channel is not None and channel.port is not None:
+        stats = await channel.port.request("stats", partition.end_offset)
+    else:
+        stats = await partition.fabric.call(
+            _key(partition, subscription), "describe_cursor", {"end_offset": partition.end_offset}
+        )
+    table = partition.runtime.state.table
+    mark = max(stats["acked_before"], subscription.ref.start_offset)
+    if not stats["acked_before"] and mark:
+        stats["backlog"] = partition.end_offset - mark  # its actor never ran: nothing is acked
+    return {
+        **stats,
+        "mark_delete": _id(partition, table.position_before(mark)),
+        "properties": subscription.properties,
+        "durable": True,
+    }
+
+
+async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """Counters of the log, its producers and its subscriptions."""
+    state = partition.runtime.state
+    subscriptions = {
+        name: await _cursor_stats(partition, found)
+        for name, found in sorted(state.subscriptions.items())
+    }
+    for name, channel in partition.channels.items():
+        if not channel.durable and channel.port is not None:
+            found = await channel.port.request("stats", partition.end_offset)
+            subscriptions[name] = {**found, "durable": False}
+    return {
+        "topic": partition.topic,
+        "entries": partition.end_offset - state.first_offset,
+        "first_offset": state.first_offset,
+        "end_offset": partition.end_offset,
+        "terminated": state.terminated,
+        "topic_epoch": state.topic_epoch,
+        "producers": [
+            {"name": producing.name, "producer_id": producing.producer_id}
+            for session in partition.sessions
+            for producing in session.producers()
+        ],
+        "subscriptions": subscriptions,
+        "ledgers": [
+            {"ledger_id": run.ledger_id, "entries": run.entries}
+            for run in state.table.runs(state.first_offset, partition.end_offset)
+        ],
+        "cached_bytes": partition.cache.bytes_held,
+        "runtime": asdict(partition.runtime.stats),
+    }
+
+
+async def subscriptions(partition: PartitionBody, args: dict[str, Any]) -> list[str]:
+    """The names of the durable subscriptions."""
+    return sorted(partition.runtime.state.subscriptions)
+
+
+async def create_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Create a durable subscription at ``position``, or "earliest" or "latest"."""
+    at = args.get("position", "latest")
+    start: StartAt | int
+    if isinstance(at, str):
+        start = StartAt(at)
+    else:
+        start = partition.runtime.state.table.at_or_after(Position(at[0], at[1]))
+    await partition.create_subscription(args["name"], start, args.get("properties", {}))
+
+
+async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Delete a durable subscription; refused while consumers are connected unless ``force``."""
+    name = args["name"]
+    _subscription(partition, name)
+    channel = partition.channels.get(name)
+    if channel is not None:
+        if channel.consumers and not args.get("force"):
+            raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
+        channel.close()
+    await partition.delete_subscription(DeleteSubscription(name))
+
+
+async def _reset(partition: PartitionBody, name: str, offset: int, reason: str) -> None:
+    subscription = _subscription(partition, name)
+    channel = partition.channels.get(name)
+    if channel is not None:
+        await channel.reset(offset, reason)
+    else:
+        arguments = {"next_offset": offset, "reason": reason}
+        await partition.fabric.call(_key(partition, subscription), "reset_cursor", arguments)
+
+
+async def seek(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
+    """Move a subscription to ``position`` or to publish time ``time_ms``; returns where to."""
+    if "time_ms" in args:
+        offset = await partition.offset_at_time(args["time_ms"])
+    else:
+        ledger_id, entry_id = args["position"][:2]
+        offset = partition.runtime.state.table.at_or_after(Position(ledger_id, entry_id))
+        offset = min(offset, partition.end_offset)
+    await _reset(partition, args["name"], offset, "seek by an administrator")
+    return _id(partition, partition.runtime.state.table.position_before(offset))
+
+
+async def skip(partition: PartitionBody, args: dict[str, Any]) -> int:
+    """Acknowledge the next ``count`` un-acknowledged entries (all of them without a count)."""
+    subscription = _subscription(partition, args["name"])
+    found = await _cursor_stats(partition, subscription)
+    mark = max(found["acked_before"], subscription.ref.start_offset)
+    target = min(mark + args.get("count", partition.end_offset), partition.end_offset)
+    await _reset(partition, args["name"], target, "skip by an administrator")
+    return target - mark
+
+
+async def terminate(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
+    """Take no more messages; returns the last message id. Doing it again changes nothing."""
+    reply = await partition.runtime.ask(Terminate())
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+    for channel in partition.channels.values():
+        if channel.port is not None:
+            channel.port.notify("terminated", None)
+    for session in list(partition.sessions):
+        session.topic_terminated()
+    return _id(partition, reply.last_position)
+
+
+async def last_message_id(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
+    """The last entry's id; entry id -1 if there is none."""
+    table = partition.runtime.state.table
+    return _id(partition, table.position_before(partition.end_offset))
+
+
+async def peek(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``number``-th (from 1) un-acknowledged entry of a subscription, or None."""
+    subscription = _subscription(partition, args["name"])
+    found = await _cursor_stats(partition, subscription)
+    offset = max(found["acked_before"], subscription.ref.start_offset) + args["number"] - 1
+    if offset >= partition.end_offset:
+        return None
+    entry = await partition.entry(offset)
+    metadata, payload = split_entry(entry.data)
+    return {
+        "id": _id(partition, partition.position_of(offset)),
+        "metadata": metadata.SerializeToString(),
+        "payload": bytes(payload),
+        "messages": entry.messages,
+        "publish_time": read_metadata(entry.data).publish_time,
+    }
+
+
+METHODS: dict[str, Method] = {
+    "stats": stats,
+    "subscriptions": subscriptions,
+    "create_subscription": create_subscription,
+    "delete_subscription": delete_subscription,
+    "seek": seek,
+    "skip": skip,
+    "terminate": terminate,
+    "last_message_id": last_message_id,
+    "peek": peek,
+}

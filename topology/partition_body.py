@@ -1,0 +1,362 @@
+"""A topic partition's body: its log, its producers, the channels of its subscriptions.
+
+Clients connect here directly (`velaray.topology.partition_session`). An entry is decided on,
+appended and answered without being looked into; it goes to consumers as it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition import (
+    Chunk,
+    CreateSubscription,
+    DeleteSubscription,
+    Duplicate,
+    ExpireProducers,
+    PartitionMachine,
+    PartitionState,
+    Publish,
+    Published,
+    StartAt,
+    SubscriptionRef,
+)
+from velaray.actors.producers import ProducerRegistry
+from velaray.actors.runtime import Runtime
+from velaray.actors.subscription import Create, SubscriptionMachine
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import EntryAppended
+from velaray.events.ids import ActorKey, Position
+from velaray.journal.errors import JournalError
+from velaray.topology import partition_admin
+from velaray.topology.brain import Brain, LocalPort
+from velaray.topology.catalog_body import PARTITION_POLICIES
+from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.entries import CachedEntry, EntryCache
+from velaray.topology.fabric import Address, Fabric
+from velaray.topology.hosted import HostedBody
+from velaray.topology.links import Link, RemoteError
+from velaray.topology.partition_session import PartitionSession, Producing
+from velaray.wire.commands import Send, send_receipt
+from velaray.wire.connection import WireConnection
+from velaray.wire.messages import publish_time, read_metadata
+
+PENDING_HIGH = 32 << 20
+PENDING_LOW = 8 << 20
+PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
+_EXPIRY_CHECK_S = 600.0
+
+
+class _BrainLink:
+    """The hand's end of the link to a durable subscription's brain."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        self._channel.on_notice(method, args)
+
+    def on_link_closed(self, link: Link) -> None:
+        self._channel.close()
+
+
+class PartitionBody(HostedBody):
+    """Serves producers and consumers of one topic partition."""
+
+    runtime: Runtime[PartitionState]
+
+    def __init__(self, key: ActorKey, fabric: Fabric) -> None:
+        super().__init__(key, fabric, PartitionMachine())
+        self.topic = str(key.topic_name)
+        self.partition_index = key.partition
+        self.registry = ProducerRegistry()
+        self.sessions: set[PartitionSession] = set()
+        self.channels: dict[str, Channel] = {}
+        self.policies: dict[str, Any] = {}
+        self.cache: EntryCache
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._server: asyncio.Server | None = None
+        self._names = itertools.count(1)
+        self._feed_scheduled = False
+        self._paused: set[WireConnection] = set()
+
+    # -- life ----------------------------------------------------------------------
+
+    async def start(self) -> Address:
+        """Recover, learn the policies, listen."""
+        address = await super().start()
+        self.cache = EntryCache(self._read_entries, self.runtime.state.end_offset)
+        self.policies = await self.fabric.call(
+            ActorKey.catalog(),
+            "policies",
+            {"topic": self.topic, "effective": list(PARTITION_POLICIES)},
+        )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, self.config.host, 0)
+        self.spawn(self._expire_producers())
+        port = self._server.sockets[0].getsockname()[1]
+        return address._replace(service_port=port)
+
+    def _accept(self) -> WireConnection:
+        return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
+
+    def idle(self) -> bool:
+        """Whether no client and no caller is connected."""
+        return not self.sessions and not self.links.links
+
+    async def stop(self) -> None:
+        """Close every client, then what every body closes."""
+        self._close_clients()
+        await super().stop()
+
+    def abort(self) -> None:
+        """As a crash would."""
+        for session in list(self.sessions):
+            session.connection.abort()
+        if self._server is not None:
+            self._server.close()
+        for channel in list(self.channels.values()):
+            channel.close()
+        super().abort()
+
+    def _close_clients(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for channel in list(self.channels.values()):
+            channel.close()
+        for session in list(self.sessions):
+            session.connection.close()
+
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_CHECK_S)
+            before = self.fabric.clock_ms() - PRODUCER_EXPIRY_MS
+            await self.runtime.ask(ExpireProducers(before, connected=self.registry.names()))
+
+    # -- the log -------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        return self.cache.end
+
+    def position_of(self, offset: int) -> Position:
+        """The position that clients see."""
+        return self.runtime.state.table.position_of(offset)
+
+    async def _read_entries(
+        self, offset: int, max_entries: int, max_bytes: int
+    ) -> Sequence[CachedEntry]:
+        position = self.runtime.state.table.position_of(offset)
+        found = await self.runtime.journal.read(position, max_entries, max_bytes)
+        entries = []
+        for _, raw, blob in found:
+            event = decode(bytes(raw))
+            assert isinstance(event, EntryAppended)
+            entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))
+        return entries
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """One entry, from memory or disk."""
+        while (found := self.cache.get(offset)) is None:
+            await self.cache.load(offset)
+        return found
+
+    async def offset_at_time(self, publish_ms: int) -> int:
+        """The first offset whose publish time isn't before ``publish_ms``, by bisection."""
+        low, high = self.runtime.state.first_offset, self.end_offset
+        while low < high:
+            middle = (low + high) // 2
+            if publish_time((await self.entry(middle)).data) < publish_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def reading_failed(self, error: Exception) -> None:
+        """An entry of the log can't be read: this partition can't serve it."""
+        if isinstance(error, JournalError):
+            self.fabric.fatal(self.key, error)
+        else:
+            raise error
+
+    # -- publishing ----------------------------------------------------------------
+
+    def producer_name(self) -> str:
+        """A name for a producer that brought none, never given before."""
+        return f"{self.config.name}-{self.runtime.journal.epoch}-{next(self._names)}"
+
+    def publish(self, producing: Producing, send: Send, entry: bytes) -> None:
+        """Append an entry; the receipt goes out when it is durable, in order."""
+        chunk = None
+        if send.is_chunk:
+            metadata = read_metadata(entry)
+            chunk = Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
+        command = Publish(
+            producing.name,
+            send.sequence_id,
+            send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
+            send.num_messages,
+            entry,
+            bool(self.policies["deduplication"]),
+            chunk,
+        )
+        uuid = chunk.uuid if chunk is not None else ""
+
+        def release(reply: Any, effects: Any) -> None:
+            self._published(producing, send, entry, uuid, reply)
+
+        self.runtime.submit(command, release)
+        if self.runtime.pending_bytes > PENDING_HIGH:
+            self._pause(producing.session.connection)
+
+    def _published(
+        self, producing: Producing, send: Send, entry: bytes, chunk_uuid: str, reply: Any
+    ) -> None:
+        connection = producing.session.connection
+        if type(reply) is Published:
+            self.cache.append(CachedEntry(entry, reply.messages, chunk_uuid))
+            self._schedule_feed()
+            ledger_id, entry_id = reply.position
+            connection.write(
+                send_receipt(
+                    producing.producer_id,
+                    send.sequence_id,
+                    ledger_id,
+                    entry_id,
+                    send.highest_sequence_id,
+                )
+            )
+        elif isinstance(reply, Duplicate):
+            connection.write(
+                send_receipt(
+                    producing.producer_id, send.sequence_id, -1, -1, send.highest_sequence_id
+                )
+            )
+        else:
+            producing.session.send_error(producing.producer_id, send.sequence_id, reply)
+        if self._paused and self.runtime.pending_bytes < PENDING_LOW:
+            self._resume()
+
+    def _pause(self, connection: WireConnection) -> None:
+        if connection not in self._paused:
+            self._paused.add(connection)
+            connection.pause_reading()
+
+    def _resume(self) -> None:
+        for connection in self._paused:
+            connection.resume_reading()
+        self._paused.clear()
+
+    def forget_connection(self, session: PartitionSession) -> None:
+        """A client is gone."""
+        self.sessions.discard(session)
+        self._paused.discard(session.connection)
+
+    def _schedule_feed(self) -> None:
+        if not self._feed_scheduled:
+            self._feed_scheduled = True
+            asyncio.get_running_loop().call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._feed_scheduled = False
+        for channel in self.channels.values():
+            channel.feed()
+
+    # -- subscriptions -------------------------------------------------------------
+
+    async def durable_channel(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> Channel:
+        """The channel of a durable subscription, created and connected if need be.
+
+        Raises `RemoteError` if the subscription may not be, `Unreachable` if its brain
+        can't be had.
+        """
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            channel = self.channels.get(name)
+            if channel is not None:
+                if not channel.durable:
+                    raise RemoteError(Reason.BUSY, f"a reader is connected as {name!r}")
+                return channel
+            ref = await self.create_subscription(name, start, properties)
+            return await self._connect_brain(ref)
+
+    async def create_subscription(
+        self, name: str, start: StartAt | int, properties: dict[str, str]
+    ) -> SubscriptionRef:
+        """Make sure that a durable subscription exists; its actor starts when it's needed."""
+        reply = await self.runtime.ask(CreateSubscription(name, start, properties))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        assert isinstance(reply, SubscriptionRef)
+        return reply
+
+    async def _connect_brain(self, ref: SubscriptionRef) -> Channel:
+        channel = Channel(ref.name, self, self._channel_closed, durable=True)
+        key = self.key.of_subscription(ref.name, ref.incarnation)
+        channel.port = await self.fabric.open_link(key, _BrainLink(channel))
+        self.channels[ref.name] = channel
+        epoch = self.runtime.journal.epoch
+        terminated = self.runtime.state.terminated
+        await channel.port.request("open", [epoch, ref.start_offset, self.end_offset, terminated])
+        return channel
+
+    async def volatile_channel(self, name: str, start: int) -> Channel:
+        """The channel of a subscription that leaves no trace, for readers."""
+        channel = self.channels.get(name)
+        if channel is not None:
+            return channel
+        channel = Channel(name, self, self._channel_closed, durable=False)
+        runtime = await Runtime.volatile(
+            SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
+        )
+        await runtime.ask(Create(start))
+        brain = Brain(runtime, self.partition_index, channel.on_notice)
+        channel.port = LocalPort(brain, runtime)
+        self.channels[name] = channel
+        await channel.port.request("open", [start, self.end_offset, self.runtime.state.terminated])
+        return channel
+
+    def _reader_failed(self, error: BaseException) -> None:
+        self.fabric.fatal(self.key, error)
+
+    def _channel_closed(self, channel: Channel, consumers: list[ChannelConsumer]) -> None:
+        if self.channels.get(channel.name) is channel:
+            del self.channels[channel.name]
+            self._opening.pop(channel.name, None)
+        for consumer in consumers:
+            consumer.session.consumer_closed(consumer)
+
+    def drop_if_unused(self, channel: Channel) -> None:
+        """A subscription without consumers needs no brain of its own here."""
+        if not channel.consumers:
+            channel.close()
+
+    async def delete_subscription(self, command: DeleteSubscription) -> None:
+        """Delete a durable subscription: its name first, then its actor and its journal.
+
+        Raises `RemoteError` if there is none.
+        """
+        reply = await self.runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        key = self.key.of_subscription(reply.name, reply.incarnation)
+        await self.fabric.dismiss(key)
+        await self.fabric.store.delete_journal(key.text())
+
+    # -- calls ---------------------------------------------------------------------
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """What `velaray.topology.partition_admin` offers, and what every actor answers."""
+        handler = partition_admin.METHODS.get(method)
+        if handler is None:
+            return await super().call(method, args)
+        return await handler(self, args)

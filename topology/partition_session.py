@@ -1,0 +1,502 @@
+"""One client's connection to a topic partition: its producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.dispatch import SubscriptionType
+from velaray.actors.ledger_table import NoSuchEntryError
+from velaray.actors.machine import Refusal
+from velaray.actors.partition import (
+    DeleteSubscription,
+    ForgetProducer,
+    RaiseTopicEpoch,
+    StartAt,
+    TopicEpoch,
+    last_sequence_id,
+)
+from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
+from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
+from velaray.events.ids_pb2 import MessageIdData
+from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.session import Session
+from velaray.topology.wire_errors import code_of, code_of_reason
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Send
+from velaray.wire.connection import WireConnection
+from velaray.wire.errors import CorruptEntryError, ServerError
+from velaray.wire.messages import is_batch, read_metadata
+
+if TYPE_CHECKING:
+    from velaray.topology.partition_body import PartitionBody
+
+_CALL_ERRORS = (InvalidNameError, RemoteError, Unreachable, LinkClosed, TimeoutError)
+
+
+class Producing:
+    """A producer of this connection."""
+
+    def __init__(self, session: PartitionSession, producer_id: int, name: str) -> None:
+        self.session = session
+        self.producer_id = producer_id
+        self.name = name
+        self.request_id = 0
+        self.generated = False
+        self.ready = False
+
+
+class PartitionSession(Session):
+    """Serves one client connection of a partition."""
+
+    def __init__(self, partition: PartitionBody) -> None:
+        super().__init__(partition.config)
+        self._partition = partition
+        self._producers: dict[int, Producing] = {}
+        self._consumers: dict[int, ChannelConsumer] = {}
+        self._closed_producers: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.handlers = {
+            pb.CommandProducer: lambda c: self._spawn(self._on_producer(c), c.request_id),
+            pb.CommandCloseProducer: self._on_close_producer,
+            pb.CommandSubscribe: lambda c: self._spawn(self._on_subscribe(c), c.request_id),
+            pb.CommandCloseConsumer: self._on_close_consumer,
+            pb.CommandFlow: self._on_flow,
+            pb.CommandAck: self._on_ack,
+            pb.CommandRedeliverUnacknowledgedMessages: self._on_redeliver,
+            pb.CommandUnsubscribe: lambda c: self._spawn(self._on_unsubscribe(c), c.request_id),
+            pb.CommandSeek: lambda c: self._spawn(self._on_seek(c), c.request_id),
+            pb.CommandGetLastMessageId: lambda c: self._spawn(self._on_last_id(c), c.request_id),
+            pb.CommandConsumerStats: lambda c: self._spawn(self._on_stats(c), c.request_id),
+        }
+
+    # -- the connection ------------------------------------------------------------
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """Remember the connection, so that stopping closes it."""
+        super().on_connected(connection)
+        self._partition.sessions.add(self)
+
+    def on_frame(self, connection: WireConnection, command: Any, entry: bytes | None) -> None:
+        """SEND is the hot path; all else goes through the table of handlers."""
+        if type(command) is Send and self._connected:
+            producing = self._producers.get(command.producer_id)
+            if producing is not None and producing.ready and entry is not None:
+                self._on_send(producing, command, entry)
+            elif command.producer_id not in self._closed_producers:
+                connection.close()
+            return
+        super().on_frame(connection, command, entry)
+
+    def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
+        """The entry was damaged on its way: only that publish fails."""
+        send = error.command
+        connection.send(
+            pb.CommandSendError(
+                producer_id=send.producer_id,
+                sequence_id=send.sequence_id,
+                error=pb.ChecksumError,
+                message=str(error),
+            )
+        )
+
+    def on_writable(self, connection: WireConnection) -> None:
+        """Go on with deliveries that waited for the socket."""
+        for consumer in self._consumers.values():
+            consumer.channel.deliver(consumer)
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """The client is gone: so are its producers and consumers."""
+        for task in self._tasks:
+            task.cancel()
+        for producing in list(self._producers.values()):
+            self._drop_producer(producing)
+        for consumer in list(self._consumers.values()):
+            self._drop_consumer(consumer)
+        self._partition.forget_connection(self)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._guard(work, request_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
+        try:
+            await work
+        except _CALL_ERRORS as error:
+            self.error(request_id, code_of(error), str(error))
+
+    def _check_topic(self, text: str) -> None:
+        if str(TopicName.parse(text)) != self._partition.topic:
+            raise RemoteError("unavailable", f"{text} is not served here; look it up again")
+
+    # -- producers -----------------------------------------------------------------
+
+    async def _on_producer(self, command: pb.CommandProducer) -> None:
+        partition = self._partition
+        self._check_topic(command.topic)
+        if partition.runtime.state.terminated:
+            self.error(command.request_id, pb.TopicTerminatedError, "the topic is terminated")
+            return
+        known = self._producers.get(command.producer_id)
+        if known is not None:
+            await self._producer_success(known)
+            return
+        name = command.producer_name or partition.producer_name()
+        producing = Producing(self, command.producer_id, name)
+        producing.request_id = command.request_id
+        producing.generated = not command.producer_name or not command.user_provided_producer_name
+        spec = ProducerSpec(
+            producing,
+            name,
+            AccessMode(command.producer_access_mode),
+            command.epoch,
+            command.topic_epoch if command.HasField("topic_epoch") else None,
+        )
+        answer = partition.registry.connect(spec, partition.runtime.state.topic_epoch)
+        if isinstance(answer, Refusal):
+            code = code_of_reason(answer.reason)
+            if code is ServerError.ConsumerBusy:
+                code = ServerError.ProducerBusy
+            self.error(command.request_id, code, answer.message)
+            return
+        self._producers[command.producer_id] = producing
+        self._closed_producers.discard(command.producer_id)
+        await self._admit(producing, answer)
+        if command.initial_subscription_name:
+            await partition.durable_channel(command.initial_subscription_name, StartAt.EARLIEST, {})
+
+    async def _admit(self, producing: Producing, answer: Accepted | Waiting) -> None:
+        if isinstance(answer.replaced, Producing):
+            answer.replaced.session.forget_producer(answer.replaced)
+        if isinstance(answer, Waiting):
+            self.connection.send(
+                pb.CommandProducerSuccess(
+                    request_id=producing.request_id,
+                    producer_name=producing.name,
+                    producer_ready=False,
+                )
+            )
+            return
+        for fenced in answer.fenced:
+            assert isinstance(fenced, Producing)
+            fenced.session.fence_producer(fenced)
+        for refused in answer.refused:
+            assert isinstance(refused, Producing)
+            refused.session.forget_producer(refused)
+            refused.session.error(refused.request_id, pb.ProducerFenced, "another one took over")
+        if answer.raise_epoch:
+            await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
+        await self._producer_success(producing)
+
+    async def _producer_success(self, producing: Producing) -> None:
+        last_id, topic_epoch = await self._partition.runtime.read(
+            lambda state: (last_sequence_id(state, producing.name), state.topic_epoch)
+        )
+        producing.ready = True
+        deduplicate = self._partition.policies["deduplication"]
+        self.connection.send(
+            pb.CommandProducerSuccess(
+                request_id=producing.request_id,
+                producer_name=producing.name,
+                last_sequence_id=last_id if deduplicate else -1,
+                topic_epoch=topic_epoch,
+                producer_ready=True,
+            )
+        )
+
+    async def promote(self, producing: Producing) -> None:
+        """The producer waited for exclusivity and has it now."""
+        reply = await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
+        assert isinstance(reply, TopicEpoch)
+        await self._producer_success(producing)
+
+    def producers(self) -> list[Producing]:
+        """The producers connected here."""
+        return list(self._producers.values())
+
+    def topic_terminated(self) -> None:
+        """Producers are closed; their next attempt is refused with the reason."""
+        for producing in self.producers():
+            self.fence_producer(producing)
+            self._partition.registry.disconnect(producing)
+
+    def forget_producer(self, producing: Producing) -> None:
+        """The registry has replaced this producer."""
+        if self._producers.get(producing.producer_id) is producing:
+            del self._producers[producing.producer_id]
+            self._closed_producers.add(producing.producer_id)
+
+    def fence_producer(self, producing: Producing) -> None:
+        """Another producer took exclusivity: this one is closed."""
+        self.forget_producer(producing)
+        self.connection.send(
+            pb.CommandCloseProducer(producer_id=producing.producer_id, request_id=0)
+        )
+
+    def _drop_producer(self, producing: Producing) -> None:
+        self.forget_producer(producing)
+        promotion = self._partition.registry.disconnect(producing)
+        if isinstance(promotion, Promotion):
+            waiting = promotion.key
+            assert isinstance(waiting, Producing)
+            waiting.session._spawn(waiting.session.promote(waiting), waiting.request_id)
+
+    def _on_close_producer(self, command: pb.CommandCloseProducer) -> None:
+        producing = self._producers.get(command.producer_id)
+        if producing is not None:
+            self._drop_producer(producing)
+            if producing.generated:
+                # Nobody comes back under a name that was made up for one connection.
+                self._partition.runtime.submit(
+                    ForgetProducer(producing.name), lambda reply, effects: None
+                )
+        self.succeed(command.request_id)
+
+    def _on_send(self, producing: Producing, send: Send, entry: bytes) -> None:
+        if send.txn_id is not None:
+            refusal = "transactions are not available on this cluster"
+            self._send_error(producing.producer_id, send.sequence_id, pb.NotAllowedError, refusal)
+            return
+        self._partition.publish(producing, send, entry)
+
+    def send_error(self, producer_id: int, sequence_id: int, refusal: Refusal) -> None:
+        """A publish was refused."""
+        code = code_of_reason(refusal.reason)
+        self._send_error(producer_id, sequence_id, code, refusal.message)
+
+    def _send_error(self, producer_id: int, sequence_id: int, code: int, message: str) -> None:
+        self.connection.send(
+            pb.CommandSendError(
+                producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
+            )
+        )
+
+    # -- consumers -----------------------------------------------------------------
+
+    async def _on_subscribe(self, command: pb.CommandSubscribe) -> None:
+        self._check_topic(command.topic)
+        if command.consumer_id in self._consumers:
+            self.succeed(command.request_id)
+            return
+        channel = await self._open_channel(command)
+        name = command.consumer_name or f"{self._partition.producer_name()}-consumer"
+        consumer = channel.add(self, command.consumer_id, name, command.subType)
+        self._consumers[command.consumer_id] = consumer
+        assert channel.port is not None
+        attached = False
+        try:
+            await channel.port.request(
+                "attach", [consumer.number, name, command.subType, command.priority_level]
+            )
+            attached = True
+        finally:
+            if not attached:
+                self._drop_consumer(consumer)
+        if self._consumers.get(command.consumer_id) is consumer:
+            self.succeed(command.request_id)
+
+    async def _open_channel(self, command: pb.CommandSubscribe) -> Channel:
+        partition = self._partition
+        if command.durable:
+            start: StartAt | int = StartAt.LATEST
+            if command.initialPosition == pb.CommandSubscribe.Earliest:
+                start = StartAt.EARLIEST
+            properties = {item.key: item.value for item in command.subscription_properties}
+            return await partition.durable_channel(command.subscription, start, properties)
+        if command.HasField("start_message_id"):
+            offset = self._seek_target(command.start_message_id)
+        elif command.initialPosition == pb.CommandSubscribe.Earliest:
+            offset = partition.runtime.state.first_offset
+        else:
+            offset = partition.end_offset
+        return await partition.volatile_channel(command.subscription, offset)
+
+    def _seek_target(self, data: MessageIdData) -> int:
+        """The offset to go on at: the named entry itself; the client skips what it must."""
+        position = MessageId.from_proto(data).position
+        table = self._partition.runtime.state.table
+        return min(table.at_or_after(position), self._partition.end_offset)
+
+    def _consumer(self, consumer_id: int) -> ChannelConsumer:
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None:
+            raise RemoteError("conflict", f"consumer {consumer_id} not found")
+        return consumer
+
+    def _drop_consumer(self, consumer: ChannelConsumer) -> None:
+        if self._consumers.get(consumer.consumer_id) is consumer:
+            del self._consumers[consumer.consumer_id]
+        consumer.channel.remove(consumer)
+        self._partition.drop_if_unused(consumer.channel)
+
+    def consumer_closed(self, consumer: ChannelConsumer) -> None:
+        """The subscription let go of the consumer: the client may subscribe again."""
+        if self._consumers.get(consumer.consumer_id) is consumer:
+            del self._consumers[consumer.consumer_id]
+            self.connection.send(
+                pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
+            )
+
+    def _on_close_consumer(self, command: pb.CommandCloseConsumer) -> None:
+        consumer = self._consumers.get(command.consumer_id)
+        if consumer is not None:
+            self._drop_consumer(consumer)
+        self.succeed(command.request_id)
+
+    def _on_flow(self, command: pb.CommandFlow) -> None:
+        consumer = self._consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.notify("flow", [consumer.number, command.messagePermits])
+
+    # -- acknowledgements ----------------------------------------------------------
+
+    def _on_ack(self, command: pb.CommandAck) -> None:
+        consumer = self._consumers.get(command.consumer_id)
+        if consumer is None:
+            self._refuse_ack(command, ServerError.ConsumerNotFound, "the consumer is not connected")
+            return
+        if command.HasField("txnid_most_bits"):
+            refusal = "transactions are not available on this cluster"
+            self._refuse_ack(command, ServerError.NotAllowedError, refusal)
+            return
+        if command.request_id:
+            consumer.channel.expect_receipt(consumer, command.request_id)
+        if command.ack_type == pb.CommandAck.Individual:
+            self._ack_individually(consumer, command)
+        elif consumer.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
+            self._refuse_ack(command, ServerError.NotAllowedError, refusal)
+        else:
+            self._ack_cumulatively(consumer, command)
+
+    def _refuse_ack(self, command: pb.CommandAck, code: ServerError, message: str) -> None:
+        if command.request_id:
+            answer = pb.CommandAckResponse(
+                consumer_id=command.consumer_id,
+                request_id=command.request_id,
+                error=code,
+                message=message,
+            )
+            self.connection.send(answer)
+
+    def _ack_individually(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
+        table = self._partition.runtime.state.table
+        offsets: list[int] = []
+        partial: list[tuple[int, list[int]]] = []
+        for data in command.message_id:
+            try:
+                offset = table.offset_of(Position(data.ledgerId, data.entryId))
+            except NoSuchEntryError:
+                continue  # trimmed away: acknowledged long ago
+            if any(data.ack_set):
+                partial.append((offset, [word & (1 << 64) - 1 for word in data.ack_set]))
+            else:
+                offsets.append(offset)
+        end = self._partition.end_offset
+        ranges = flat_ranges(offsets)
+        consumer.notify("ack", [consumer.number, command.request_id, end, ranges, partial])
+
+    def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
+        data = command.message_id[0]
+        position = MessageId.from_proto(data).position
+        offset = self._partition.runtime.state.table.at_or_before(position)
+        words = None
+        if any(data.ack_set) and offset >= 0:
+            words = [word & (1 << 64) - 1 for word in data.ack_set]
+        else:
+            offset += 1
+        end = self._partition.end_offset
+        consumer.notify("ack_before", [consumer.number, command.request_id, end, offset, words])
+
+    def _on_redeliver(self, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+        consumer = self._consumers.get(command.consumer_id)
+        if consumer is None:
+            return
+        ranges = None
+        if command.message_ids:
+            table = self._partition.runtime.state.table
+            offsets = []
+            for data in command.message_ids:
+                try:
+                    offsets.append(table.offset_of(Position(data.ledgerId, data.entryId)))
+                except NoSuchEntryError:
+                    continue  # nothing to deliver again
+            ranges = flat_ranges(offsets)
+        consumer.notify("redeliver", [consumer.number, ranges])
+
+    # -- requests about a subscription ----------------------------------------------
+
+    async def _on_unsubscribe(self, command: pb.CommandUnsubscribe) -> None:
+        consumer = self._consumer(command.consumer_id)
+        channel = consumer.channel
+        if len(channel.consumers) > 1 and not command.force:
+            others = len(channel.consumers) - 1
+            raise RemoteError("not allowed", f"{others} other consumers are connected")
+        self._consumers.pop(command.consumer_id, None)
+        channel.remove(consumer)
+        channel.close()
+        if channel.durable:
+            await self._partition.delete_subscription(DeleteSubscription(channel.name))
+        self.succeed(command.request_id)
+
+    async def _on_seek(self, command: pb.CommandSeek) -> None:
+        channel = self._consumer(command.consumer_id).channel
+        if command.HasField("message_publish_time"):
+            offset = await self._partition.offset_at_time(command.message_publish_time)
+        else:
+            offset = self._seek_target(command.message_id)
+        await channel.reset(offset, "seek")
+        self.succeed(command.request_id)
+
+    async def _on_last_id(self, command: pb.CommandGetLastMessageId) -> None:
+        partition = self._partition
+        channel = self._consumer(command.consumer_id).channel
+        assert channel.port is not None
+        mark = await channel.port.request("cursor", None)
+        end = partition.end_offset
+        index = partition.partition_index
+        last = MessageId(-1, -1, index)
+        if end > partition.runtime.state.first_offset:
+            metadata = read_metadata((await partition.entry(end - 1)).data)
+            batch_index = metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
+            last = MessageId(*partition.position_of(end - 1), index, batch_index)
+        before = partition.runtime.state.table.position_before(mark)
+        self.connection.send(
+            pb.CommandGetLastMessageIdResponse(
+                request_id=command.request_id,
+                last_message_id=last.to_proto(),
+                consumer_mark_delete_position=MessageId(*before, index).to_proto(),
+            )
+        )
+
+    async def _on_stats(self, command: pb.CommandConsumerStats) -> None:
+        consumer = self._consumer(command.consumer_id)
+        assert consumer.channel.port is not None
+        stats = await consumer.channel.port.request("stats", self._partition.end_offset)
+        own = next((c for c in stats["consumers"] if c["number"] == consumer.number), {})
+        self.connection.send(
+            pb.CommandConsumerStatsResponse(
+                request_id=command.request_id,
+                consumerName=consumer.name,
+                availablePermits=max(own.get("permits", 0), 0),
+                unackedMessages=own.get("unacked", 0),
+                address=self.connection.peer,
+                type=SubscriptionType(consumer.type).name.capitalize(),
+                msgBacklog=stats["backlog"],
+            )
+        )
+
+
+def flat_ranges(offsets: list[int]) -> list[int]:
+    """Ascending, merged ranges of the offsets: first, last + 1, first, last + 1, ..."""
+    flat: list[int] = []
+    for offset in sorted(offsets):
+        if flat and flat[-1] >= offset:
+            flat[-1] = max(flat[-1], offset + 1)
+        else:
+            flat += (offset, offset + 1)
+    return flat

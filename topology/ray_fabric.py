@@ -1,0 +1,138 @@
+"""Actors as Ray actors: named, detached, restarted for ever, created on first use.
+
+The Ray class is thin. It recovers its body when it is first asked for its address (so an
+actor that nobody needs after a restart costs nothing), serves, passivates, and reports.
+Messages never pass through Ray: they travel on the body's own sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from velaray.journal.files import FileStore
+
+from velaray.events.ids import ActorKey
+from velaray.topology.bodies import make_body
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Address, Body, Fabric, Unreachable
+from velaray.topology.tenure import Superseded, check_tenure
+
+_IDLE_CHECK_S = 1.0
+
+
+class RayFabric(Fabric):
+    """Resolves actors through Ray; one per process."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        super().__init__(config, FileStore(config.data_dir))
+
+    def handle(self, key: ActorKey) -> Any:
+        """The Ray actor handle for ``key``, created if need be."""
+        return actor_class(self.config).options(name=key.text()).remote(key.text(), self.config)
+
+    async def address(self, key: ActorKey) -> Address:
+        """Activate the actor and return where it listens."""
+        try:
+            return Address(*await self.handle(key).address.remote())
+        except RayActorError as error:
+            raise Unreachable(f"{key} is restarting") from error
+        except RayError as error:
+            raise Unreachable(f"{key}: {error}") from error
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Have the actor finish and exit, if there is one."""
+        try:
+            handle = ray.get_actor(key.text(), self.config.ray_namespace)
+            await handle.retire.remote(force=True)
+        except (ValueError, RayActorError):
+            return  # it doesn't run, or is gone: what was asked for
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """End this process: Ray starts the actor anew, which recovers from its journal."""
+        print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def actor_class(config: ClusterConfig) -> Any:
+    """The Ray actor class with this cluster's options."""
+    return ray.remote(VelarayActor).options(
+        namespace=config.ray_namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=1000,
+        num_cpus=0,
+        scheduling_strategy="SPREAD",
+    )
+
+
+class VelarayActor:
+    """The Ray body of any velaray actor."""
+
+    def __init__(self, key_text: str, config: ClusterConfig) -> None:
+        self._key = ActorKey.parse(key_text)
+        self._fabric = RayFabric(config)
+        self._body: Body | None = None
+        self._starting: asyncio.Task[Address] | None = None
+        self._idle_watch: asyncio.Task[None] | None = None
+
+    async def address(self) -> tuple[str, int, int]:
+        """Recover unless that's done, and return (host, service port, link port).
+
+        An actor of a cluster that another one replaced exits for good instead.
+        """
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        try:
+            return tuple(await asyncio.shield(self._starting))
+        except Superseded as error:
+            print(f"velaray: {self._key} stops: {error}", file=sys.stderr, flush=True)
+            ray.actor.exit_actor()
+            raise
+
+    async def _start(self) -> Address:
+        await check_tenure(self._fabric.store, self._fabric.config)
+        self._body = make_body(self._key, self._fabric)
+        address = await self._body.start()
+        self._idle_watch = asyncio.get_running_loop().create_task(self._watch_idleness())
+        return address
+
+    async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
+        """Answer one call, as over a link; raises `RemoteError` if it's refused."""
+        await self.address()
+        assert self._body is not None
+        return await self._body.call(method, args or {})
+
+    async def describe(self) -> dict[str, Any]:
+        """Which process this is, for people and for tests that kill it."""
+        context = ray.get_runtime_context()
+        return {"key": self._key.text(), "pid": os.getpid(), "node": context.get_node_id()}
+
+    async def retire(self, force: bool = False) -> None:
+        """Leave in good order (if idle, or ``force``); the next use activates the actor again."""
+        if self._body is not None and (force or self._body.idle()):
+            await self._body.stop()
+            ray.actor.exit_actor()
+
+    async def _watch_idleness(self) -> None:
+        """Passivate after the configured idle time."""
+        assert self._body is not None
+        limit = self._fabric.config.passivate_after_s
+        loop = asyncio.get_running_loop()
+        idle_since: float | None = None
+        while True:
+            await asyncio.sleep(min(_IDLE_CHECK_S, limit))
+            if not self._body.idle():
+                idle_since = None
+            elif idle_since is None:
+                idle_since = loop.time()
+            elif loop.time() - idle_since >= limit:
+                handle = ray.get_actor(self._key.text(), self._fabric.config.ray_namespace)
+                await handle.retire.remote()
+                idle_since = None

@@ -1,0 +1,93 @@
+"""What every wire connection begins with, whoever serves it: CONNECT and authentication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.config import ClusterConfig
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import PROTOCOL_VERSION, Command
+from velaray.wire.connection import WireConnection
+
+SERVER_VERSION = f"velaray-{version('velaray')}"
+
+
+class Session:
+    """One client connection. Subclasses name their commands in ``handlers``.
+
+    A handler gets the command (and the entry, for SEND). Handlers never block: what has to
+    wait goes on in a task of the service.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.connection: WireConnection
+        self.role = ""
+        self._connected = False
+        self.handlers: dict[type, Callable[[Command], None]] = {}
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """The socket is open."""
+        self.connection = connection
+
+    def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
+        """A frame arrived; the first must be CONNECT, anything not served here ends it."""
+        if not self._connected:
+            self._connect(command)
+            return
+        handler = self.handlers.get(type(command))
+        if handler is not None:
+            handler(command)
+        elif hasattr(command, "request_id"):
+            name = type(command).__name__
+            self.error(command.request_id, pb.NotAllowedError, f"{name} is not served here")
+        else:
+            connection.close()
+
+    def _connect(self, command: Command) -> None:
+        if not isinstance(command, pb.CommandConnect):
+            self.connection.close()
+            return
+        try:
+            self.role = authenticate(
+                self.config.auth, command.auth_data.decode("utf-8", errors="replace")
+            )
+        except AuthenticationFailed as error:
+            self.error(0, pb.AuthenticationError, str(error))
+            self.connection.close()
+            return
+        self._connected = True
+        if command.proxy_to_broker_url:
+            self.on_tunnel(command)
+            return
+        self.connection.send(
+            pb.CommandConnected(
+                server_version=SERVER_VERSION,
+                protocol_version=min(PROTOCOL_VERSION, command.protocol_version),
+                max_message_size=self.config.max_message_size,
+                feature_flags=pb.FeatureFlags(
+                    supports_get_partitioned_metadata_without_auto_creation=True
+                ),
+            )
+        )
+
+    def on_tunnel(self, command: pb.CommandConnect) -> None:
+        """The client asks to be connected through; only a front door does that."""
+        self.error(0, pb.NotAllowedError, "this is not a proxy; connect to the service URL")
+        self.connection.close()
+
+    def error(self, request_id: int, code: int, message: str) -> None:
+        """Answer a request with an error."""
+        self.connection.send(pb.CommandError(request_id=request_id, error=code, message=message))
+
+    def succeed(self, request_id: int) -> None:
+        """Answer a request that has no other answer."""
+        self.connection.send(pb.CommandSuccess(request_id=request_id))
+
+    def on_writable(self, connection: WireConnection) -> None:
+        """The socket takes more again."""
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """The socket is gone."""

@@ -1,0 +1,76 @@
+"""A durable subscription's body: its brain behind a link from the partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.subscription import Reset, SubscriptionMachine
+from velaray.events.ids import ActorKey
+from velaray.topology.brain import Brain
+from velaray.topology.fabric import Fabric
+from velaray.topology.hosted import HostedBody
+from velaray.topology.links import Link, RemoteError
+
+
+class SubscriptionBody(HostedBody):
+    """Serves one partition at a time: the newest activation, by the epoch it shows."""
+
+    def __init__(self, key: ActorKey, fabric: Fabric) -> None:
+        super().__init__(key, fabric, SubscriptionMachine())
+        self._brain: Brain | None = None
+        self._hand: Link | None = None
+        self._hand_epoch = 0
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        """``open`` makes this link the hand's; other brain requests are the hand's only."""
+        if method == "open":
+            epoch, *rest = args
+            self._take_hand(link, epoch)
+            assert self._brain is not None
+            return await self._brain.on_request("open", rest)
+        if link is self._hand and self._brain is not None:
+            return await self._brain.on_request(method, args)
+        return await self.call(method, args)
+
+    def _take_hand(self, link: Link, epoch: int) -> None:
+        if epoch < self._hand_epoch:
+            raise RemoteError(Reason.FENCED, "a newer activation of the partition is connected")
+        if self._hand is not None and self._hand is not link:
+            self._hand.close()
+        self._hand = link
+        self._hand_epoch = epoch
+        self._brain = Brain(self.runtime, self.key.partition, link.notify)
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        """Notices are the hand's; those of a former hand are void."""
+        if link is self._hand and self._brain is not None:
+            self._brain.on_notice(method, args)
+
+    def on_link_closed(self, link: Link) -> None:
+        """Without its hand the brain has no consumers."""
+        if link is self._hand:
+            self._hand = None
+            self._brain = None
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``describe_cursor``, and ``reset_cursor`` while no consumer is connected."""
+        match method:
+            case "describe_cursor":
+                return self._stats(args["end_offset"])
+            case "reset_cursor":
+                reply = await self.runtime.ask(Reset(args["next_offset"], args["reason"]))
+                if isinstance(reply, Refusal):
+                    raise RemoteError(reply.reason, reply.message)
+                return None
+        return await super().call(method, args)
+
+    def _stats(self, end_offset: int) -> dict[str, Any]:
+        brain = self._brain
+        if brain is None:
+            brain = Brain(self.runtime, self.key.partition, lambda method, args: None)
+        return brain.stats(end_offset)
+
+    def idle(self) -> bool:
+        """Whether no partition and no caller is connected."""
+        return not self.links.links
