@@ -1,0 +1,1 @@
+"""How events are kept: ledgers, frames, group commit, fencing, checkpoints, recovery."""

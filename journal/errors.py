@@ -1,0 +1,93 @@
+"""What can go wrong with a journal, by what the holder of the journal must do about it."""
+
+from __future__ import annotations
+
+
+class JournalError(Exception):
+    """Base of every error of this package."""
+
+
+class Fenced(JournalError):
+    """Somebody else opened the journal. Fatal: acknowledge nothing more, exit."""
+
+    def __init__(self, journal: str, epoch: int) -> None:
+        super().__init__(
+            f"journal {journal}: epoch {epoch} was superseded by a newer owner; this one must exit"
+        )
+
+
+class SyncFailed(JournalError):
+    """Writing or syncing failed. Fatal to this writer: what is on disk is unknown until the
+    journal is opened anew."""
+
+    def __init__(self, file: str, cause: str) -> None:
+        super().__init__(f"{file}: {cause}; this writer is dead, open the journal again")
+        self.file = file
+
+
+class StorageFull(JournalError):
+    """No space left. Nothing of the refused write counts; free some space and try again."""
+
+    def __init__(self, file: str, cause: str) -> None:
+        super().__init__(f"{file}: storage is full ({cause}); free some space and try again")
+        self.file = file
+
+
+class CorruptJournal(JournalError):
+    """Stored bytes are not what was written. Nothing was changed; the file and the byte
+    offset say where to look."""
+
+    def __init__(self, file: str, offset: int, detail: str) -> None:
+        super().__init__(f"{file}: corrupt at byte {offset}: {detail}")
+        self.file = file
+        self.offset = offset
+        self.detail = detail
+
+
+class UnsupportedFormat(JournalError):
+    """A file was written in a format that this version doesn't know."""
+
+    def __init__(self, file: str, version: int) -> None:
+        super().__init__(
+            f"{file}: format version {version} is unknown here; upgrade velaray to read it"
+        )
+
+
+class ManifestConflict(JournalError):
+    """The manifest's version is no longer the expected one: somebody else wrote it."""
+
+    def __init__(self, journal: str, expected: int) -> None:
+        super().__init__(f"journal {journal}: manifest version {expected} is not the newest")
+
+
+class LedgerExists(JournalError):
+    """A ledger of this id is stored already."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"{file}: exists already")
+
+
+class NotStored(JournalError):
+    """A journal or ledger that isn't there."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: not stored here")
+
+
+class Contended(JournalError):
+    """Others kept getting in between for the whole of a bounded number of tries."""
+
+    def __init__(self, what: str, tries: int) -> None:
+        super().__init__(f"{what}: lost the race {tries} times; try again later")
+
+
+class UnsafeKey(JournalError):
+    """A journal key that can't be turned into file names."""
+
+    def __init__(self, journal: str, part: str, why: str) -> None:
+        super().__init__(f"journal key {journal!r}: part {part!r} {why}")
+        self.part = part
+
+
+class Misuse(JournalError):
+    """A call out of turn: a programming error of the caller, nothing happened."""

@@ -1,0 +1,554 @@
+"""A store in a local directory.
+
+::
+
+    numbers/<n>                             one file per journal number, naming its owner
+    journals/<key part>/.../                one directory per journal
+        +manifest/<version>                 the newest few versions of the manifest
+        <ledger id>.ledger, <ledger id>.index
+
+Nothing is locked, so a process that is stopped or dead can't stand in anybody's way. A
+manifest version is claimed by linking a complete file to its name, which only one can do.
+
+Two threads do the I/O: one for everything that writes, one for reads, so that a read never
+waits for a sync. The event loop is never blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from velaray.journal.errors import (
+    Contended,
+    JournalError,
+    LedgerExists,
+    ManifestConflict,
+    NotStored,
+    StorageFull,
+    SyncFailed,
+)
+from velaray.journal.paths import directory_of, journal_of
+from velaray.journal.store import Buffer, Counters, StoredManifest
+
+KEPT_VERSIONS: Final = 3
+"""Manifest versions that are kept, so that a reader finds the one it listed."""
+READ_TRIES: Final = 100
+"""How often a reader that loses against the clean-up looks again."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_IOV_MAX: Final = 1024
+_NONCE: Final = 16
+_MANIFEST: Final = "+manifest"
+
+T = TypeVar("T")
+
+
+@contextmanager
+def _io(path: Path) -> Iterator[None]:
+    """Turn an operating system's error into the package's."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotStored(str(path)) from error
+    except OSError as error:
+        raise _translate(path, error) from error
+
+
+def _translate(path: Path, error: OSError) -> JournalError:
+    cause = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StorageFull(str(path), cause)
+    return SyncFailed(str(path), cause)
+
+
+def _fsync_directory(path: Path) -> None:
+    """Sync a directory. A failure is never `StorageFull`: the change is visible already."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise SyncFailed(str(path), f"syncing the directory: {error.strerror}") from error
+
+
+def _create_file(path: Path, data: bytes) -> int:
+    """Create a file with this content, unsynced; returns its descriptor, or leaves nothing."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        _write_all(fd, [data], 0)
+    except OSError:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd
+
+
+def _write_file(path: Path, data: bytes, *, sync: bool) -> None:
+    """Write a new file whole, or leave nothing."""
+    fd = _create_file(path, data)
+    try:
+        if sync:
+            os.fsync(fd)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write every buffer; returns the bytes written."""
+    pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+    at = offset
+    while pending:
+        written = os.pwritev(fd, pending[:_IOV_MAX], at)
+        at += written
+        while pending and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+    return at - offset
+
+
+class _FileWriter:
+    """Appends to one ledger file."""
+
+    def __init__(self, store: FileStore, journal: str, path: Path, fd: int, end: int) -> None:
+        self._store = store
+        self._journal = journal
+        self._path = path
+        self._fd = fd
+        self._end = end
+        self._mark = b""
+        self._dead: SyncFailed | None = None
+
+    async def append(
+        self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
+    ) -> bool:
+        return await self._store._in_writer(lambda: self._append(buffers, confirm, mark))
+
+    def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
+        if self._dead is not None:
+            raise self._dead
+        size = self._write(buffers)
+        self._sync()
+        self._end += size
+        self._mark = b""
+        self._store.counters.bytes_written += size
+        self._store.counters.syncs += 1
+        if confirm is None:
+            return True
+        if not self._store._holds(self._journal, confirm):
+            return False
+        self._mark = mark
+        self._write_mark()
+        return True
+
+    def _write(self, buffers: Sequence[Buffer]) -> int:
+        try:
+            return _write_all(self._fd, buffers, self._end)
+        except OSError as error:
+            if error.errno not in _FULL:
+                self._die(f"writing: {error.strerror}", error)
+            self._cut()
+            raise StorageFull(str(self._path), error.strerror or str(error)) from error
+
+    def _cut(self) -> None:
+        """Remove what a refused append left behind the end. No reader can have counted it,
+        not even a newer owner: it is incomplete."""
+        try:
+            os.ftruncate(self._fd, self._end)
+        except OSError as error:
+            self._die(f"removing a refused write: {error.strerror}", error)
+        self._write_mark()
+
+    def _sync(self) -> None:
+        # Out of space counts as failed here as well: the frame is complete in the page cache,
+        # somebody may have read it, so it can't be taken back.
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._die(f"syncing: {error.strerror}", error)
+
+    def _write_mark(self) -> None:
+        # The mark is evidence about frames that are durable without it; if there is no room
+        # for it, a later damage to the last frame is taken for a torn write, no more.
+        with suppress(OSError):
+            os.pwrite(self._fd, self._mark, self._end)
+
+    def _die(self, cause: str, error: OSError) -> None:
+        self._dead = SyncFailed(str(self._path), cause)
+        raise self._dead from error
+
+    async def close(self) -> None:
+        await self._store._in_writer(self._close)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._dead = self._dead or SyncFailed(str(self._path), "the writer is closed")
+
+
+class FileStore:
+    """Journals in the directory ``root``, which is created if need be; implements
+    `LedgerStore`. ``root`` must be on a file system with hard links."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).absolute()
+        self.counters = Counters()
+        self._journals = self.root / "journals"
+        self._numbers = self.root / "numbers"
+        self._number_hint = 0
+        self._written: dict[str, tuple[int, bytes]] = {}
+        self._writer = ThreadPoolExecutor(1, "journal-write")
+        self._reader = ThreadPoolExecutor(1, "journal-read")
+
+    async def _in_writer(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, call)
+
+    async def _in_reader(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+
+    def _directory(self, journal: str) -> Path:
+        return self._journals / directory_of(journal)
+
+    def _ledger(self, journal: str, ledger_id: int) -> Path:
+        return self._directory(journal) / f"{ledger_id}.ledger"
+
+    def _index(self, journal: str, ledger_id: int) -> Path:
+        return self._directory(journal) / f"{ledger_id}.index"
+
+    def salt(self) -> bytes:
+        return os.urandom(8)
+
+    def location(self, journal: str, ledger_id: int | None = None) -> str:
+        if ledger_id is None:
+            return str(self._directory(journal) / _MANIFEST)
+        return str(self._ledger(journal, ledger_id))
+
+    # ---------------------------------------------------------------- manifest
+
+    async def read_manifest(self, journal: str) -> StoredManifest | None:
+        return await self._in_reader(lambda: self._read_manifest(journal))
+
+    def _read_manifest(self, journal: str) -> StoredManifest | None:
+        directory = self._directory(journal) / _MANIFEST
+        for _ in range(READ_TRIES):
+            versions = _versions(directory)
+            if not versions:
+                return None
+            try:
+                with _io(directory):
+                    raw = (directory / str(versions[-1])).read_bytes()
+            except NotStored:
+                continue
+            self.counters.reads += 1
+            self.counters.bytes_read += len(raw)
+            return StoredManifest(versions[-1], raw[_NONCE:])
+        raise Contended(str(directory), READ_TRIES)
+
+    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        return await self._in_writer(lambda: self._write_manifest(journal, expected, data))
+
+    def _write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        directory = self._directory(journal) / _MANIFEST
+        if expected == 0:
+            self._make_directories(directory)
+        if _newest(directory) != expected:
+            raise ManifestConflict(journal, expected)
+        version, nonce = expected + 1, os.urandom(_NONCE)
+        temporary = directory / f"new-{version}-{nonce.hex()}"
+        try:
+            with _io(directory):
+                _write_file(temporary, nonce + data, sync=True)
+            self._link(journal, temporary, directory / str(version), expected)
+        except NotStored as error:
+            # The journal was deleted, or a later version's clean-up took our file.
+            raise ManifestConflict(journal, expected) from error
+        _fsync_directory(directory)
+        self.counters.bytes_written += len(nonce) + len(data)
+        self.counters.syncs += 2
+        # If others wrote and cleaned up while we stood still, the name we linked was free
+        # again. They always leave newer versions behind.
+        if _newest(directory) != version:
+            raise ManifestConflict(journal, expected)
+        self._written[journal] = (version, nonce)
+        with _io(directory):
+            _clean_up(directory, version)
+        return version
+
+    def _link(self, journal: str, temporary: Path, target: Path, expected: int) -> None:
+        try:
+            with _io(target):
+                os.link(temporary, target)
+        except SyncFailed as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise ManifestConflict(journal, expected) from error
+            raise
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    async def holds(self, journal: str, version: int) -> bool:
+        return await self._in_reader(lambda: self._holds(journal, version))
+
+    def _holds(self, journal: str, version: int) -> bool:
+        """Look first that the next version isn't there, then that ours still is.
+
+        Clean-up removes the lowest version first, so as long as ours is there, the next one
+        has not been removed: if it wasn't there before, it had never been written. The name
+        alone wouldn't do: a process that stood still in the middle of writing can link a
+        name anew that was cleaned up long ago, hence the nonce.
+        """
+        ours = self._written.get(journal)
+        if ours is None or ours[0] != version:
+            return False
+        directory = self._directory(journal) / _MANIFEST
+        if os.path.lexists(directory / str(version + 1)):
+            return False
+        try:
+            with _io(directory):
+                fd = os.open(directory / str(version), os.O_RDONLY)
+                try:
+                    return os.pread(fd, _NONCE, 0) == ours[1]
+                finally:
+                    os.close(fd)
+        except NotStored:
+            return False
+
+    # ---------------------------------------------------------------- numbers
+
+    async def claim_number(self, owner: str) -> int:
+        return await self._in_writer(lambda: self._claim_number(owner))
+
+    def _claim_number(self, owner: str) -> int:
+        self._make_directories(self._numbers)
+        number = self._first_free_number()
+        temporary = self._numbers / f"new-{os.urandom(_NONCE).hex()}"
+        with _io(self._numbers):
+            _write_file(temporary, owner.encode(), sync=True)
+            try:
+                while True:
+                    try:
+                        os.link(temporary, self._numbers / str(number))
+                        break
+                    except FileExistsError:
+                        # Each try that fails means that somebody else got a number.
+                        number += 1
+            finally:
+                os.unlink(temporary)
+        _fsync_directory(self._numbers)
+        self._number_hint = number
+        return number
+
+    def _first_free_number(self) -> int:
+        """The lowest free number, by doubling and halving: numbers are never given back, so
+        those taken are 1 to n."""
+        taken, step = self._number_hint, 1
+        while (self._numbers / str(taken + step)).exists():
+            taken, step = taken + step, step * 2
+        free = taken + step
+        while free - taken > 1:
+            middle = (free + taken) // 2
+            if (self._numbers / str(middle)).exists():
+                taken = middle
+            else:
+                free = middle
+        return free
+
+    # ---------------------------------------------------------------- ledgers
+
+    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
+        return await self._in_writer(lambda: self._create_ledger(journal, ledger_id, header))
+
+    def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
+        path = self._ledger(journal, ledger_id)
+        try:
+            with _io(path):
+                fd = _create_file(path, header)
+        except SyncFailed as error:
+            if isinstance(error.__cause__, FileExistsError):
+                raise LedgerExists(str(path)) from error
+            raise
+        try:
+            _fsync_directory(path.parent)
+        except SyncFailed:
+            os.close(fd)
+            raise
+        self.counters.bytes_written += len(header)
+        self.counters.syncs += 1
+        return _FileWriter(self, journal, path, fd, len(header))
+
+    async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        return await self._in_reader(lambda: self._read(journal, ledger_id, offset, length))
+
+    def _read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        path = self._ledger(journal, ledger_id)
+        with _io(path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                data = os.pread(fd, length, offset)
+            finally:
+                os.close(fd)
+        self.counters.reads += 1
+        self.counters.bytes_read += len(data)
+        return data
+
+    async def size(self, journal: str, ledger_id: int) -> int:
+        return await self._in_reader(lambda: self._size(journal, ledger_id))
+
+    def _size(self, journal: str, ledger_id: int) -> int:
+        path = self._ledger(journal, ledger_id)
+        with _io(path):
+            return path.stat().st_size
+
+    async def sync_ledger(self, journal: str, ledger_id: int) -> None:
+        await self._in_writer(lambda: self._sync_ledger(journal, ledger_id))
+
+    def _sync_ledger(self, journal: str, ledger_id: int) -> None:
+        path = self._ledger(journal, ledger_id)
+        with _io(path):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            except OSError as error:
+                raise SyncFailed(str(path), f"syncing: {error.strerror}") from error
+            finally:
+                os.close(fd)
+        self.counters.syncs += 1
+
+    async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        await self._in_writer(lambda: self._write_index(journal, ledger_id, data))
+
+    def _write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        path = self._index(journal, ledger_id)
+        temporary = path.with_name(f"new-{os.urandom(_NONCE).hex()}")
+        with _io(path):
+            _write_file(temporary, data, sync=False)
+            os.replace(temporary, path)
+        self.counters.bytes_written += len(data)
+
+    async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        return await self._in_reader(lambda: self._read_index(journal, ledger_id))
+
+    def _read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        path = self._index(journal, ledger_id)
+        try:
+            with _io(path):
+                data = path.read_bytes()
+        except NotStored:
+            return None
+        self.counters.reads += 1
+        self.counters.bytes_read += len(data)
+        return data
+
+    async def list_ledgers(self, journal: str) -> list[int]:
+        return await self._in_reader(lambda: _ledgers(self._directory(journal)))
+
+    async def list_journals(self) -> list[str]:
+        return await self._in_reader(self._list_journals)
+
+    def _list_journals(self) -> list[str]:
+        found = []
+        for directory, subdirectories, files in os.walk(self._journals):
+            if _MANIFEST in subdirectories or any(name.endswith(".ledger") for name in files):
+                found.append(journal_of(str(Path(directory).relative_to(self._journals))))
+        return sorted(found)
+
+    # ---------------------------------------------------------------- deletion
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        await self._in_writer(lambda: self._delete_ledger(journal, ledger_id))
+
+    def _delete_ledger(self, journal: str, ledger_id: int) -> None:
+        path = self._ledger(journal, ledger_id)
+        with _io(path):
+            self._index(journal, ledger_id).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        if path.parent.exists():
+            _fsync_directory(path.parent)
+
+    async def delete_journal(self, journal: str) -> None:
+        await self._in_writer(lambda: self._delete_journal(journal))
+
+    def _delete_journal(self, journal: str) -> None:
+        directory = self._directory(journal)
+        if not directory.exists():
+            return
+        with _io(directory):
+            for ledger_id in _ledgers(directory):
+                self._delete_ledger(journal, ledger_id)
+            for name in directory.glob("new-*"):
+                name.unlink(missing_ok=True)
+            manifest = directory / _MANIFEST
+            if manifest.exists():
+                _clean_up(manifest, KEPT_VERSIONS + _newest(manifest))
+                manifest.rmdir()
+        self._written.pop(journal, None)
+        while directory != self._journals:
+            # Stops at the first directory that other journals live in.
+            try:
+                directory.rmdir()
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise _translate(directory, error) from error
+                break
+            directory = directory.parent
+        _fsync_directory(directory)
+
+    async def close(self) -> None:
+        self._writer.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
+
+    def _make_directories(self, directory: Path) -> None:
+        """Create a directory and make every name on the way to it durable."""
+        with _io(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        while directory != self.root:
+            directory = directory.parent
+            _fsync_directory(directory)
+
+
+def _versions(directory: Path) -> list[int]:
+    """The versions of the manifest that are there, ascending."""
+    try:
+        with _io(directory):
+            return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
+    except NotStored:
+        return []
+
+
+def _newest(directory: Path) -> int:
+    """The newest version of the manifest, 0 if there is none."""
+    return max(_versions(directory), default=0)
+
+
+def _ledgers(directory: Path) -> list[int]:
+    try:
+        with _io(directory):
+            names = [name.partition(".") for name in os.listdir(directory)]
+    except NotStored:
+        return []
+    return sorted({int(stem) for stem, _, kind in names if kind in ("ledger", "index")})
+
+
+def _clean_up(directory: Path, newest: int) -> None:
+    """Remove old versions, lowest first (`FileStore._holds` depends on it), and the files of
+    attempts that can't succeed any more."""
+    for version in _versions(directory):
+        if version <= newest - KEPT_VERSIONS:
+            (directory / str(version)).unlink(missing_ok=True)
+    for name in directory.glob("new-*"):
+        if int(name.name.split("-")[1]) <= newest:
+            name.unlink(missing_ok=True)

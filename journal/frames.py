@@ -1,0 +1,203 @@
+"""The bytes of a ledger.
+
+A ledger is a header, then frames. A frame is what one group commit wrote: a fixed header,
+then records. A record is two lengths (event, blob), the event's bytes, the blob's bytes.
+
+Every checksum is salted with 8 bytes that the ledger's header carries and with the offset
+of the frame, so that neither a frame inside somebody's payload nor one copied from elsewhere
+in the same file passes for a frame of the ledger.
+
+After a frame is synced and the owner's epoch confirmed, a *commit mark* is written behind
+it, where the next frame will overwrite it. A bad frame that is followed by a mark had been
+acknowledged: it is damaged, not torn.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from velaray.journal.errors import CorruptJournal, UnsupportedFormat
+from velaray.journal.store import Buffer
+
+FORMAT_VERSION: Final = 1
+NO_BLOB: Final = 0xFFFFFFFF
+
+CHECKPOINT: Final = 1
+"""Frame flag: the records are checkpoint segments (or the marker), not history."""
+CHECKPOINT_END: Final = 2
+"""Frame flag: the frame's one record is the marker that completes a checkpoint."""
+
+LEDGER_HEADER_READ: Final = 8192
+"""A read of this size from offset 0 holds any ledger's header."""
+
+_LEDGER_MAGIC: Final = b"\x89VLEDGER"
+_LEDGER_HEADER: Final = struct.Struct("<8sHHQQ8s")
+_CRC: Final = struct.Struct("<I")
+
+_MAGIC_PREFIX: Final = b"\x9eVL"
+_FRAME_MAGIC: Final = b"\x9eVLF"
+_MARK_MAGIC: Final = b"\x9eVLM"
+_FRAME: Final = struct.Struct("<4sIIIQQII")
+_FRAME_TAIL: Final = struct.Struct("<IIQQII")
+_MARK: Final = struct.Struct("<4sIQ")
+_MARK_TAIL: Final = struct.Struct("<Q")
+_SEED: Final = struct.Struct("<8sQ")
+_LENGTHS: Final = struct.Struct("<II")
+_pack_lengths = _LENGTHS.pack
+
+FRAME_HEADER_SIZE: Final = _FRAME.size
+MARK_SIZE: Final = _MARK.size
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHeader:
+    """What a ledger's first bytes say; ``size`` is where its first frame starts."""
+
+    ledger_id: int
+    owner: str
+    epoch: int
+    salt: bytes
+    size: int
+
+
+def encode_ledger_header(ledger_id: int, owner: str, epoch: int, salt: bytes) -> bytes:
+    """The first bytes of a ledger."""
+    name = owner.encode()
+    fixed = _LEDGER_HEADER.pack(_LEDGER_MAGIC, FORMAT_VERSION, len(name), ledger_id, epoch, salt)
+    return fixed + name + _CRC.pack(crc32c(name, crc32c(fixed)))
+
+
+def decode_ledger_header(file: str, raw: bytes) -> LedgerHeader:
+    """Read what `encode_ledger_header` wrote.
+
+    Raises `CorruptJournal`, or `UnsupportedFormat` for a newer version's ledger.
+    """
+    if len(raw) < _LEDGER_HEADER.size or not raw.startswith(_LEDGER_MAGIC):
+        raise CorruptJournal(file, 0, "no ledger header")
+    _, version, length, ledger_id, epoch, salt = _LEDGER_HEADER.unpack_from(raw)
+    end = _LEDGER_HEADER.size + length
+    if len(raw) < end + _CRC.size or _CRC.unpack_from(raw, end)[0] != crc32c(raw[:end]):
+        raise CorruptJournal(file, 0, "the ledger header's checksum is wrong")
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(file, version)
+    owner = raw[_LEDGER_HEADER.size : end].decode()
+    return LedgerHeader(ledger_id, owner, epoch, salt, end + _CRC.size)
+
+
+class FrameHeader(NamedTuple):
+    """What a frame's header says. ``sequence`` and ``entry`` are those of its first record
+    (for a checkpoint: of the first record after it)."""
+
+    length: int
+    payload_crc: int
+    sequence: int
+    entry: int
+    records: int
+    flags: int
+
+
+class Found(NamedTuple):
+    """A piece of evidence that what precedes it had been completed."""
+
+    offset: int
+    sequence: int
+
+
+def _seed(salt: bytes, offset: int) -> int:
+    return crc32c(_SEED.pack(salt, offset))
+
+
+def encode_frame(
+    salt: bytes, offset: int, sequence: int, entry: int, records: int, payload: Buffer, flags: int
+) -> bytes:
+    """The header of a frame at ``offset``; ``payload`` is to follow it."""
+    tail = _FRAME_TAIL.pack(
+        len(payload), crc32c(payload, _seed(salt, offset)), sequence, entry, records, flags
+    )
+    return _FRAME_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
+
+
+def decode_frame_header(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> FrameHeader | None:
+    """The header at ``raw[at:]``, which was stored at ``offset``; None if it is none."""
+    if len(raw) - at < _FRAME.size or raw[at : at + 4] != _FRAME_MAGIC:
+        return None
+    _, crc, *fields = _FRAME.unpack_from(raw, at)
+    if crc != crc32c(raw[at + 8 : at + _FRAME.size], _seed(salt, offset)):
+        return None
+    return FrameHeader(*fields)
+
+
+def payload_is_whole(salt: bytes, offset: int, header: FrameHeader, payload: Buffer) -> bool:
+    """Whether ``payload`` is what the frame at ``offset`` was written with."""
+    return crc32c(payload, _seed(salt, offset)) == header.payload_crc
+
+
+def encode_mark(salt: bytes, offset: int, next_sequence: int) -> bytes:
+    """The commit mark at ``offset``: everything before ``next_sequence`` is acknowledged."""
+    tail = _MARK_TAIL.pack(next_sequence)
+    return _MARK_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
+
+
+def decode_mark(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> int | None:
+    """The next sequence that the mark at ``raw[at:]`` names; None if it is no mark."""
+    if len(raw) - at < _MARK.size or raw[at : at + 4] != _MARK_MAGIC:
+        return None
+    _, crc, sequence = _MARK.unpack_from(raw, at)
+    if crc != crc32c(raw[at + 8 : at + _MARK.size], _seed(salt, offset)):
+        return None
+    return int(sequence)
+
+
+def find_later(salt: bytes, base: int, raw: bytes, sequence: int) -> Found | None:
+    """The first frame header or mark in ``raw`` (stored at ``base``) that was written after
+    the record ``sequence``. A header suffices: it was only written once the frame before it
+    was synced."""
+    at = raw.find(_MAGIC_PREFIX)
+    while at >= 0:
+        header = decode_frame_header(salt, base + at, raw, at)
+        later = header.sequence if header else decode_mark(salt, base + at, raw, at)
+        if later is not None and later > sequence:
+            return Found(base + at, later)
+        at = raw.find(_MAGIC_PREFIX, at + 1)
+    return None
+
+
+def stage_record(parts: list[Buffer], event: bytes, blob: Buffer | None) -> int:
+    """Add one record to ``parts``; returns its size in bytes."""
+    if blob is None:
+        parts.append(_pack_lengths(len(event), NO_BLOB))
+        parts.append(event)
+        return _LENGTHS.size + len(event)
+    parts.append(_pack_lengths(len(event), len(blob)))
+    parts.append(event)
+    parts.append(blob)
+    return _LENGTHS.size + len(event) + len(blob)
+
+
+def records(payload: memoryview, count: int) -> Iterator[tuple[memoryview, memoryview | None]]:
+    """The (event, blob) pairs of a frame, as slices of ``payload``.
+
+    Raises `ValueError` if the lengths don't add up.
+    """
+    at = 0
+    end = len(payload)
+    for _ in range(count):
+        if at + _LENGTHS.size > end:
+            raise ValueError("a record starts beyond the frame's end")
+        event_length, blob_length = _LENGTHS.unpack_from(payload, at)
+        event_at = at + _LENGTHS.size
+        at = blob_at = event_at + event_length
+        blob: memoryview | None = None
+        if blob_length != NO_BLOB:
+            at = blob_at + blob_length
+            blob = payload[blob_at:at]
+        if at > end:
+            raise ValueError("a record ends beyond the frame's end")
+        yield payload[event_at:blob_at], blob
+    if at != end:
+        raise ValueError(f"{end - at} bytes after the frame's last record")

@@ -1,0 +1,543 @@
+"""A journal: one writer's durable, fenced sequence of events.
+
+Life of an owner::
+
+    journal = await Journal.open(store, key, clock_ms=clock)   # takes the next epoch
+    state = fold(journal.recovered)                            # checkpoint, then records
+    await journal.start(segments, digest)                      # new ledger, from now on writable
+    sequence = journal.stage(event, blob)                      # cheap, not yet durable
+    await journal.commit()                                     # one frame, one sync; durable
+    if journal.should_roll: await journal.roll(segments, digest)
+    await journal.close()
+
+Whoever opens the journal next takes a higher epoch. From that moment this owner's commits
+raise `Fenced` and nothing of them may be acknowledged. The proof: the new owner writes the
+epoch, then reads the tail; the old one syncs its frame, then reads the epoch, then
+acknowledges. One of the two always sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from velaray.events.ids import Position
+from velaray.journal import frames
+from velaray.journal.checkpoint import encode_checkpoint
+from velaray.journal.errors import (
+    Contended,
+    CorruptJournal,
+    Fenced,
+    JournalError,
+    LedgerExists,
+    ManifestConflict,
+    Misuse,
+    StorageFull,
+    SyncFailed,
+)
+from velaray.journal.index import SPACING, SparseIndex, decode_index
+from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
+from velaray.journal.recovery import Recovered, Tail, recover, sweep_orphans
+from velaray.journal.scan import CHUNK, Entry, LedgerReader
+from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
+
+OPEN_TRIES: Final = 16
+"""How often `Journal.open` tries to win the manifest before it gives up."""
+CREATE_TRIES: Final = 64
+"""How many taken ledger indexes are stepped over."""
+CACHED_LEDGERS: Final = 16
+"""Sealed ledgers whose header and index stay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """When a ledger is big enough to start the next one; either limit suffices."""
+
+    roll_records: int = 50_000
+    roll_bytes: int = 128 << 20
+
+
+@dataclass(slots=True)
+class _Sealed:
+    reader: LedgerReader
+    index: SparseIndex
+
+
+class Journal:
+    """The owner's side of a journal; see the module's docstring. Use from one task loop."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        key: str,
+        settings: JournalSettings,
+        clock_ms: Callable[[], int],
+        manifest: Manifest,
+        version: int,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._manifest = manifest
+        self._version = version
+        self._failure: JournalError | None = None
+        self._writer: LedgerWriter | None = None
+        self._reader: LedgerReader | None = None
+        self._live: LedgerInfo | None = None
+        self._index = SparseIndex()
+        self._next_index = manifest.next_index
+        self._busy = ""
+        self._parts: list[Buffer] = []
+        self._staged_records = 0
+        self._staged_entries = 0
+        self._staged_bytes = 0
+        self._staged_sequence = 0
+        self._cache: OrderedDict[int, _Sealed] = OrderedDict()
+        self.key = key
+        self.recovered = Recovered()
+
+    # ---------------------------------------------------------------- opening
+
+    @classmethod
+    async def open(
+        cls,
+        store: LedgerStore,
+        key: str,
+        settings: JournalSettings | None = None,
+        *,
+        clock_ms: Callable[[], int],
+    ) -> Journal:
+        """Become the owner of journal ``key`` (the text of an actor key) and read it.
+
+        Creates the journal if there is none. Takes the next epoch first, which fences the
+        former owner, then reads; what was read is durable and in `recovered`, until `start`
+        lets go of it. Nothing can be staged before `start`. ``clock_ms`` stamps sealed ledgers.
+
+        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched),
+        `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
+        """
+        manifest, version = await _take_epoch(store, key)
+        journal = cls(store, key, settings or JournalSettings(), clock_ms, manifest, version)
+        journal.recovered = await journal._recover()
+        await sweep_orphans(store, key, manifest)
+        return journal
+
+    async def _recover(self) -> Recovered:
+        ledgers = self._manifest.ledgers
+        last = ledgers[-1] if ledgers else None
+        unsealed = last is not None and not last.sealed
+        if last is not None and unsealed:
+            # Before reading: what the former owner couldn't write back must not be served
+            # from a cache. After reading: what was read is now part of the history, and the
+            # former owner may have written it in between without syncing it.
+            await self._store.sync_ledger(self.key, last.ledger_id)
+        recovered, tail = await recover(self._store, self.key, ledgers)
+        if last is not None and unsealed:
+            await self._store.sync_ledger(self.key, last.ledger_id)
+        self._adopt(tail)
+        return recovered
+
+    def _adopt(self, tail: Tail | None) -> None:
+        self._live = tail.info if tail else None
+        self._index = tail.index if tail else SparseIndex()
+        self._staged_sequence = self.next_sequence
+
+    async def reload(self) -> Recovered:
+        """Read the journal again as of the last commit, without writing anything.
+
+        For an owner whose state in memory ran ahead of a commit that raised `StorageFull`:
+        the staged records are gone, so the state must be folded anew. Works on a full disk.
+
+        Raises `CorruptJournal`, `Misuse` while a commit or a roll is running.
+        """
+        self._check_usable("reload")
+        recovered, _ = await recover(self._store, self.key, self._trusted_ledgers())
+        return recovered
+
+    def _trusted_ledgers(self) -> tuple[LedgerInfo, ...]:
+        """The listed ledgers with live counts, all with an exact end."""
+        return tuple(replace(info, sealed=True) for info in self.ledgers)
+
+    # ---------------------------------------------------------------- what is there
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this owner writes."""
+        return self._manifest.epoch
+
+    @property
+    def ledgers(self) -> tuple[LedgerInfo, ...]:
+        """Every ledger, oldest first, with durable counts (staged records don't count)."""
+        if self._live is None:
+            return self._manifest.ledgers
+        return (*self._manifest.ledgers[:-1], self._live)
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence after the last durable record."""
+        return self._live.next_sequence if self._live else 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset (count of entries since creation) after the last durable entry."""
+        return self._live.next_offset if self._live else 0
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes staged for the next commit."""
+        return self._staged_bytes
+
+    @property
+    def should_roll(self) -> bool:
+        """Whether the current ledger has reached the size at which to call `roll`."""
+        live = self._live
+        if live is None:
+            return False
+        return (
+            live.records >= self._settings.roll_records or live.bytes >= self._settings.roll_bytes
+        )
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why this owner can't write any more (None: it can)."""
+        return self._failure
+
+    # ---------------------------------------------------------------- writing
+
+    def stage(self, event: bytes, blob: Buffer | None = None) -> int:
+        """Add a record to the next commit; returns its sequence.
+
+        The memory of ``blob`` must stay unchanged until the commit that takes it has been
+        called. Raises `Misuse` before `start` or during `start` and `roll`, else whatever
+        made the journal unusable.
+        """
+        if self._writer is None or self._failure is not None or self._busy == "roll":
+            self._check_writable("stage")
+        self._staged_bytes += frames.stage_record(self._parts, event, blob)
+        if blob is not None:
+            self._staged_entries += 1
+        self._staged_records += 1
+        sequence = self._staged_sequence
+        self._staged_sequence = sequence + 1
+        return sequence
+
+    async def commit(self) -> int:
+        """Make everything staged durable, as one frame; returns the last durable sequence.
+
+        On return the records are synced and the epoch was confirmed after the sync: they
+        may be acknowledged. With nothing staged it does nothing. Records may be staged
+        meanwhile; they belong to the next commit. One commit at a time.
+
+        Raises `StorageFull`: nothing of the frame counts. All staged records, those staged
+        meanwhile too, are dropped and their sequences will be used again; the owner's state
+        must go back to what is durable (`reload`). The journal stays readable and a later
+        commit may succeed.
+        Raises `Fenced` or `SyncFailed`: fatal, acknowledge nothing, close. After
+        `SyncFailed` the records may or may not be there for the next owner. A commit that
+        is cancelled leaves the journal unusable, for the same reason.
+        """
+        self._check_writable("commit")
+        if not self._staged_records:
+            return self.next_sequence - 1
+        assert self._live is not None and self._writer is not None and self._reader is not None
+        live, buffers, mark = self._frame()
+        offset = self._live.bytes
+        first_entry = self._live.entries
+        self._busy = "commit"
+        try:
+            held = await self._writer.append(buffers, confirm=self._version, mark=mark)
+        except StorageFull:
+            self._drop_staged()
+            raise
+        except SyncFailed as error:
+            self._failure = error
+            raise
+        except asyncio.CancelledError:
+            self._failure = SyncFailed(self._reader.file, "a commit was cancelled")
+            raise
+        finally:
+            self._busy = ""
+        if not held:
+            self._failure = Fenced(self.key, self.epoch)
+            raise self._failure
+        self._index.note(first_entry, offset)
+        self._live = live
+        return live.next_sequence - 1
+
+    def _frame(self) -> tuple[LedgerInfo, list[Buffer], bytes]:
+        """The staged records as a frame, and what the ledger will be with it."""
+        assert self._live is not None and self._reader is not None
+        live, salt = self._live, self._reader.header.salt
+        payload = b"".join(self._parts)
+        header = frames.encode_frame(
+            salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload, 0
+        )
+        end = live.bytes + len(header) + len(payload)
+        after = replace(
+            live,
+            records=live.records + self._staged_records,
+            entries=live.entries + self._staged_entries,
+            bytes=end,
+        )
+        self._clear_staged()
+        return after, [header, payload], frames.encode_mark(salt, end, after.next_sequence)
+
+    def _clear_staged(self) -> None:
+        self._parts = []
+        self._staged_records = self._staged_entries = self._staged_bytes = 0
+
+    def _drop_staged(self) -> None:
+        self._clear_staged()
+        self._staged_sequence = self.next_sequence
+
+    def _check_writable(self, what: str) -> None:
+        self._check_usable(what)
+        if self._writer is None:
+            raise Misuse(f"journal {self.key}: {what} before start")
+
+    def _check_usable(self, what: str) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._busy == "roll" or (self._busy and what != "stage"):
+            raise Misuse(f"journal {self.key}: {what} during a {self._busy}")
+
+    # ---------------------------------------------------------------- ledgers
+
+    async def start(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        """Start the first ledger of this owner, with its state as checkpoint.
+
+        ``segments`` is the state after everything in `recovered`, ``digest`` the caller's
+        digest of it. Returns the new ledger's id. When it returns the predecessor is sealed
+        and records may be staged.
+
+        Raises `StorageFull` (nothing changed, try again later), `Fenced`, `SyncFailed`
+        (both fatal), `Contended`.
+        """
+        if self._writer is not None:
+            raise Misuse(f"journal {self.key}: started already; use roll")
+        return await self._new_ledger(segments, digest)
+
+    async def roll(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        """Seal the current ledger and start the next one; returns its id.
+
+        ``segments`` is the state after the last durable record: nothing may be staged and
+        no commit running. Guarantees and errors are those of `start`; after `StorageFull`
+        the current ledger goes on.
+        """
+        self._check_writable("roll")
+        return await self._new_ledger(segments, digest)
+
+    async def _new_ledger(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        self._check_usable("roll")
+        if self._staged_records:
+            raise Misuse(f"journal {self.key}: {self._staged_records} records are staged")
+        self._busy = "roll"
+        try:
+            return await self._create_and_list(segments, digest)
+        except (SyncFailed, Fenced) as error:
+            self._failure = error
+            raise
+        except ManifestConflict as error:
+            self._failure = Fenced(self.key, self.epoch)
+            raise self._failure from error
+        except asyncio.CancelledError:
+            self._failure = SyncFailed(
+                self._store.location(self.key), "starting a ledger was cancelled"
+            )
+            raise
+        finally:
+            self._busy = ""
+
+    async def _create_and_list(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        header, writer = await self._create_ledger()
+        raw_header = frames.encode_ledger_header(
+            header.ledger_id, header.owner, header.epoch, header.salt
+        )
+        image = encode_checkpoint(
+            header.ledger_id, header.salt, len(raw_header), self.next_sequence, segments, digest
+        )
+        info = LedgerInfo(
+            ledger_id=header.ledger_id,
+            first_sequence=self.next_sequence,
+            first_offset=self.next_offset,
+            data_offset=image.end,
+            records=0,
+            entries=0,
+            bytes=image.end,
+            sealed=False,
+        )
+        sealed = self._sealed_ledgers()
+        manifest = replace(self._manifest, next_index=self._next_index, ledgers=(*sealed, info))
+        try:
+            await writer.append(image.buffers)
+            version = await self._store.write_manifest(self.key, self._version, manifest.encode())
+        except StorageFull:
+            # Unlisted, and only we could list it. Its name is never used again: the next
+            # attempt, or the next owner that sees or saw it, takes a higher index.
+            await writer.close()
+            await self._store.delete_ledger(self.key, header.ledger_id)
+            raise
+        except (ManifestConflict, SyncFailed):
+            await writer.close()
+            raise
+        await self._switch(manifest, version, writer, header)
+        self.recovered = Recovered()
+        return header.ledger_id
+
+    async def _create_ledger(self) -> tuple[frames.LedgerHeader, LedgerWriter]:
+        for _ in range(CREATE_TRIES):
+            index = self._next_index
+            if index >= MAX_LEDGERS:
+                raise JournalError(f"journal {self.key}: all {MAX_LEDGERS} ledger ids are used up")
+            self._next_index = index + 1
+            ledger_id = self._manifest.ledger_id(index)
+            salt = self._store.salt()
+            raw = frames.encode_ledger_header(ledger_id, self.key, self.epoch, salt)
+            try:
+                writer = await self._store.create_ledger(self.key, ledger_id, raw)
+            except LedgerExists:
+                continue
+            return frames.LedgerHeader(ledger_id, self.key, self.epoch, salt, len(raw)), writer
+        raise Contended(f"journal {self.key}: creating a ledger", CREATE_TRIES)
+
+    def _sealed_ledgers(self) -> tuple[LedgerInfo, ...]:
+        ledgers = self.ledgers
+        if not ledgers or ledgers[-1].sealed:
+            return ledgers
+        last = replace(ledgers[-1], sealed=True, sealed_ms=self._clock_ms())
+        return (*ledgers[:-1], last)
+
+    async def _switch(
+        self,
+        manifest: Manifest,
+        version: int,
+        writer: LedgerWriter,
+        header: frames.LedgerHeader,
+    ) -> None:
+        former, index, old_writer = self._live, self._index, self._writer
+        self._manifest, self._version, self._writer = manifest, version, writer
+        self._live, self._index = manifest.ledgers[-1], SparseIndex()
+        self._reader = LedgerReader(self._store, self.key, header)
+        self._staged_sequence = self.next_sequence
+        if old_writer is not None:
+            await old_writer.close()
+        if former is not None and not former.sealed:
+            await self._write_index(former.ledger_id, index)
+
+    async def _write_index(self, ledger_id: int, index: SparseIndex) -> None:
+        try:
+            await self._store.write_index(self.key, ledger_id, index.encode(ledger_id))
+        except StorageFull:
+            # The index holds nothing that the ledger doesn't: it is rebuilt when needed.
+            return
+
+    # ---------------------------------------------------------------- reading
+
+    async def read(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Durable entries from ``first`` on, in order, up to both limits.
+
+        ``max_bytes`` counts events and blobs; one entry is returned even if it is larger.
+        ``first`` may be any position: of a ledger that isn't there, the next one's first
+        entry is meant. Fewer than asked for may come (a call reads from one ledger); none
+        means that there is nothing at or after ``first``. Blobs are slices of one read
+        buffer: keep them only as long as the buffer's memory is no matter.
+
+        Raises `CorruptJournal`, `NotStored`. Works on a full disk, and after `Fenced`
+        (then the entries are those known until then).
+        """
+        for info in self.ledgers:
+            if info.ledger_id < first.ledger_id:
+                continue
+            entry = max(0, first.entry_id) if info.ledger_id == first.ledger_id else 0
+            if entry < info.entries:
+                return await self._read_ledger(info, entry, max_entries, max_bytes)
+        return []
+
+    async def _read_ledger(
+        self, info: LedgerInfo, first: int, max_entries: int, max_bytes: int
+    ) -> list[Entry]:
+        reader, index = await self._readable(info)
+        start = index.find(first)
+        if start is None:
+            start = info.data_offset
+        entries: list[Entry] = []
+        size = 0
+        chunk = min(CHUNK, max_bytes + SPACING)
+        async for frame in reader.whole(start, info.bytes, chunk):
+            entry = frame.header.entry
+            for event, blob in reader.pairs(frame):
+                if blob is None:
+                    continue
+                if entry >= first:
+                    size += len(event) + len(blob)
+                    if len(entries) == max_entries or (entries and size > max_bytes):
+                        return entries
+                    entries.append(Entry(Position(info.ledger_id, entry), bytes(event), blob))
+                entry += 1
+        return entries
+
+    async def _readable(self, info: LedgerInfo) -> tuple[LedgerReader, SparseIndex]:
+        if self._live is not None and info.ledger_id == self._live.ledger_id:
+            if self._reader is None or self._reader.header.ledger_id != info.ledger_id:
+                self._reader = await LedgerReader.open(self._store, self.key, info.ledger_id)
+            return self._reader, self._index
+        cached = self._cache.get(info.ledger_id)
+        if cached is None:
+            reader = await LedgerReader.open(self._store, self.key, info.ledger_id)
+            cached = _Sealed(reader, await self._sealed_index(reader, info))
+            self._cache[info.ledger_id] = cached
+            if len(self._cache) > CACHED_LEDGERS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(info.ledger_id)
+        return cached.reader, cached.index
+
+    async def _sealed_index(self, reader: LedgerReader, info: LedgerInfo) -> SparseIndex:
+        raw = await self._store.read_index(self.key, info.ledger_id)
+        index = decode_index(info.ledger_id, raw) if raw is not None else None
+        if index is not None:
+            return index
+        index = SparseIndex()
+        async for frame in reader.whole(info.data_offset, info.bytes):
+            index.note(frame.header.entry, frame.offset)
+        await self._write_index(info.ledger_id, index)
+        return index
+
+    async def close(self) -> None:
+        """Stop writing; staged records are forgotten. Idempotent. The store stays open."""
+        if self._failure is None:
+            self._failure = Misuse(f"journal {self.key} is closed")
+        if self._writer is not None:
+            await self._writer.close()
+            self._writer = None
+
+
+async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
+    for _ in range(OPEN_TRIES):
+        stored = await store.read_manifest(key)
+        if stored is None:
+            version = 0
+            manifest = Manifest(key, await store.claim_number(key), 1, 0)
+        else:
+            version = stored.version
+            manifest = decode_manifest(store.location(key), stored.data)
+            if manifest.owner != key:
+                raise CorruptJournal(
+                    store.location(key), 0, f"the manifest names another owner, {manifest.owner}"
+                )
+            manifest = manifest.raise_epoch(await _free_index(store, key, manifest))
+        try:
+            return manifest, await store.write_manifest(key, version, manifest.encode())
+        except ManifestConflict:
+            continue
+    raise Contended(f"journal {key}: taking the next epoch", OPEN_TRIES)
+
+
+async def _free_index(store: LedgerStore, key: str, manifest: Manifest) -> int:
+    """An index above every ledger that is or was listed or is stored, so that the names of
+    orphans, which are swept once this is in the manifest, are never used again."""
+    first = manifest.ledger_id(0)
+    taken = [ledger_id - first for ledger_id in await store.list_ledgers(key)]
+    return max([manifest.next_index, *(index + 1 for index in taken if 0 <= index < MAX_LEDGERS)])

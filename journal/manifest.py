@@ -1,0 +1,112 @@
+"""The manifest: who owns a journal, and which ledgers it is made of."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgpack
+from crc32c import crc32c
+
+from velaray.journal.errors import CorruptJournal, UnsupportedFormat
+
+FORMAT_VERSION: Final = 1
+LEDGER_INDEX_BITS: Final = 24
+MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
+_MAGIC: Final = b"\x89VMANIF\n"
+_HEADER: Final = struct.Struct("<8sHI")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInfo:
+    """One ledger, as the manifest lists it.
+
+    While a ledger is open, the manifest's ``records``, ``entries`` and ``bytes`` are those
+    at its creation; `Journal.ledgers` gives the live ones. ``first_offset`` counts the
+    entries (records with a blob) of the journal before this ledger, ``data_offset`` is where
+    history starts in the file, behind the checkpoint. ``sealed_ms`` is 0 while open.
+    """
+
+    ledger_id: int
+    first_sequence: int
+    first_offset: int
+    data_offset: int
+    records: int
+    entries: int
+    bytes: int
+    sealed: bool
+    sealed_ms: int = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the first record after this ledger."""
+        return self.first_sequence + self.records
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first entry after this ledger."""
+        return self.first_offset + self.entries
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a manifest object. All ledgers but the last are sealed."""
+
+    owner: str
+    number: int
+    epoch: int
+    next_index: int
+    ledgers: tuple[LedgerInfo, ...] = ()
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        body: bytes = msgpack.packb(
+            [
+                self.owner,
+                self.number,
+                self.epoch,
+                self.next_index,
+                [_ledger_row(ledger) for ledger in self.ledgers],
+            ]
+        )
+        return _HEADER.pack(_MAGIC, FORMAT_VERSION, crc32c(body)) + body
+
+    def ledger_id(self, index: int) -> int:
+        """The id of this journal's ledger ``index``: unique in the cluster."""
+        return self.number << LEDGER_INDEX_BITS | index
+
+    def raise_epoch(self, next_index: int) -> Manifest:
+        """The manifest of the next owner."""
+        return replace(self, epoch=self.epoch + 1, next_index=next_index)
+
+
+def _ledger_row(ledger: LedgerInfo) -> list[Any]:
+    return [
+        ledger.ledger_id,
+        ledger.first_sequence,
+        ledger.first_offset,
+        ledger.data_offset,
+        ledger.records,
+        ledger.entries,
+        ledger.bytes,
+        ledger.sealed,
+        ledger.sealed_ms,
+    ]
+
+
+def decode_manifest(place: str, raw: bytes) -> Manifest:
+    """Read what `Manifest.encode` wrote.
+
+    Raises `CorruptJournal` (offset 0 of ``place``) or `UnsupportedFormat`.
+    """
+    if len(raw) < _HEADER.size or not raw.startswith(_MAGIC):
+        raise CorruptJournal(place, 0, "not a manifest")
+    _, version, crc = _HEADER.unpack_from(raw)
+    body = raw[_HEADER.size :]
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(place, version)
+    if crc32c(body) != crc:
+        raise CorruptJournal(place, 0, "the manifest's checksum is wrong")
+    owner, number, epoch, next_index, rows = msgpack.unpackb(body)
+    return Manifest(owner, number, epoch, next_index, tuple(LedgerInfo(*row) for row in rows))

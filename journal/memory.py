@@ -1,0 +1,328 @@
+"""A store in memory, with the failures of real storage on demand.
+
+A `MemoryDisk` is what survives; each process of a simulation has its own `MemoryStore` on
+it. What was written but not synced is visible to everybody, as in an operating system's
+page cache, until `MemoryDisk.power_loss`. The ``hook`` of a store is awaited before each
+step and may wait, raise `StorageFull`, `SyncFailed` or `TornWrite`, or any exception of its
+own that stands for the death of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+from velaray.journal.errors import (
+    LedgerExists,
+    ManifestConflict,
+    NotStored,
+    StorageFull,
+    SyncFailed,
+)
+from velaray.journal.store import Buffer, Counters, StoredManifest
+
+SECTOR: Final = 512
+"""Bytes that reach the disk together or not at all."""
+
+
+class Step(StrEnum):
+    """The points at which a hook is awaited: before the step that gives the name."""
+
+    READ_MANIFEST = "read manifest"
+    WRITE_MANIFEST = "write manifest"
+    MANIFEST_WRITTEN = "return from writing the manifest"
+    CREATE = "create ledger"
+    WRITE = "write to a ledger"
+    SYNC = "sync a ledger"
+    CONFIRM = "confirm the version"
+    MARK = "write the mark"
+    RETURN = "return from an append"
+    READ = "read a ledger"
+    RECLAIM = "sync a former writer's ledger"
+    WRITE_INDEX = "write an index"
+    DELETE = "delete a ledger"
+
+
+Hook = Callable[[Step, str], Awaitable[None]]
+
+
+class TornWrite(Exception):
+    """Raised by a hook at ``WRITE``: the process dies when ``kept`` bytes are written."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__(f"died after writing {kept} bytes")
+        self.kept = kept
+
+
+@dataclass(slots=True)
+class _File:
+    seen: bytearray
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def write(self, offset: int, data: bytes) -> None:
+        _put(self.seen, offset, data)
+        self.pending.append((offset, data))
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _put(self.durable, offset, data)
+        self.pending.clear()
+
+
+def _put(target: bytearray, offset: int, data: bytes) -> None:
+    if len(target) < offset:
+        target.extend(bytes(offset - len(target)))
+    target[offset : offset + len(data)] = data
+
+
+def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    pieces = []
+    at = 0
+    while at < len(data):
+        end = at + SECTOR - (offset + at) % SECTOR
+        pieces.append((offset + at, data[at:end]))
+        at = end
+    return pieces
+
+
+@dataclass(slots=True)
+class _Files:
+    version: int = 0
+    manifest: bytes = b""
+    written_as: int = 0
+    ledgers: dict[int, _File] = field(default_factory=dict)
+    indexes: dict[int, bytes] = field(default_factory=dict)
+
+    def size(self) -> int:
+        return len(self.manifest) + sum(len(file.seen) for file in self.ledgers.values())
+
+
+class MemoryDisk:
+    """What several stores share and what outlives them. ``capacity`` (bytes of ledgers and
+    manifests; None: no limit) may be changed at any time."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.numbers: list[str] = []
+        self._journals: dict[str, _Files] = {}
+        self._writes = 0
+
+    def power_loss(self, keep: Callable[[int], Iterable[int]] = lambda count: ()) -> None:
+        """Lose what wasn't synced, but for the sectors that ``keep`` chooses.
+
+        ``keep`` gets the number of sectors of one unsynced write, in the order of writing,
+        and returns the indexes of those that had reached the disk.
+        """
+        for files in self._journals.values():
+            files.indexes.clear()
+            for file in files.ledgers.values():
+                for offset, data in file.pending:
+                    sectors = _sectors(offset, data)
+                    for index in keep(len(sectors)):
+                        _put(file.durable, *sectors[index])
+                file.pending.clear()
+                file.seen = bytearray(file.durable)
+
+    def content(self, journal: str, ledger_id: int) -> bytearray:
+        """The bytes of a ledger as readers see them; tests may change them."""
+        return self._file(journal, ledger_id).seen
+
+    def _files(self, journal: str) -> _Files:
+        return self._journals.get(journal) or _Files()
+
+    def _files_for_writing(self, journal: str) -> _Files:
+        return self._journals.setdefault(journal, _Files())
+
+    def _file(self, journal: str, ledger_id: int) -> _File:
+        file = self._files(journal).ledgers.get(ledger_id)
+        if file is None:
+            raise NotStored(_location(journal, ledger_id))
+        return file
+
+    def _require_space(self, place: str, size: int) -> None:
+        if self.capacity is None:
+            return
+        used = sum(files.size() for files in self._journals.values())
+        if used + size > self.capacity:
+            raise StorageFull(place, f"{used} of {self.capacity} bytes used")
+
+    def _next_write(self) -> int:
+        self._writes += 1
+        return self._writes
+
+
+def _location(journal: str, ledger_id: int | None) -> str:
+    return f"memory:{journal}" if ledger_id is None else f"memory:{journal}/{ledger_id}.ledger"
+
+
+class _MemoryWriter:
+    def __init__(self, store: MemoryStore, journal: str, ledger_id: int, file: _File) -> None:
+        self._store = store
+        self._journal = journal
+        self._file = file
+        self._end = len(file.seen)
+        self._place = _location(journal, ledger_id)
+        self._dead: SyncFailed | None = None
+
+    async def append(
+        self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
+    ) -> bool:
+        if self._dead is not None:
+            raise self._dead
+        store, data = self._store, b"".join(buffers)
+        store.disk._require_space(self._place, self._end + len(data) - len(self._file.seen))
+        try:
+            await store._step(Step.WRITE, self._journal)
+        except TornWrite as torn:
+            self._file.write(self._end, data[: torn.kept])
+            raise
+        self._file.write(self._end, data)
+        await self._sync()
+        store.counters.bytes_written += len(data)
+        self._end += len(data)
+        held = True
+        if confirm is not None:
+            await store._step(Step.CONFIRM, self._journal)
+            held = store._holds(self._journal, confirm)
+            if held and mark:
+                await store._step(Step.MARK, self._journal)
+                self._file.write(self._end, mark)
+        await store._step(Step.RETURN, self._journal)
+        return held
+
+    async def _sync(self) -> None:
+        try:
+            await self._store._step(Step.SYNC, self._journal)
+        except SyncFailed as error:
+            # As Linux does: the pages count as clean, the data may never arrive.
+            self._file.pending.clear()
+            self._dead = error
+            raise
+        self._store.counters.syncs += 1
+        self._file.sync()
+
+    async def close(self) -> None:
+        self._dead = self._dead or SyncFailed(self._place, "the writer is closed")
+
+
+class MemoryStore:
+    """One process's view of a `MemoryDisk`; implements `LedgerStore`."""
+
+    def __init__(
+        self, disk: MemoryDisk | None = None, *, hook: Hook | None = None, seed: int = 0
+    ) -> None:
+        self.disk = disk or MemoryDisk()
+        self.hook = hook
+        self.counters = Counters()
+        self._seed = seed
+        self._salts = 0
+        self._written: dict[str, tuple[int, int]] = {}
+
+    async def _step(self, step: Step, journal: str) -> None:
+        if self.hook is not None:
+            await self.hook(step, journal)
+
+    def salt(self) -> bytes:
+        self._salts += 1
+        return blake2b(f"{self._seed}:{self._salts}".encode(), digest_size=8).digest()
+
+    def location(self, journal: str, ledger_id: int | None = None) -> str:
+        return _location(journal, ledger_id)
+
+    async def read_manifest(self, journal: str) -> StoredManifest | None:
+        await self._step(Step.READ_MANIFEST, journal)
+        files = self.disk._files(journal)
+        self.counters.reads += 1
+        self.counters.bytes_read += len(files.manifest)
+        return StoredManifest(files.version, files.manifest) if files.version else None
+
+    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        await self._step(Step.WRITE_MANIFEST, journal)
+        if self.disk._files(journal).version != expected:
+            raise ManifestConflict(journal, expected)
+        self.disk._require_space(_location(journal, None), len(data))
+        files = self.disk._files_for_writing(journal)
+        files.version, files.manifest = expected + 1, data
+        files.written_as = self.disk._next_write()
+        self._written[journal] = (files.version, files.written_as)
+        self.counters.bytes_written += len(data)
+        self.counters.syncs += 1
+        await self._step(Step.MANIFEST_WRITTEN, journal)
+        return expected + 1
+
+    async def holds(self, journal: str, version: int) -> bool:
+        await self._step(Step.CONFIRM, journal)
+        return self._holds(journal, version)
+
+    def _holds(self, journal: str, version: int) -> bool:
+        files = self.disk._files(journal)
+        ours = (version, files.written_as)
+        return files.version == version and self._written.get(journal) == ours
+
+    async def claim_number(self, owner: str) -> int:
+        self.disk.numbers.append(owner)
+        return len(self.disk.numbers)
+
+    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _MemoryWriter:
+        await self._step(Step.CREATE, journal)
+        place = _location(journal, ledger_id)
+        self.disk._require_space(place, len(header))
+        ledgers = self.disk._files_for_writing(journal).ledgers
+        if ledger_id in ledgers:
+            raise LedgerExists(place)
+        file = ledgers[ledger_id] = _File(bytearray())
+        file.write(0, header)
+        self.counters.bytes_written += len(header)
+        return _MemoryWriter(self, journal, ledger_id, file)
+
+    async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        await self._step(Step.READ, journal)
+        data = bytes(self.disk._file(journal, ledger_id).seen[offset : offset + length])
+        self.counters.reads += 1
+        self.counters.bytes_read += len(data)
+        return data
+
+    async def size(self, journal: str, ledger_id: int) -> int:
+        return len(self.disk._file(journal, ledger_id).seen)
+
+    async def sync_ledger(self, journal: str, ledger_id: int) -> None:
+        await self._step(Step.RECLAIM, journal)
+        file = self.disk._file(journal, ledger_id)
+        file.sync()
+        file.seen = bytearray(file.durable)
+        self.counters.syncs += 1
+
+    async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        await self._step(Step.WRITE_INDEX, journal)
+        self.disk._files_for_writing(journal).indexes[ledger_id] = data
+        self.counters.bytes_written += len(data)
+
+    async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        data = self.disk._files(journal).indexes.get(ledger_id)
+        self.counters.reads += 1
+        self.counters.bytes_read += len(data or b"")
+        return data
+
+    async def list_ledgers(self, journal: str) -> list[int]:
+        files = self.disk._files(journal)
+        return sorted(files.ledgers.keys() | files.indexes.keys())
+
+    async def list_journals(self) -> list[str]:
+        return sorted(self.disk._journals)
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        await self._step(Step.DELETE, journal)
+        files = self.disk._files(journal)
+        files.indexes.pop(ledger_id, None)
+        files.ledgers.pop(ledger_id, None)
+
+    async def delete_journal(self, journal: str) -> None:
+        await self._step(Step.DELETE, journal)
+        self.disk._journals.pop(journal, None)
+
+    async def close(self) -> None:
+        self._written.clear()

@@ -1,0 +1,125 @@
+"""Reading back what a journal holds: the newest checkpoint and everything after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from velaray.journal.checkpoint import Checkpoint, read_checkpoint
+from velaray.journal.errors import CorruptJournal
+from velaray.journal.index import SparseIndex
+from velaray.journal.manifest import LedgerInfo, Manifest
+from velaray.journal.scan import Continuity, LedgerReader, Record
+from velaray.journal.store import LedgerStore
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a journal held when it was read.
+
+    ``checkpoint`` is None for a journal without history. ``records`` are all records after
+    the checkpoint, in order, without their blobs. ``damaged`` lists newer checkpoints that
+    couldn't be read; the state is exact nevertheless, since all history after the older
+    checkpoint was read in their place. Somebody should look at those files.
+    """
+
+    checkpoint: Checkpoint | None = None
+    records: list[Record] = field(default_factory=list)
+    damaged: tuple[CorruptJournal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The newest ledger as it was found; ``info`` has the counts of what is valid."""
+
+    info: LedgerInfo
+    index: SparseIndex
+
+
+async def recover(
+    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]
+) -> tuple[Recovered, Tail | None]:
+    """Read the newest readable checkpoint and what follows it.
+
+    ``ledgers`` are the listed ones; only the last may be unsealed, and its counts are not
+    trusted. Raises `CorruptJournal` or `NotStored` if anything that is needed for an exact
+    state is damaged or missing.
+    """
+    if not ledgers:
+        return Recovered(), None
+    first, checkpoint, damaged = await _newest_checkpoint(store, journal, ledgers)
+    records: list[Record] = []
+    tail: Tail | None = None
+    for info in ledgers[first:]:
+        reader = await LedgerReader.open(store, journal, info.ledger_id)
+        tail = await _read_history(reader, info, records)
+    return Recovered(checkpoint, records, tuple(damaged)), tail
+
+
+async def _newest_checkpoint(
+    store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...]
+) -> tuple[int, Checkpoint, list[CorruptJournal]]:
+    damaged: list[CorruptJournal] = []
+    needed: int | None = None
+    for at in range(len(ledgers) - 1, -1, -1):
+        info = ledgers[at]
+        if needed is not None and info.next_sequence != needed:
+            break
+        try:
+            reader = await LedgerReader.open(store, journal, info.ledger_id)
+            return at, await read_checkpoint(reader, info), damaged
+        except CorruptJournal as error:
+            damaged.append(error)
+            needed = info.first_sequence
+    raise damaged[0]
+
+
+async def _read_history(reader: LedgerReader, info: LedgerInfo, records: list[Record]) -> Tail:
+    continuity = Continuity(reader, info.first_sequence)
+    index = SparseIndex()
+    end = info.data_offset
+    if info.sealed:
+        frames = reader.whole(info.data_offset, info.bytes)
+    else:
+        frames = reader.tail(info.data_offset, info.first_sequence)
+    async for frame in frames:
+        index.note(frame.header.entry, frame.offset)
+        records.extend(record for record, _ in continuity.records(frame))
+        end = frame.end
+    count = continuity.next_sequence - info.first_sequence
+    found = replace(info, records=count, entries=continuity.next_entry, bytes=end)
+    if info.sealed and found != info:
+        raise CorruptJournal(
+            reader.file, end, f"the manifest lists {info.records} records, {count} are stored"
+        )
+    return Tail(found, index)
+
+
+async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) -> list[int]:
+    """Delete ledgers that were created but never listed; returns their ids.
+
+    Only the owner may call this, with the manifest that made it the owner. A ledger is
+    listed by a compare-and-set of the manifest by the owner that created it. Whoever
+    created one of these has been superseded since, so it can't be listed any more; and as
+    its index is below the manifest's ``next_index``, no ledger of that name will ever be
+    created again, so a superseded owner that cleans up after itself can't hit ours.
+    """
+    listed = {info.ledger_id for info in manifest.ledgers}
+    swept: list[int] = []
+    for ledger_id in await store.list_ledgers(journal):
+        if ledger_id in listed or ledger_id >= manifest.ledger_id(manifest.next_index):
+            continue
+        if not await _is_orphan_of(store, journal, ledger_id):
+            continue
+        await store.delete_ledger(journal, ledger_id)
+        swept.append(ledger_id)
+    return swept
+
+
+async def _is_orphan_of(store: LedgerStore, journal: str, ledger_id: int) -> bool:
+    try:
+        await LedgerReader.open(store, journal, ledger_id)
+    except CorruptJournal as error:
+        # A header that was never completed belongs to a creation that was cut short. One
+        # that is complete and names somebody else isn't ours to delete.
+        return not error.detail.startswith("the header names")
+    return True

@@ -1,0 +1,215 @@
+"""Reading a ledger frame by frame, with everything verified."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from velaray.events.ids import Position
+from velaray.journal import frames
+from velaray.journal.errors import CorruptJournal
+from velaray.journal.frames import FRAME_HEADER_SIZE, Found, FrameHeader, LedgerHeader
+from velaray.journal.store import LedgerStore
+
+CHUNK: Final = 1 << 20
+"""Bytes read at once when scanning."""
+
+
+class Record(NamedTuple):
+    """One journaled event. ``position`` is None for an event without a blob."""
+
+    sequence: int
+    position: Position | None
+    event: bytes
+
+
+class Entry(NamedTuple):
+    """One stored entry: an event and the blob that was staged with it."""
+
+    position: Position
+    event: bytes
+    blob: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A verified frame: its payload is what was written."""
+
+    offset: int
+    header: FrameHeader
+    payload: memoryview
+
+    @property
+    def end(self) -> int:
+        """The offset of whatever follows."""
+        return self.offset + FRAME_HEADER_SIZE + self.header.length
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the first record after this frame."""
+        return self.header.sequence + self.header.records
+
+
+class _Window:
+    """A read buffer that moves forward through one ledger."""
+
+    def __init__(self, reader: LedgerReader, chunk: int, limit: int | None) -> None:
+        self._reader = reader
+        self._chunk = chunk
+        self._limit = limit
+        self._base = 0
+        self._data = memoryview(b"")
+
+    async def at(self, offset: int, length: int) -> memoryview:
+        """Up to ``length`` bytes from ``offset``, shorter at the end (or the limit)."""
+        if self._limit is not None:
+            length = min(length, max(0, self._limit - offset))
+        start = offset - self._base
+        if start < 0 or start + length > len(self._data):
+            wanted = max(length, self._chunk)
+            if self._limit is not None:
+                wanted = min(wanted, max(0, self._limit - offset))
+            self._data = memoryview(await self._reader.read(offset, wanted))
+            self._base, start = offset, 0
+        return self._data[start : start + length]
+
+    def forget(self) -> None:
+        """Read anew from now on."""
+        self._data = memoryview(b"")
+
+
+class LedgerReader:
+    """One ledger, readable by anybody. Obtained from `LedgerReader.open`."""
+
+    def __init__(self, store: LedgerStore, journal: str, header: LedgerHeader) -> None:
+        self._store = store
+        self._journal = journal
+        self.header = header
+        self.file = store.location(journal, header.ledger_id)
+
+    @classmethod
+    async def open(cls, store: LedgerStore, journal: str, ledger_id: int) -> LedgerReader:
+        """Read and check the ledger's header.
+
+        Raises `NotStored`, `UnsupportedFormat`, and `CorruptJournal` if the header is
+        damaged or names another ledger or owner.
+        """
+        file = store.location(journal, ledger_id)
+        raw = await store.read(journal, ledger_id, 0, frames.LEDGER_HEADER_READ)
+        header = frames.decode_ledger_header(file, raw)
+        if header.owner != journal or header.ledger_id != ledger_id:
+            raise CorruptJournal(
+                file, 0, f"the header names ledger {header.ledger_id} of {header.owner}"
+            )
+        return cls(store, journal, header)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Raw bytes, unverified."""
+        return await self._store.read(self._journal, self.header.ledger_id, offset, length)
+
+    async def whole(self, start: int, end: int, chunk: int = CHUNK) -> AsyncIterator[Frame]:
+        """The frames of a range known to be whole.
+
+        Raises `CorruptJournal` at the first one that isn't what was written.
+        """
+        window = _Window(self, chunk, end)
+        at = start
+        while at < end:
+            frame = await self._frame(window, at)
+            if frame is None:
+                raise CorruptJournal(
+                    self.file, at, f"a damaged frame in a range complete up to byte {end}"
+                )
+            yield frame
+            at = frame.end
+
+    async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
+        """The frames from ``start`` (first record ``sequence``) to an end that nobody noted.
+
+        What follows the last frame yielded was never acknowledged. Raises `CorruptJournal`
+        if a bad frame is followed by proof that it had been complete once.
+        """
+        window = _Window(self, CHUNK, None)
+        at = start
+        while True:
+            frame = await self._frame(window, at)
+            if frame is None:
+                found = await self._find_later(at, sequence)
+                if found is None:
+                    return
+                # A live writer may have completed the frame between the two looks. The
+                # proof was written after the frame was whole, so one fresh look decides.
+                window.forget()
+                frame = await self._frame(window, at)
+                if frame is None:
+                    raise CorruptJournal(
+                        self.file,
+                        at,
+                        f"the frame of sequence {sequence} is damaged, but byte {found.offset} "
+                        f"proves that it had been complete",
+                    )
+            yield frame
+            at, sequence = frame.end, frame.next_sequence
+
+    async def _frame(self, window: _Window, at: int) -> Frame | None:
+        salt = self.header.salt
+        head = await window.at(at, FRAME_HEADER_SIZE)
+        header = frames.decode_frame_header(salt, at, head)
+        if header is None:
+            return None
+        payload = await window.at(at + FRAME_HEADER_SIZE, header.length)
+        if len(payload) != header.length:
+            return None
+        if not frames.payload_is_whole(salt, at, header, payload):
+            return None
+        return Frame(at, header, payload)
+
+    async def _find_later(self, start: int, sequence: int) -> Found | None:
+        at = start
+        while True:
+            raw = await self.read(at, CHUNK)
+            found = frames.find_later(self.header.salt, at, raw, sequence)
+            if found is not None or len(raw) < CHUNK:
+                return found
+            at += CHUNK - FRAME_HEADER_SIZE
+
+    def pairs(self, frame: Frame) -> Iterator[tuple[memoryview, memoryview | None]]:
+        """The (event, blob) pairs of a frame. Raises `CorruptJournal` if they don't add up."""
+        try:
+            yield from frames.records(frame.payload, frame.header.records)
+        except ValueError as error:
+            raise CorruptJournal(self.file, frame.offset, str(error)) from error
+
+
+class Continuity:
+    """Checks that frames follow each other without a hole, and numbers their records."""
+
+    def __init__(self, reader: LedgerReader, first_sequence: int) -> None:
+        self._reader = reader
+        self._ledger_id = reader.header.ledger_id
+        self.first_sequence = first_sequence
+        self.next_sequence = first_sequence
+        self.next_entry = 0
+
+    def records(self, frame: Frame) -> Iterator[tuple[Record, memoryview | None]]:
+        """The numbered records of the next frame, with their blobs.
+
+        Raises `CorruptJournal` if the frame is not the next one.
+        """
+        header = frame.header
+        if header.flags or (header.sequence, header.entry) != (self.next_sequence, self.next_entry):
+            raise CorruptJournal(
+                self._reader.file,
+                frame.offset,
+                f"expected sequence {self.next_sequence}, entry {self.next_entry}; the frame "
+                f"says {header.sequence}, {header.entry} (flags {header.flags})",
+            )
+        for event, blob in self._reader.pairs(frame):
+            position = None
+            if blob is not None:
+                position = Position(self._ledger_id, self.next_entry)
+                self.next_entry += 1
+            record = Record(self.next_sequence, position, bytes(event))
+            self.next_sequence += 1
+            yield record, blob

@@ -1,0 +1,153 @@
+"""What a journal asks of the place where it is kept.
+
+A store is like an object store: named objects per journal, a manifest that is replaced by
+compare-and-set, ledgers that one writer appends to and everybody may read. Formats are the
+business of other modules; a store sees bytes.
+
+``journal`` is always the text of an actor key. No journal's text is a path prefix of
+another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class StoredManifest(NamedTuple):
+    """The newest manifest and its version (1, 2, ...)."""
+
+    version: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a store object did so far; bytes are those of ledgers, manifests and indexes."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    reads: int = 0
+    syncs: int = 0
+
+
+class LedgerWriter(Protocol):
+    """The only way to add to a ledger; obtained by creating it."""
+
+    async def append(
+        self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
+    ) -> bool:
+        """Write ``buffers`` at the end and sync; returns only when they are durable.
+
+        With ``confirm``, afterwards (never before) look whether that manifest version is
+        still the newest; the result says so, and False means that nothing may be
+        acknowledged. If it is, ``mark`` is written after the end without a sync and
+        without moving the end: the next append overwrites it. Without ``confirm`` the
+        result is True and no mark is written.
+
+        One append at a time. Raises `StorageFull`: nothing of the buffers counts, the end
+        has not moved, later appends may succeed. Raises `SyncFailed`: the writer is dead,
+        every later append raises it too.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the file. Idempotent."""
+        ...
+
+
+class LedgerStore(Protocol):
+    """Where journals are kept. Any method may raise `StorageFull` (when it writes) or
+    `SyncFailed` (an I/O error)."""
+
+    @property
+    def counters(self) -> Counters:
+        """What this store object did so far."""
+        ...
+
+    def salt(self) -> bytes:
+        """8 bytes that nobody can guess (or, in simulation, that the seed determines)."""
+        ...
+
+    def location(self, journal: str, ledger_id: int | None = None) -> str:
+        """Where a ledger (or the journal) is, for people: a path or an address."""
+        ...
+
+    async def read_manifest(self, journal: str) -> StoredManifest | None:
+        """The newest manifest, or None if the journal doesn't exist."""
+        ...
+
+    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        """Replace version ``expected`` (0: there is none yet); returns the new version.
+
+        Durable when it returns. Raises `ManifestConflict` if ``expected`` is not the
+        newest.
+        """
+        ...
+
+    async def holds(self, journal: str, version: int) -> bool:
+        """Whether ``version``, which this store object wrote, is still the newest.
+
+        A version that this store object did not write is not held. Never True once a newer
+        version was written before the call, even if it has been cleaned up since.
+        """
+        ...
+
+    async def claim_number(self, owner: str) -> int:
+        """A journal number (1, 2, ...) that nobody else ever gets. A crash right after
+        leaves a gap."""
+        ...
+
+    async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> LedgerWriter:
+        """Create a ledger that starts with ``header``; synced with the first append.
+
+        Raises `LedgerExists`.
+        """
+        ...
+
+    async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; shorter only at the end of what is stored.
+
+        Raises `NotStored`.
+        """
+        ...
+
+    async def size(self, journal: str, ledger_id: int) -> int:
+        """Bytes stored, marks and torn writes included. Raises `NotStored`."""
+        ...
+
+    async def sync_ledger(self, journal: str, ledger_id: int) -> None:
+        """Make durable what a former writer may have left unsynced, and forget caches, so
+        that the next read tells what is stored. Raises `NotStored`."""
+        ...
+
+    async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        """Store a ledger's index beside it. It may be lost in a crash, never half-written."""
+        ...
+
+    async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        """A ledger's index, or None."""
+        ...
+
+    async def list_ledgers(self, journal: str) -> list[int]:
+        """Every stored ledger of the journal, listed in its manifest or not, ascending."""
+        ...
+
+    async def list_journals(self) -> list[str]:
+        """Every journal of which anything is stored, sorted."""
+        ...
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        """Remove a ledger and its index. Idempotent. The caller has checked the owner."""
+        ...
+
+    async def delete_journal(self, journal: str) -> None:
+        """Remove everything of a journal, its manifest last. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Release threads and files. Idempotent; the store can't be used afterwards."""
+        ...
