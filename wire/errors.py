@@ -72,10 +72,9 @@ class TruncatedFrameError(FrameError):
 
     fatal = True
 
-    def __init__(self, frame_size: int, command_size: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__(
-            ServerError.UnknownError,
-            f"a frame of {frame_size} bytes can't hold a command of {command_size} bytes",
+            ServerError.UnknownError, f"a frame of {size} bytes can't hold its command"
         )
 
 

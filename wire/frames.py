@@ -47,6 +47,7 @@ _ENTRY_HEAD = Struct(">HII")
 _SIZE = Struct(">I")
 _ENTRY_PREFIX = Struct(">HI")
 
+_SMALLEST = _FRAME_HEAD.size - 4
 _INITIAL_BUFFER = 64 * 1024
 _RETAINED_BUFFER = 1024 * 1024
 
@@ -168,8 +169,8 @@ class FrameParser:
         size, command_size, kind = _FRAME_HEAD.unpack_from(self._buffer, start)
         if size > self._limit:
             raise FrameTooLargeError(size, self._limit)
-        if command_size > size - 4:
-            raise TruncatedFrameError(size, command_size)
+        if size < _SMALLEST or command_size > size - 4:
+            raise TruncatedFrameError(size)
         if available < size + 4:
             self._needed = size + 4
             return None
@@ -203,6 +204,6 @@ class FrameParser:
         size = _SIZE.unpack_from(self._buffer, self._start)[0]
         if size > self._limit:
             raise FrameTooLargeError(size, self._limit)
-        if size < _FRAME_HEAD.size - 4:
-            raise TruncatedFrameError(size, 2)
+        if size < _SMALLEST:
+            raise TruncatedFrameError(size)
         self._needed = size + 4

@@ -1,0 +1,493 @@
+"""Connections over real sockets: any split, slow, silent, half-closed and hostile peers."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Message, Send, command, entry_header, message_header
+from velaray.wire.connection import WireConnection
+from velaray.wire.errors import (
+    CorruptEntryError,
+    FrameTooLargeError,
+    PeerNotReadingError,
+    PeerSilentError,
+    UnknownCommandError,
+)
+from velaray.wire.frames import FrameParser, seal_entry
+
+ENTRY = seal_entry(b"\x00\x00\x00\x02mdpayload")
+SEND = entry_header(pb.CommandSend(producer_id=1, sequence_id=9), len(ENTRY)) + ENTRY
+PING = command(pb.CommandPing())
+PONG = command(pb.CommandPong())
+
+
+class Recorder:
+    """A handler that remembers what it was told; ``on_command`` may react."""
+
+    def __init__(self) -> None:
+        self.connection: WireConnection | None = None
+        self.frames: list = []
+        self.corrupt: list[CorruptEntryError] = []
+        self.writable_again = 0
+        self.closed: asyncio.Future[Exception | None] = asyncio.Future()
+        self.on_command: Callable = lambda connection, command: None
+        self._changed = asyncio.Event()
+
+    def on_connected(self, connection: WireConnection) -> None:
+        self.connection = connection
+
+    def on_frame(self, connection: WireConnection, command, entry: bytes | None) -> None:
+        self.frames.append((command, entry))
+        self._changed.set()
+        self.on_command(connection, command)
+
+    def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
+        self.corrupt.append(error)
+        self._changed.set()
+
+    def on_writable(self, connection: WireConnection) -> None:
+        self.writable_again += 1
+        self._changed.set()
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        self.closed.set_result(error)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Clock:
+    """Moves the event loop's clock forward without waiting."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        self.offset = 0.0
+        loop.time = lambda: real() + self.offset
+
+    async def advance(self, seconds: float) -> None:
+        self.offset += seconds
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class Server:
+    """A listening socket; `recorders` holds one handler per accepted connection."""
+
+    def __init__(self, **settings) -> None:
+        self.settings = settings
+        self.recorders: list[Recorder] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Server":
+        self.server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        for writer in self.writers:
+            writer.close()
+        for recorder in self.recorders:
+            if recorder.connection is not None:
+                recorder.connection.abort()
+            async with asyncio.timeout(10):
+                await recorder.closed
+        self.server.close()
+
+    def _accept(self) -> WireConnection:
+        self.recorders.append(Recorder())
+        return WireConnection(self.recorders[-1], **self.settings)
+
+    async def connect(self, **options):
+        """A raw client: its streams, and the recorder of the server's side."""
+        before = len(self.recorders)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **options)
+        self.writers.append(writer)
+        async with asyncio.timeout(10):
+            while len(self.recorders) == before or self.recorders[before].connection is None:
+                await asyncio.sleep(0)
+        return reader, writer, self.recorders[before]
+
+    async def wire_client(self, **settings) -> tuple[WireConnection, Recorder]:
+        recorder = Recorder()
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: WireConnection(recorder, server=False, **settings), "127.0.0.1", self.port
+        )
+        return connection, recorder
+
+
+async def read(reader: asyncio.StreamReader, size: int) -> bytes:
+    async with asyncio.timeout(10):
+        return await reader.readexactly(size)
+
+
+async def closed(recorder: Recorder) -> Exception | None:
+    async with asyncio.timeout(10):
+        return await recorder.closed
+
+
+def run(scenario) -> None:
+    asyncio.run(scenario)
+
+
+def test_frames_arrive_whatever_the_split() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stream = SEND + command(pb.CommandFlow(consumer_id=1, messagePermits=5))
+            for at in range(1, len(stream)):
+                writer.write(stream[:at])
+                await asyncio.sleep(0)
+                writer.write(stream[at:])
+                await recorder.until(lambda count=2 * at: len(recorder.frames) == count)
+            assert recorder.frames[-2] == (Send(1, 9), ENTRY)
+            assert all(frame == recorder.frames[-2] for frame in recorder.frames[::2])
+            assert all(frame == recorder.frames[-1] for frame in recorder.frames[1::2])
+
+    run(scenario())
+
+
+def test_a_byte_at_a_time() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            for byte in SEND:
+                writer.write(bytes((byte,)))
+                await asyncio.sleep(0)
+            await recorder.until(lambda: recorder.frames == [(Send(1, 9), ENTRY)])
+
+    run(scenario())
+
+
+def test_server_and_client_talk() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            client, answers = await server.wire_client()
+            client.writelines([SEND, PING])
+            async with asyncio.timeout(10):
+                while not server.recorders or not server.recorders[0].frames:
+                    await asyncio.sleep(0)
+            recorder = server.recorders[0]
+            recorder.connection.writelines([message_header(2, 3, 4, len(ENTRY)), ENTRY])
+            await answers.until(lambda: answers.frames == [(Message(2, 3, 4), ENTRY)])
+            assert recorder.frames == [(Send(1, 9), ENTRY)]
+            assert recorder.connection.peer.startswith("127.0.0.1:")
+            client.close()
+            assert await closed(answers) is None
+            assert await closed(recorder) is None
+
+    run(scenario())
+
+
+def test_one_tick_is_one_write() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, _, recorder = await server.connect()
+            connection = recorder.connection
+            transport = connection._transport
+            writes: list[bytes] = []
+            connection._transport = Mock(wraps=transport, write=writes.append)
+            connection._transport.is_closing.return_value = False
+            for _ in range(5):
+                connection.write(PING)
+            assert writes == []
+            await asyncio.sleep(0)
+            assert writes == [PING * 5]
+            connection._transport = transport
+            connection.write(writes[0])
+            assert await read(reader, len(PING) * 5) == PING * 5
+
+    run(scenario())
+
+
+def test_ping_is_answered() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, writer, recorder = await server.connect()
+            writer.write(PING + PONG + PING)
+            assert await read(reader, len(PONG) * 2) == PONG * 2
+            assert recorder.frames == []
+
+    run(scenario())
+
+
+def test_silence_is_pinged_and_then_closed() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with Server() as server:
+            reader, writer, recorder = await server.connect()
+            for count in range(1, 4):
+                await clock.advance(30.1)
+                assert await read(reader, len(PING)) == PING
+                writer.write(PONG + SEND)
+                await recorder.until(lambda count=count: len(recorder.frames) == count)
+            await clock.advance(29.0)
+            assert recorder.connection._pinged < recorder.connection._heard
+            await clock.advance(1.1)
+            assert await read(reader, len(PING)) == PING
+            await clock.advance(29.0)
+            assert not recorder.closed.done()
+            await clock.advance(1.1)
+            assert isinstance(await closed(recorder), PeerSilentError)
+
+    run(scenario())
+
+
+def test_two_sides_keep_each_other_alive() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with Server() as server:
+            client, answers = await server.wire_client()
+            for _ in range(5):
+                await clock.advance(30.1)
+                async with asyncio.timeout(10):
+                    while client._heard < client._pinged:
+                        await asyncio.sleep(0)
+            assert client._pinged > 0
+            assert not answers.closed.done()
+            assert not server.recorders[0].closed.done()
+
+    run(scenario())
+
+
+def test_a_corrupt_entry_is_reported_and_the_connection_goes_on() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            writer.write(SEND.replace(b"payload", b"PAYLOAD") + SEND)
+            await recorder.until(lambda: bool(recorder.frames))
+            assert [error.command for error in recorder.corrupt] == [Send(1, 9)]
+            assert recorder.frames == [(Send(1, 9), ENTRY)]
+
+    run(scenario())
+
+
+def test_a_malformed_request_gets_an_error_with_its_id() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, writer, _ = await server.connect()
+            lookup = command(pb.CommandLookupTopic(topic="t", request_id=5))
+            writer.write(lookup.replace(b"\x0a\x01t", b"\x0a\x01\xff") + PING)
+            parser = FrameParser()
+            size = int.from_bytes(await read(reader, 4), "big")
+            parser.feed(size.to_bytes(4, "big") + await read(reader, size))
+            answer = parser.next_frame()[0]
+            assert isinstance(answer, pb.CommandError)
+            assert answer.request_id == 5
+            assert "topic is not UTF-8" in answer.message
+            assert await read(reader, len(PONG)) == PONG
+
+    run(scenario())
+
+
+def test_a_client_gives_no_errors_back() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, answers = await server.wire_client()
+            async with asyncio.timeout(10):
+                while not server.recorders or server.recorders[0].connection is None:
+                    await asyncio.sleep(0)
+            bad = command(pb.CommandProducerSuccess(request_id=5, producer_name="t"))
+            server.recorders[0].connection.write(bad.replace(b"\x12\x01t", b"\x12\x01\xff"))
+            assert "producer_name is not UTF-8" in str(await closed(answers))
+            assert server.recorders[0].frames == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("garbage", "error"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", FrameTooLargeError),
+        (b"\xff" * 10, FrameTooLargeError),
+        (b"\0\0\0\x06\0\0\0\2\x08\x63", UnknownCommandError),
+    ],
+)
+def test_garbage_closes_its_connection_and_no_other(garbage: bytes, error: type) -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, writer, recorder = await server.connect()
+            bad_reader, bad_writer, bad = await server.connect()
+            writer.write(SEND[:20])
+            bad_writer.write(garbage)
+            assert await read(bad_reader, 0) == b""
+            assert isinstance(await closed(bad), error)
+            writer.write(SEND[20:] + PING)
+            assert await read(reader, len(PONG)) == PONG
+            assert recorder.frames == [(Send(1, 9), ENTRY)]
+
+    run(scenario())
+
+
+def test_a_handler_that_fails_loses_its_connection_and_no_other() -> None:
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with Server() as server:
+            reader, writer, _ = await server.connect()
+            _, bad_writer, bad = await server.connect()
+
+            def fail(connection, command) -> None:
+                raise ZeroDivisionError
+
+            bad.on_command = fail
+            bad_writer.write(SEND)
+            assert isinstance(await closed(bad), ZeroDivisionError)
+            writer.write(PING)
+            assert await read(reader, len(PONG)) == PONG
+
+    run(scenario())
+
+
+def test_a_half_closed_peer_gets_its_answers_and_then_the_end() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, writer, recorder = await server.connect()
+            recorder.on_command = lambda connection, command: connection.write(PONG)
+            writer.write(SEND * 3)
+            writer.write_eof()
+            async with asyncio.timeout(10):
+                assert await reader.read() == PONG * 3
+            assert await closed(recorder) is None
+            recorder.connection.write(PONG)
+            recorder.connection.close()
+
+    run(scenario())
+
+
+def test_an_oversized_frame_is_refused_before_it_is_sent() -> None:
+    async def scenario() -> None:
+        async with Server(max_message_size=1000) as server:
+            reader, writer, recorder = await server.connect()
+            writer.write((20_000).to_bytes(4, "big"))
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+            assert isinstance(await closed(recorder), FrameTooLargeError)
+
+    run(scenario())
+
+
+def fill(recorder: Recorder) -> int:
+    """Write entries as long as the connection is writable; how many."""
+    entry = seal_entry(b"\x00\x00\x00\x00" + bytes(30_000))
+    count = 0
+    while recorder.connection.writable:
+        recorder.connection.writelines([message_header(2, 3, 4, len(entry)), entry])
+        count += 1
+    return count
+
+
+def test_a_slow_reader_holds_the_sender_back_within_its_bound() -> None:
+    async def scenario() -> None:
+        async with Server(high_water=100_000) as server:
+            reader, writer, recorder = await server.connect(limit=1000)
+            writer.transport.pause_reading()
+            count = fill(recorder)
+            transport = recorder.connection._transport
+            assert 100_000 < transport.get_write_buffer_size() < 100_000 + 65536 + 30_100
+            writer.write(SEND)
+            assert not transport.is_reading()
+            writer.transport.resume_reading()
+            parser = FrameParser()
+            seen = 0
+            while seen < count:
+                async with asyncio.timeout(10):
+                    parser.feed(await reader.read(65536))
+                while parser.next_frame() is not None:
+                    seen += 1
+            await recorder.until(lambda: recorder.frames == [(Send(1, 9), ENTRY)])
+            assert recorder.writable_again == 1
+            assert recorder.connection.writable
+
+    run(scenario())
+
+
+def test_a_peer_that_never_reads_is_given_up() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            writer.transport.pause_reading()
+            fill(recorder)
+            await clock.advance(30.1)
+            assert not recorder.closed.done()
+            await clock.advance(30.1)
+            assert isinstance(await closed(recorder), PeerNotReadingError)
+
+    run(scenario())
+
+
+def test_closing_does_not_wait_for_ever_for_a_peer_that_never_reads() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            writer.transport.pause_reading()
+            fill(recorder)
+            recorder.connection.close()
+            await clock.advance(29.0)
+            assert not recorder.closed.done()
+            await clock.advance(1.1)
+            assert await closed(recorder) is None
+
+    run(scenario())
+
+
+def test_pausing_holds_frames_that_were_received_already() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, writer, recorder = await server.connect()
+            recorder.on_command = lambda connection, command: connection.pause_reading()
+            writer.write(SEND * 3 + PING)
+            for count in (1, 2, 3):
+                await recorder.until(lambda count=count: len(recorder.frames) == count)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert len(recorder.frames) == count
+                recorder.connection.resume_reading()
+            assert await read(reader, len(PONG)) == PONG
+            recorder.on_command = lambda connection, command: None
+            writer.write(SEND)
+            await recorder.until(lambda: len(recorder.frames) == 4)
+
+    run(scenario())
+
+
+def test_a_failure_after_a_pause_closes_the_connection() -> None:
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            recorder.on_command = lambda connection, command: connection.pause_reading()
+            writer.write(SEND * 2)
+            await recorder.until(lambda: len(recorder.frames) == 1)
+
+            def fail(connection, command) -> None:
+                raise ZeroDivisionError
+
+            recorder.on_command = fail
+            recorder.connection.resume_reading()
+            await closed(recorder)
+
+    run(scenario())
+
+
+def test_abort_tells_its_reason() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            _, _, recorder = await server.connect()
+            reason = ConnectionAbortedError("fenced")
+            recorder.connection.abort(reason)
+            assert await closed(recorder) is reason
+            assert recorder.connection.closed
+
+    run(scenario())
