@@ -1,0 +1,172 @@
+"""What a consumer of one topic partition has acknowledged, and what is still to be sent.
+
+No I/O: the consumer asks `AckTracker.take` what to send, when its timer says so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from velaray.exceptions import InvalidMessage
+from velaray.message_id import MessageId
+
+Where = tuple[int, int]
+"""Ledger id and entry id."""
+
+_WHOLE = 1 << 31
+_WORD = (1 << 64) - 1
+
+
+class PendingAcks(NamedTuple):
+    """Acknowledgements to send. Bits (None: the whole entry): 1 is not acknowledged yet."""
+
+    individual: list[tuple[Where, int | None]]
+    cumulative: tuple[Where, int | None] | None
+
+
+def words(bits: int, size: int) -> list[int]:
+    """``bits`` of a batch of ``size`` messages as the signed 64 bit words of the wire."""
+    unsigned = [bits >> shift & _WORD for shift in range(0, size, 64)]
+    return [word - (1 << 64) if word >> 63 else word for word in unsigned]
+
+
+def bits_of(ack_set: tuple[int, ...] | list[int]) -> int:
+    """The reverse of `words`."""
+    bits = 0
+    for index, word in enumerate(ack_set):
+        bits |= (word & _WORD) << 64 * index
+    return bits
+
+
+class AckTracker:
+    """Collects acknowledgements; knows which messages of which batches are still open.
+
+    A batch is one entry: it counts as acknowledged when all its messages are. With
+    ``batch_index_ack`` the service is told about each message as well.
+    """
+
+    def __init__(self, batch_index_ack: bool = False) -> None:
+        self._batch_index_ack = batch_index_ack
+        self._open: dict[Where, int] = {}
+        self._sizes: dict[Where, int] = {}
+        self._chunks: dict[Where, list[Where]] = {}
+        self._individual: dict[Where, int | None] = {}
+        self._cumulative: tuple[int, int, int] | None = None
+        self._sent: tuple[int, int, int] = (-1, -1, -1)
+
+    def __len__(self) -> int:
+        return len(self._individual) + (self._cumulative is not None)
+
+    @property
+    def open_batches(self) -> int:
+        """How many batches have messages that were not acknowledged."""
+        return len(self._open)
+
+    def batch_arrived(self, where: Where, size: int, outstanding: int | None = None) -> int:
+        """A batch was delivered (perhaps again): the bits of the messages to hand out.
+
+        ``outstanding`` are the service's bits; what was acknowledged here since is left out.
+        """
+        everything = (1 << size) - 1 if outstanding is None else outstanding
+        bits = self._open.get(where, everything) & everything
+        self._open[where] = bits
+        self._sizes[where] = size
+        return bits
+
+    def chunks_arrived(self, where: Where, entries: list[Where]) -> None:
+        """The message at ``where`` is made of ``entries``; they're acknowledged together."""
+        self._chunks[where] = entries
+
+    def size_of(self, where: Where) -> int:
+        """The number of messages of the batch at ``where``, for `words`."""
+        return self._sizes[where]
+
+    def individual(self, message_id: MessageId) -> bool:
+        """Acknowledge one message; True if its entry is now acknowledged as a whole.
+
+        Raises `InvalidMessage` for an id within a batch of unknown size.
+        """
+        where = (message_id.ledger_id(), message_id.entry_id())
+        index = message_id.batch_index()
+        if index < 0:
+            self._whole(where)
+            return True
+        bits = self._bits(message_id, where) & ~(1 << index)
+        if not bits:
+            self._whole(where)
+            return True
+        self._open[where] = bits
+        if self._batch_index_ack and self._individual.get(where, 0) is not None:
+            self._individual[where] = bits
+        return False
+
+    def cumulative(self, message_id: MessageId) -> Where:
+        """Acknowledge everything up to ``message_id``: the last entry that is now done.
+
+        Raises `InvalidMessage` for an id within a batch of unknown size.
+        """
+        ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
+        index = message_id.batch_index()
+        reached = (ledger, entry, _WHOLE)
+        if index >= 0:
+            bits = self._bits(message_id, where) >> index + 1 << index + 1
+            if bits:
+                self._open[where] = bits
+                reached = (ledger, entry, index)
+        done = (ledger, entry) if reached[2] == _WHOLE else (ledger, entry - 1)
+        self._forget_until(done)
+        if reached[2] != _WHOLE and not self._batch_index_ack:
+            reached = (ledger, entry - 1, _WHOLE)
+        if reached > (self._cumulative or self._sent):
+            self._cumulative = reached
+        return done
+
+    def take(self) -> PendingAcks:
+        """What is to be sent now; it counts as sent."""
+        individual = list(self._individual.items())
+        self._individual = {}
+        cumulative: tuple[Where, int | None] | None = None
+        if self._cumulative is not None:
+            ledger, entry, index = self._sent = self._cumulative
+            self._cumulative = None
+            bits = None if index == _WHOLE else self._open.get((ledger, entry))
+            cumulative = ((ledger, entry), bits)
+        return PendingAcks(individual, cumulative)
+
+    def put_back(self, acks: PendingAcks) -> None:
+        """``acks`` could not be sent after all: they're pending again."""
+        for where, bits in acks.individual:
+            self._individual.setdefault(where, bits)
+        if acks.cumulative is not None:
+            (ledger, entry), bits = acks.cumulative
+            # A partial batch is sent with the bits of the moment, so its index only orders.
+            reached = (ledger, entry, _WHOLE if bits is None else 0)
+            self._cumulative = max(reached, self._cumulative or reached)
+
+    def reset(self) -> None:
+        """Forget everything: the subscription was moved by a seek."""
+        self.__init__(self._batch_index_ack)  # type: ignore[misc]
+
+    def _whole(self, where: Where) -> None:
+        self._open.pop(where, None)
+        self._sizes.pop(where, None)
+        for entry in self._chunks.pop(where, (where,)):
+            self._individual[entry] = None
+
+    def _bits(self, message_id: MessageId, where: Where) -> int:
+        bits = self._open.get(where)
+        if bits is not None:
+            return bits
+        size = message_id.batch_size()
+        if size <= message_id.batch_index():
+            raise InvalidMessage(
+                f"{message_id} is part of a batch of unknown size: acknowledge the message "
+                "as received, or an id with its batch size"
+            )
+        self._sizes[where] = size
+        return (1 << size) - 1
+
+    def _forget_until(self, done: Where) -> None:
+        for table in (self._open, self._sizes, self._chunks, self._individual):
+            for where in [where for where in table if where <= done]:
+                del table[where]

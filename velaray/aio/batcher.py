@@ -1,0 +1,213 @@
+"""Turning messages into entries: batches, compression, chunks. No I/O and no timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from time import time
+from typing import NamedTuple
+
+from velaray.aio.chunks import cut
+from velaray.enums import BatchingType, CompressionType
+from velaray.exceptions import MessageTooBig, VelarayError
+from velaray.message import OutgoingMessage
+from velaray.message_id import MessageId
+from velaray.options import ProducerOptions
+from velaray.wire.compression import Compression, compress
+from velaray.wire.frames import ENTRY_HEADER_SIZE
+from velaray.wire.messages import build_entry
+from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from velaray.wire.varint import cached_varint
+
+Done = Callable[[VelarayError | None, MessageId | None], None]
+"""Called once per message: with an error, or with the id of the stored message."""
+
+_SIZE = Struct(">I")
+_ROOM_FOR_METADATA = 16
+"""What a batch counts per message beside its payload, roughly."""
+
+
+class Entry(NamedTuple):
+    """One entry ready to be sent, and who waits for its receipt."""
+
+    first_sequence_id: int
+    last_sequence_id: int
+    messages: int
+    data: bytes
+    waiting: list[Done]
+    chunk: tuple[int, int] | None = None
+
+
+class Batch:
+    """Messages that will share an entry."""
+
+    __slots__ = ("_metadata", "_parts", "count", "first", "last", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+        self.first = self.last = 0
+        self.waiting: list[Done] = []
+        self._parts: list[bytes] = []
+        self._metadata = MessageMetadata()
+
+    def add(self, message: OutgoingMessage, sequence_id: int, done: Done) -> None:
+        """Put in one message."""
+        payload = message.payload
+        if message.plain and not message.has_null_value():
+            single = b"\x18" + cached_varint(len(payload))
+        else:
+            described = SingleMessageMetadata(payload_size=len(payload))
+            message.describe(described)
+            if message.sequence_id is not None:
+                described.sequence_id = message.sequence_id
+            single = described.SerializeToString()
+        if not self.count:
+            self.first = sequence_id
+            if message.key:
+                self._metadata.partition_key = message.key
+            if message.order_key:
+                self._metadata.ordering_key = message.order_key.encode("utf-8", "surrogateescape")
+        self._parts += (_SIZE.pack(len(single)), single, payload)
+        self.waiting.append(done)
+        self.count += 1
+        self.last = sequence_id
+        self.size += len(payload) + len(single) + _SIZE.size
+
+    def close(self) -> tuple[MessageMetadata, bytes]:
+        """The metadata so far, and the payload of all messages."""
+        self._metadata.num_messages_in_batch = self.count
+        if self.count > 1:
+            self._metadata.highest_sequence_id = self.last
+        return self._metadata, b"".join(self._parts)
+
+
+class EntryBuilder:
+    """Collects messages into batches and builds entries of at most ``max_message_size``."""
+
+    def __init__(self, options: ProducerOptions, producer_name: str, max_size: int) -> None:
+        self.producer_name = producer_name
+        self.max_message_size = max_size
+        self._compression = options.compression_type
+        self._batching = options.batching_enabled
+        self._chunking = options.chunking_enabled
+        self._by_key = options.batching_type == BatchingType.KeyBased
+        self._max_messages = options.batching_max_messages
+        self._max_bytes = options.batching_max_allowed_size_in_bytes
+        self._batches: dict[str, Batch] = {}
+        self._count = 0
+        self._bytes = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages wait in batches."""
+        return self._count
+
+    @property
+    def open(self) -> bool:
+        """Whether a batch has been begun (a full one never stays)."""
+        return self._count > 0
+
+    def add(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
+        """Take one message; the entries that are ready to be sent by that, in order.
+
+        Raises `MessageTooBig`; the batches stay as they were.
+        """
+        if not self._batching or not message.batchable:
+            alone = self._alone(message, sequence_id, done)
+            return self.flush() + alone
+        size = len(message.payload) + _ROOM_FOR_METADATA
+        if size > self.max_message_size and self._compression == CompressionType.NONE:
+            raise self._too_big(size)
+        entries = []
+        if self._count and self._bytes + size > min(self._max_bytes, self.max_message_size):
+            entries = self.flush()
+        key = (message.order_key or message.key or "") if self._by_key else ""
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = Batch()
+        before = batch.size
+        batch.add(message, sequence_id, done)
+        self._count += 1
+        self._bytes += batch.size - before
+        if self._count >= self._max_messages or self._bytes >= self._max_bytes:
+            entries += self.flush()
+        return entries
+
+    def flush(self) -> list[Entry]:
+        """The entries of all batches, in the order of their first messages."""
+        batches, self._batches = self._batches, {}
+        self._count = self._bytes = 0
+        return [entry for batch in batches.values() if (entry := self._entry_of(batch))]
+
+    def _entry_of(self, batch: Batch) -> Entry | None:
+        metadata, payload = batch.close()
+        data = self._build(metadata, batch.first, payload)
+        if len(data) > self.max_message_size:
+            error = self._too_big(len(data))
+            for done in batch.waiting:
+                done(error, None)
+            return None
+        return Entry(batch.first, batch.last, batch.count, data, batch.waiting)
+
+    def _alone(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
+        metadata = self._metadata_of(message)
+        payload = message.payload
+        plain_size = len(payload)
+        compressed = self._compress(payload)
+        room = self.max_message_size - ENTRY_HEADER_SIZE - metadata.ByteSize() - 200
+        if len(compressed) <= room:
+            data = self._build(metadata, sequence_id, payload, compressed)
+            return [Entry(sequence_id, sequence_id, 1, data, [done])]
+        if not self._chunking or room <= 0:
+            raise self._too_big(len(compressed))
+        pieces = list(cut(compressed, room))
+        metadata.uuid = f"{self.producer_name}-{sequence_id}"
+        metadata.num_chunks_from_msg = len(pieces)
+        metadata.total_chunk_msg_size = len(compressed)
+        entries = []
+        for index, piece in enumerate(pieces):
+            metadata.chunk_id = index
+            data = self._build(metadata, sequence_id, piece, bytes(piece), plain_size)
+            waiting = [done] if index == len(pieces) - 1 else []
+            entries.append(Entry(sequence_id, sequence_id, 1, data, waiting, (index, len(pieces))))
+        return entries
+
+    def _metadata_of(self, message: OutgoingMessage) -> MessageMetadata:
+        metadata = MessageMetadata()
+        message.describe(metadata)
+        if message.deliver_at:
+            metadata.deliver_at_time = message.deliver_at
+        if message.replicate_to:
+            metadata.replicate_to.extend(message.replicate_to)
+        return metadata
+
+    def _compress(self, payload: bytes) -> bytes:
+        if self._compression == CompressionType.NONE:
+            return payload
+        return compress(Compression(self._compression), payload)
+
+    def _build(
+        self,
+        metadata: MessageMetadata,
+        sequence_id: int,
+        payload: bytes | memoryview,
+        compressed: bytes | None = None,
+        plain_size: int | None = None,
+    ) -> bytes:
+        metadata.producer_name = self.producer_name
+        metadata.sequence_id = sequence_id
+        metadata.publish_time = int(time() * 1000)
+        if self._compression != CompressionType.NONE:
+            metadata.compression = int(self._compression)  # type: ignore[assignment]
+            metadata.uncompressed_size = len(payload) if plain_size is None else plain_size
+        if compressed is None:
+            compressed = self._compress(bytes(payload))
+        return build_entry(metadata, compressed)
+
+    def _too_big(self, size: int) -> MessageTooBig:
+        hint = "" if self._chunking else "; send smaller messages or set chunking_enabled=True"
+        return MessageTooBig(
+            f"a message of {size} bytes exceeds the service's limit of"
+            f" {self.max_message_size} bytes{hint}"
+        )

@@ -1,0 +1,250 @@
+"""Messages: as a consumer gets them, and as a producer is about to send them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import time
+
+from velaray.events.ids import MessageId as StoredId
+from velaray.exceptions import InvalidMessage
+from velaray.message_id import MessageId
+from velaray.schema import BYTES
+from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+LOCAL_CLUSTER_ONLY = "__local__"
+"""The protocol's way to say that a message is not to be replicated."""
+
+
+@dataclass(slots=True, eq=False)
+class EntryInfo:
+    """What all messages of one delivered entry have in common."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    entry_id: int
+    metadata: MessageMetadata
+    redelivery_count: int = 0
+    batch_size: int = 0
+    first_chunk: StoredId | None = None
+
+
+class Message:
+    """A received message. Its methods are those of Pulsar's Python client."""
+
+    __slots__ = ("_entry", "_index", "_payload", "_single")
+
+    def __init__(
+        self,
+        entry: EntryInfo,
+        payload: bytes | memoryview,
+        index: int = -1,
+        single: SingleMessageMetadata | None = None,
+    ) -> None:
+        self._entry = entry
+        self._payload = payload
+        self._index = index
+        self._single = single
+
+    def data(self) -> bytes:
+        """The payload."""
+        payload = self._payload
+        if type(payload) is not bytes:
+            payload = self._payload = bytes(payload)
+        return payload
+
+    def value(self) -> bytes:
+        """The payload, decoded by the consumer's schema."""
+        return BYTES.decode(self.data())
+
+    def properties(self) -> dict[str, str]:
+        """What the producer attached, as a new dict."""
+        return {pair.key: pair.value for pair in self._own.properties}
+
+    def partition_key(self) -> str:
+        """The key that chose the partition, "" if there is none."""
+        return self._own.partition_key
+
+    def partition_key_bytes(self) -> bytes:
+        """The key as bytes, for producers that use keys which aren't text."""
+        own = self._own
+        if own.partition_key_b64_encoded:
+            return base64.b64decode(own.partition_key)
+        return own.partition_key.encode()
+
+    def ordering_key(self) -> str:
+        """The key that orders messages of a KeyShared subscription, "" if there is none."""
+        return self._own.ordering_key.decode("utf-8", "surrogateescape")
+
+    def publish_timestamp(self) -> int:
+        """When the producer sent it, in milliseconds since 1970."""
+        return self._entry.metadata.publish_time
+
+    def event_timestamp(self) -> int:
+        """The time that the producer gave it, in milliseconds since 1970; 0 if none."""
+        return self._own.event_time
+
+    def message_id(self) -> MessageId:
+        """Where the message is stored."""
+        entry = self._entry
+        return MessageId(
+            entry.partition,
+            entry.ledger_id,
+            entry.entry_id,
+            self._index,
+            batch_size=entry.batch_size,
+            topic=entry.topic,
+            first_chunk=entry.first_chunk,
+        )
+
+    def topic_name(self) -> str:
+        """The full name of the topic partition that it came from."""
+        return self._entry.topic
+
+    def redelivery_count(self) -> int:
+        """How often the service has redelivered it."""
+        return self._entry.redelivery_count
+
+    def schema_version(self) -> bytes:
+        """The version of the topic's schema that it was written with, b"" if none."""
+        return self._entry.metadata.schema_version
+
+    def producer_name(self) -> str:
+        """The name of its producer."""
+        return self._entry.metadata.producer_name
+
+    def has_null_value(self) -> bool:
+        """Whether it is a tombstone: sent with content None."""
+        return self._own.null_value
+
+    def encryption_context(self) -> None:
+        """None: velaray has no end-to-end encryption."""
+
+    @property
+    def _own(self) -> MessageMetadata | SingleMessageMetadata:
+        return self._entry.metadata if self._single is None else self._single
+
+    def __len__(self) -> int:
+        return len(self._payload)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id()} of {self._entry.topic}, {len(self)} bytes>"
+
+
+class OutgoingMessage:
+    """A message on its way to the service; a ``message_router`` gets it to look at."""
+
+    __slots__ = ("_content", "deliver_at", "event_time", "key", "order_key", "pairs",
+                 "replicate_to", "sequence_id")  # fmt: skip
+
+    def __init__(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool | None = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        if type(content) is not bytes and content is not None:
+            content = BYTES.encode(content)
+        self._content = content
+        self.pairs = properties
+        self.key = partition_key
+        self.order_key = ordering_key
+        self.sequence_id = sequence_id
+        self.event_time = event_timestamp
+        self.replicate_to = [LOCAL_CLUSTER_ONLY] if disable_replication else replication_clusters
+        self.deliver_at = deliver_at
+        if deliver_after is not None:
+            self.deliver_at = int((time() + deliver_after.total_seconds()) * 1000)
+        if not self.plain:
+            self._check()
+
+    def _check(self) -> None:
+        """Raise `InvalidMessage` for arguments of the wrong type or range."""
+        for name, value in (self.pairs or {}).items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidMessage(f"properties must map str to str: {name!r}: {value!r}")
+        for label, text in (("partition_key", self.key), ("ordering_key", self.order_key)):
+            if not isinstance(text, str | None):
+                raise InvalidMessage(f"{label} must be a str: {text!r}")
+        numbers = (
+            ("sequence_id", self.sequence_id),
+            ("event_timestamp", self.event_time),
+            ("deliver_at", self.deliver_at),
+        )
+        for label, number in numbers:
+            if number is not None and (not isinstance(number, int) or number < 0):
+                raise InvalidMessage(f"{label} must be an int of at least 0: {number!r}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether there's nothing but content: no key, properties, times or own sequence id."""
+        return (
+            self.key is None
+            and self.pairs is None
+            and self.event_time is None
+            and self.order_key is None
+            and self.sequence_id is None
+            and self.deliver_at is None
+            and self.replicate_to is None
+        )
+
+    @property
+    def batchable(self) -> bool:
+        """Whether it may share an entry: what concerns the whole entry keeps it alone."""
+        return self.deliver_at is None and not self.replicate_to
+
+    @property
+    def payload(self) -> bytes:
+        """What is stored: a tombstone's payload is empty."""
+        return self._content or b""
+
+    def data(self) -> bytes:
+        """The payload."""
+        return self.payload
+
+    def partition_key(self) -> str:
+        """The key, "" if there is none."""
+        return self.key or ""
+
+    def ordering_key(self) -> str:
+        """The ordering key, "" if there is none."""
+        return self.order_key or ""
+
+    def properties(self) -> dict[str, str]:
+        """The properties, as a new dict."""
+        return dict(self.pairs or {})
+
+    def event_timestamp(self) -> int:
+        """The event time in milliseconds since 1970, 0 if there is none."""
+        return self.event_time or 0
+
+    def has_null_value(self) -> bool:
+        """Whether it is a tombstone."""
+        return self._content is None
+
+    def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
+        """Write what both kinds of metadata can hold."""
+        if self.pairs:
+            for name, value in self.pairs.items():
+                into.properties.add(key=name, value=value)
+        if self.key:
+            into.partition_key = self.key
+        if self.order_key:
+            into.ordering_key = self.order_key.encode("utf-8", "surrogateescape")
+        if self.event_time:
+            into.event_time = self.event_time
+        if self._content is None:
+            into.null_value = True
