@@ -77,11 +77,7 @@ async def _read_history(reader: LedgerReader, info: LedgerInfo, records: list[Re
     continuity = Continuity(reader, info.first_sequence)
     index = SparseIndex()
     end = info.data_offset
-    if info.sealed:
-        frames = reader.whole(info.data_offset, info.bytes)
-    else:
-        frames = reader.tail(info.data_offset, info.first_sequence)
-    async for frame in frames:
+    async for frame in reader.history(info):
         index.note(frame.header.entry, frame.offset)
         records.extend(record for record, _ in continuity.records(frame))
         end = frame.end

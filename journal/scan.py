@@ -10,6 +10,7 @@ from velaray.events.ids import Position
 from velaray.journal import frames
 from velaray.journal.errors import CorruptJournal
 from velaray.journal.frames import FRAME_HEADER_SIZE, Found, FrameHeader, LedgerHeader
+from velaray.journal.manifest import LedgerInfo
 from velaray.journal.store import LedgerStore
 
 CHUNK: Final = 1 << 20
@@ -151,6 +152,13 @@ class LedgerReader:
                     )
             yield frame
             at, sequence = frame.end, frame.next_sequence
+
+    def history(self, info: LedgerInfo) -> AsyncIterator[Frame]:
+        """The frames behind the checkpoint: a sealed ledger's as listed, an open one's as
+        far as they go. Raises as `whole` and `tail` do."""
+        if info.sealed:
+            return self.whole(info.data_offset, info.bytes)
+        return self.tail(info.data_offset, info.first_sequence)
 
     async def _frame(self, window: _Window, at: int) -> Frame | None:
         salt = self.header.salt

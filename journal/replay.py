@@ -1,0 +1,165 @@
+"""Reading a journal without owning it: for tools, tests and the curious.
+
+Nothing here writes, and nothing disturbs an owner that is writing meanwhile. What an open
+ledger holds behind its last acknowledged record may or may not be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from velaray.events.ids import Position
+from velaray.journal.checkpoint import Checkpoint, read_checkpoint
+from velaray.journal.errors import CorruptJournal, JournalError, NotStored
+from velaray.journal.manifest import LedgerInfo, Manifest, decode_manifest
+from velaray.journal.scan import Continuity, LedgerReader, Record
+from velaray.journal.store import LedgerStore
+
+
+class HistoryRecord(NamedTuple):
+    """One journaled event with its blob; ``position`` and ``blob`` are None without one."""
+
+    sequence: int
+    position: Position | None
+    event: bytes
+    blob: memoryview | None
+
+
+class Fold(Protocol):
+    """What recomputes a state from history, to be compared with the checkpoints."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Start from this state."""
+        ...
+
+    def apply(self, record: Record) -> None:
+        """Apply one record."""
+        ...
+
+    def digest(self) -> bytes:
+        """The digest of the state, as its owner gave it to the checkpoint."""
+        ...
+
+
+@dataclass(slots=True)
+class LedgerReport:
+    """What verifying one ledger found. ``problems`` is empty for a sound one;
+    ``unacknowledged`` counts the bytes behind the last whole frame of an open ledger."""
+
+    ledger_id: int
+    file: str
+    sealed: bool
+    first_sequence: int
+    records: int = 0
+    entries: int = 0
+    bytes: int = 0
+    unacknowledged: int = 0
+    checkpoint_sequence: int | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+async def load_manifest(store: LedgerStore, key: str) -> Manifest:
+    """The newest manifest of a journal.
+
+    Raises `NotStored` if there is no such journal, `CorruptJournal`, `UnsupportedFormat`.
+    """
+    stored = await store.read_manifest(key)
+    if stored is None:
+        raise NotStored(f"journal {key}")
+    return decode_manifest(store.location(key), stored.data)
+
+
+async def replay(
+    store: LedgerStore, key: str, from_ledger: int | None = None
+) -> AsyncIterator[HistoryRecord]:
+    """Every record of the journal in order, from ledger ``from_ledger`` on (None: all).
+
+    Raises `NotStored` if the journal or the ledger isn't listed, `CorruptJournal`.
+    """
+    manifest = await load_manifest(store, key)
+    listed = [info.ledger_id for info in manifest.ledgers]
+    if from_ledger is not None and from_ledger not in listed:
+        raise NotStored(f"journal {key}: ledger {from_ledger}")
+    for info in manifest.ledgers:
+        if from_ledger is not None and info.ledger_id < from_ledger:
+            continue
+        reader = await LedgerReader.open(store, key, info.ledger_id)
+        continuity = Continuity(reader, info.first_sequence)
+        async for frame in reader.history(info):
+            for record, blob in continuity.records(frame):
+                yield HistoryRecord(*record, blob)
+
+
+async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpoint:
+    """The state at the start of a ledger. Raises `NotStored`, `CorruptJournal`."""
+    manifest = await load_manifest(store, key)
+    for info in manifest.ledgers:
+        if info.ledger_id == ledger_id:
+            return await read_checkpoint(await LedgerReader.open(store, key, ledger_id), info)
+    raise NotStored(f"journal {key}: ledger {ledger_id}")
+
+
+async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list[LedgerReport]:
+    """Check every checksum and number of a journal; one report per listed ledger.
+
+    With ``fold``, history is applied to it and its digest compared with each checkpoint's.
+    Problems are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest
+    itself can't be read.
+    """
+    manifest = await load_manifest(store, key)
+    reports: list[LedgerReport] = []
+    expected = manifest.ledgers[0].first_sequence if manifest.ledgers else 0
+    folded = False
+    for info in manifest.ledgers:
+        file = store.location(key, info.ledger_id)
+        report = LedgerReport(info.ledger_id, file, info.sealed, info.first_sequence)
+        reports.append(report)
+        if info.first_sequence != expected:
+            report.problems.append(f"starts at sequence {info.first_sequence}, not {expected}")
+            folded = False
+        try:
+            await _verify_ledger(store, key, info, report, fold, folded)
+        except JournalError as error:
+            report.problems.append(str(error))
+        folded = fold is not None and not report.problems
+        expected = info.next_sequence
+    return reports
+
+
+async def _verify_ledger(
+    store: LedgerStore,
+    key: str,
+    info: LedgerInfo,
+    report: LedgerReport,
+    fold: Fold | None,
+    folded: bool,
+) -> None:
+    reader = await LedgerReader.open(store, key, info.ledger_id)
+    checkpoint = await read_checkpoint(reader, info)
+    report.checkpoint_sequence = checkpoint.sequence
+    if fold is not None:
+        if folded and fold.digest() != checkpoint.digest:
+            report.problems.append(
+                f"at sequence {checkpoint.sequence} history gives the digest "
+                f"{fold.digest().hex()}, the checkpoint says {checkpoint.digest.hex()}"
+            )
+        fold.restore(checkpoint)
+    continuity = Continuity(reader, info.first_sequence)
+    report.bytes = info.data_offset
+    async for frame in reader.history(info):
+        for record, _ in continuity.records(frame):
+            if fold is not None:
+                fold.apply(record)
+        report.bytes = frame.end
+        report.records = continuity.next_sequence - info.first_sequence
+        report.entries = continuity.next_entry
+    report.unacknowledged = await store.size(key, info.ledger_id) - report.bytes
+    if info.sealed and (report.records, report.entries) != (info.records, info.entries):
+        raise CorruptJournal(
+            reader.file,
+            report.bytes,
+            f"the manifest lists {info.records} records with {info.entries} entries, "
+            f"{report.records} with {report.entries} are stored",
+        )
