@@ -51,16 +51,22 @@ class ChunkGroups:
         """The consumer is gone: its messages may go to others."""
         self._owners = {key: whose for key, whose in self._owners.items() if whose != owner}
 
-    def unbind_returned(self, ranges: Iterable[Range], is_out: Callable[[int], bool]) -> None:
-        """Entries came back: messages none of whose chunks is out may go to others."""
+    def unbind_returned(self, ranges: Iterable[Range], is_held: Callable[[int], bool]) -> list[int]:
+        """Entries came back: messages none of whose chunks is held may go to others.
+
+        Returns the chunks of those messages.
+        """
         touched = {
             self._keys[offset]
             for first, end in ranges
             for offset in self._keys.irange(first, end - 1)
         }
-        for key in touched:
-            if not any(is_out(offset) for offset in self._members[key]):
+        free: list[int] = []
+        for key in sorted(touched):
+            if not any(is_held(offset) for offset in self._members[key]):
                 self._owners.pop(key, None)
+                free += sorted(self._members[key])
+        return free
 
     def forget(self, first: int, end: int) -> None:
         """The entries are acknowledged."""

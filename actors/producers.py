@@ -90,15 +90,18 @@ class ProducerRegistry:
         """Decide on ``spec``; ``topic_epoch`` is the partition's epoch now.
 
         Refused BUSY if the name is taken, or if a shared producer meets an exclusive one;
-        FENCED if exclusivity is taken or the topic epoch has moved on. A refusal changes
-        nothing. A key that is known gets the same answer again, without a new epoch.
+        FENCED if exclusivity is taken or the topic epoch has moved on. One that fences doesn't
+        mind its name being taken: the other one is fenced. A refusal changes nothing. A key
+        that is known gets the same answer again, without a new epoch.
         """
         if spec.key in self._connected:
             return Accepted()
         if spec.key in self._waiting:
             return Waiting()
         old = self._named(spec.name)
-        if old is not None and not _succeeds(spec, old):
+        succeeds = old is not None and _succeeds(spec, old)
+        fences = spec.mode is AccessMode.EXCLUSIVE_WITH_FENCING
+        if old is not None and not succeeds and not fences:
             return Refusal(
                 Reason.BUSY, f"producer {spec.name!r} is already connected to this topic"
             )
@@ -112,7 +115,7 @@ class ProducerRegistry:
                 f"topic epoch has already moved: producer {spec.name!r} has "
                 f"{spec.topic_epoch}, the topic {topic_epoch}",
             )
-        if old is not None:
+        if old is not None and succeeds:
             return self._succeed(spec, old, topic_epoch)
         return self._newcomer(spec, topic_epoch)
 
