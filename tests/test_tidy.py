@@ -108,6 +108,12 @@ def test_an_import_cycle_is_caught_wherever_its_imports_stand(tmp_path: Path) ->
     assert found == ["velaray.wire.a", "velaray.wire.b", "velaray.wire.c"]
 
 
+def test_an_import_for_types_only_makes_no_cycle(tmp_path: Path) -> None:
+    never_run = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import velaray.wire.b"
+    root = tree(tmp_path, wire__a_py=never_run, wire__b_py="import velaray.wire.a")
+    assert tidy_rules.modules_import_without_cycles(root) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -168,6 +174,13 @@ class _B:
 def g():
     """G."""
     def inner(): ...
+class Base(Protocol[T]):
+    """B."""
+    def f(self):
+        """F."""
+class Sub(m.Base[int]):
+    """S."""
+    def f(self): ...
 '''
     assert tidy_rules.public_names_are_documented(tree(tmp_path, wire__m_py=text)) == []
 

@@ -178,13 +178,30 @@ def imports_are_absolute(root: Path) -> list[str]:
     return faults
 
 
+def _for_types_only(source: Source) -> set[ast.AST]:
+    """The statements that only a type checker runs."""
+    return {
+        inner
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+
+
 def modules_import_without_cycles(root: Path) -> list[str]:
-    """No module imports itself by way of others, at whatever place the imports stand."""
+    """No module imports itself by way of others, at whatever place the imports stand.
+
+    Imports under ``if TYPE_CHECKING`` don't count: they never run.
+    """
     found = sources(root)
     known = {source.module for source in found}
     graph: dict[str, set[str]] = {source.module: set() for source in found}
     for source in found:
-        for _, dotted in _imports(source):
+        never_run = _for_types_only(source)
+        for node, dotted in _imports(source):
+            if node in never_run:
+                continue
             target = dotted if dotted in known else dotted.rpartition(".")[0]
             if target in known and target != source.module:
                 graph[source.module].add(target)
@@ -246,19 +263,47 @@ def functions_are_short(root: Path, limit: int = 70) -> list[str]:
 
 
 def public_names_are_documented(root: Path) -> list[str]:
-    """Every installed module and its public classes, functions and methods have a docstring."""
+    """Every installed module and its public classes, functions and methods have a docstring.
+
+    A method needs none if a base class, named in the class statement, documents it.
+    """
     faults = []
-    for source in sources(root):
-        if source.generated:
-            continue
+    found = [source for source in sources(root) if not source.generated]
+    inherited = _documented_methods(found)
+    for source in found:
         if not ast.get_docstring(source.tree):
             faults.append(f"{source.path}:1: the module has no docstring")
         faults += [
             f"{source.at(node)}: {name} has no docstring"
             for name, node in _public(source.tree, "")
-            if not ast.get_docstring(node)
+            if not ast.get_docstring(node) and name not in inherited.get(source.path, ())
         ]
     return faults
+
+
+def _documented_methods(found: Iterable[Source]) -> dict[str, set[str]]:
+    """Per path, the methods (``Class.method``) that a base class documents."""
+    classes = [
+        (source.path, node)
+        for source in found
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    own: dict[str, set[str]] = {}
+    for _, node in classes:
+        own.setdefault(node.name, set()).update(
+            method.name
+            for method in node.body
+            if isinstance(method, _Documented) and ast.get_docstring(method)
+        )
+    inherited: dict[str, set[str]] = {}
+    for path, node in classes:
+        for base in node.bases:
+            name = ast.unparse(base).split("[")[0].split(".")[-1]
+            inherited.setdefault(path, set()).update(
+                f"{node.name}.{method}" for method in own.get(name, ())
+            )
+    return inherited
 
 
 _Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
