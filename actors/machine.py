@@ -38,6 +38,7 @@ class Reason(StrEnum):
     NOT_ALLOWED = "not allowed"
     NOT_EMPTY = "not empty"
     UNAVAILABLE = "unavailable"
+    STORAGE_FULL = "storage full"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,553 @@
+"""The host of one machine: a mailbox in front of a journal, on asyncio.
+
+A command is decided at once and its events evolve the state at once; the state in memory may
+run ahead of the disk. What follows from a command (its reply, its effects) waits until the
+command's events, and everything that it may have seen, are durable. One task, the flusher,
+commits: everything that arrived during a commit goes into the next one, without any delay.
+
+Failures. A decision that raises is raised to the caller; nothing happened. A full disk
+refuses what waited for it, falls back to what is durable, and goes on: reads are answered,
+and commands that write are tried one at a time until one succeeds. Every other failure of
+the journal, and a bug that shows in ``evolve`` or in a release, is fatal: nothing more is
+released, ``on_fatal`` is called once, waiting callers get the error.
+
+No clock, thread or store but those that it is given: the same code runs in simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+from google.protobuf.message import Message
+
+from velaray.actors.machine import Machine, Reason, Refusal, StateT, digest
+from velaray.events.codec import decode, encode
+from velaray.events.events_pb2 import LedgerOpened
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import CorruptJournal, JournalError, Misuse, StorageFull
+from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.recovery import Recovered
+from velaray.journal.store import LedgerStore
+
+Blob = bytes | memoryview
+Release = Callable[[Any, tuple[Any, ...]], None]
+"""Takes a decision's reply and effects once they may leave. Must not raise."""
+
+ResultT = TypeVar("ResultT")
+
+
+class RuntimeFault(Exception):
+    """Base of the errors that the runtime itself raises."""
+
+
+class Divergence(RuntimeFault):
+    """A restored state isn't the one that was recorded; the actor must not serve it.
+
+    Either an incompatible version wrote the checkpoint, or the machine's ``snapshot`` and
+    ``restore`` don't fit each other.
+    """
+
+    def __init__(self, actor: str, sequence: int, expected: bytes, actual: bytes) -> None:
+        super().__init__(
+            f"{actor}: the state before event {sequence} was recorded with digest "
+            f"{expected.hex()}, restored it has {actual.hex()}; the actor stays down"
+        )
+        self.actor = actor
+        self.sequence = sequence
+        self.expected = expected
+        self.actual = actual
+
+
+class Stopped(RuntimeFault):
+    """The runtime was closed, or stopped by the error in ``__cause__``; nothing happened."""
+
+    def __init__(self, actor: str, cause: BaseException | None) -> None:
+        super().__init__(f"{actor} has stopped" + (f": {cause}" if cause else ""))
+
+
+class SpoiledState(RuntimeFault):
+    """``evolve`` raised on an event that ``decide`` had produced; the state is unusable."""
+
+    def __init__(self, actor: str, event: Message) -> None:
+        super().__init__(f"{actor}: evolve raised on {type(event).__name__}")
+
+
+class UnclaimedEffects(RuntimeFault):
+    """A command that was asked had effects, which nobody carries out: submit it instead."""
+
+    def __init__(self, actor: str, command: Any) -> None:
+        super().__init__(f"{actor}: {type(command).__name__} has effects; submit it, don't ask")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a runtime did since it recovered, and what recovery took.
+
+    ``events``, ``commits`` and ``bytes`` (of events and blobs) count what became durable;
+    ``refused_full`` the commands refused because the disk was full; ``recovery_ms`` is how
+    long recovery took, ``replayed`` how many records it (and any fall-back) folded.
+    """
+
+    commands: int
+    events: int
+    commits: int
+    bytes: int
+    rolls: int
+    refused_full: int
+    replayed: int
+    recovery_ms: int
+
+
+class VolatileJournal:
+    """A journal that keeps nothing: whatever is staged counts as durable at once."""
+
+    epoch = 1
+    should_roll = False
+
+    def __init__(self) -> None:
+        self._staged = 0
+
+    def stage(self, event: bytes, blob: Blob | None = None) -> int:
+        """Count a record; returns its sequence."""
+        self._staged += 1
+        return self._staged - 1
+
+    async def commit(self) -> int:
+        """Return the last sequence."""
+        return self._staged - 1
+
+    async def start(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        """Forget the state; the one ledger's id is 0."""
+        return 0
+
+    async def roll(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+        """Never called, since ``should_roll`` is false. Raises `Misuse`."""
+        raise Misuse("a volatile journal has one ledger")
+
+    async def reload(self) -> Recovered:
+        """Never called, since ``commit`` can't fail. Raises `Misuse`."""
+        raise Misuse("a volatile journal keeps nothing")
+
+    async def close(self) -> None:
+        """There is nothing to release."""
+
+
+class Runtime(Generic[StateT]):
+    """Hosts one machine; made by `recover` or `volatile`, used from one event loop."""
+
+    __slots__ = (
+        "__weakref__",
+        "_actor",
+        "_asked",
+        "_bytes",
+        "_clock_ms",
+        "_closing",
+        "_commands",
+        "_commits",
+        "_deferred",
+        "_error",
+        "_events",
+        "_flusher",
+        "_flushing",
+        "_flushing_bytes",
+        "_full",
+        "_journal",
+        "_machine",
+        "_on_fatal",
+        "_opened",
+        "_parked",
+        "_rebuilding",
+        "_recovery_ms",
+        "_refused_full",
+        "_replayed",
+        "_rolls",
+        "_staged",
+        "_staged_bytes",
+        "_state",
+        "_waiting",
+        "_wake",
+        "damaged",
+    )
+
+    def __init__(
+        self,
+        machine: Machine[StateT],
+        journal: Journal | VolatileJournal,
+        actor: str,
+        clock_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Not for hosts: `recover` and `volatile` return a runtime that runs."""
+        self._machine = machine
+        self._journal = journal
+        self._actor = actor
+        self._clock_ms = clock_ms
+        self._on_fatal = on_fatal
+        self._state = machine.initial()
+        # The first event of the current ledger, until it is durable.
+        self._opened: LedgerOpened | None = None
+        # Records and releases for the next commit, and those of the running one.
+        self._staged: list[tuple[bytes, Blob | None]] = []
+        self._staged_bytes = 0
+        self._waiting: list[tuple[Release, Any, tuple[Any, ...]]] = []
+        self._flushing: list[tuple[Release, Any, tuple[Any, ...]]] = []
+        self._flushing_bytes = 0
+        # Commands to decide later: the state must rest, or is being rebuilt.
+        self._parked: list[tuple[Any, Release]] | None = None
+        self._rebuilding = False
+        # While the disk is full: why, and the events of the one command that is tried.
+        self._full: StorageFull | None = None
+        self._deferred: tuple[Message, ...] = ()
+        self._closing = False
+        self._error: BaseException | None = None
+        #: Newer checkpoints that recovery couldn't read and did without.
+        self.damaged: tuple[CorruptJournal, ...] = ()
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._wake = asyncio.Event()
+        self._flusher: asyncio.Task[None] | None = None
+        self._commands = self._events = self._commits = self._bytes = 0
+        self._rolls = self._refused_full = self._replayed = self._recovery_ms = 0
+
+    @classmethod
+    async def recover(
+        cls,
+        machine: Machine[StateT],
+        store: LedgerStore,
+        key: ActorKey,
+        clock_ms: Callable[[], int],
+        settings: JournalSettings,
+        on_fatal: Callable[[BaseException], None],
+    ) -> Self:
+        """Take over the actor's journal and bring its machine back to where it was.
+
+        ``clock_ms`` gives milliseconds since 1970. When this returns, this runtime owns the
+        journal, a new ledger is open with a checkpoint, and the whole state is durable.
+        Raises `Divergence`, `InvariantViolation`, or what `Journal.open`, `Journal.start`
+        and `Journal.commit` raise; the journal is closed then, ``on_fatal`` isn't called.
+        """
+        began = clock_ms()
+        async with AsyncExitStack() as undo:
+            journal = await Journal.open(store, key.text(), settings, clock_ms=clock_ms)
+            undo.push_async_callback(journal.close)
+            runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
+            runtime._rebuild(journal.recovered)
+            runtime.damaged = journal.recovered.damaged
+            journal.recovered = Recovered()  # a long tail's memory
+            await runtime._start()
+            undo.pop_all()
+        runtime._recovery_ms = clock_ms() - began
+        return runtime
+
+    @classmethod
+    async def volatile(
+        cls,
+        machine: Machine[StateT],
+        name: str,
+        clock_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+    ) -> Self:
+        """Host a machine whose state need not survive the process; ``name`` is for errors."""
+        runtime = cls(machine, VolatileJournal(), name, clock_ms, on_fatal)
+        await runtime._start()
+        return runtime
+
+    @property
+    def state(self) -> StateT:
+        """The state in memory. It may be ahead of the disk: what is read here must not leave.
+
+        Read it anew each time: after a full disk it is another object.
+        """
+        return self._state
+
+    @property
+    def journal(self) -> Journal | VolatileJournal:
+        """The journal, for reading entries; only the runtime writes to it."""
+        return self._journal
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of events and blobs that aren't durable yet: stop reading input above some."""
+        return self._staged_bytes + self._flushing_bytes
+
+    @property
+    def stats(self) -> Stats:
+        """Counters since recovery."""
+        return Stats(
+            commands=self._commands,
+            events=self._events,
+            commits=self._commits,
+            bytes=self._bytes,
+            rolls=self._rolls,
+            refused_full=self._refused_full,
+            replayed=self._replayed,
+            recovery_ms=self._recovery_ms,
+        )
+
+    def submit(self, command: Any, release: Release) -> None:
+        """Decide ``command`` now; call ``release(reply, effects)`` once they may leave.
+
+        Releases come in the order of submission. If nothing is waiting and the command has
+        no events, ``release`` is called before this returns. A blob must not change before
+        its release. On a full disk the reply is a `Refusal` STORAGE_FULL, maybe out of turn.
+        After a fatal error ``release`` is never called.
+
+        Raises `Stopped`, or what ``decide`` raised; then nothing happened. During a
+        roll-over the decision is put off, and what it raises then is fatal.
+        """
+        if self._error is not None or self._closing:
+            raise Stopped(self._actor, self._error) from self._error
+        if self._parked is not None:
+            self._parked.append((command, release))
+            return
+        self._decide(command, release)
+
+    async def ask(self, command: Any) -> Any:
+        """Submit ``command`` and wait for its reply.
+
+        Raises as `submit` does; `UnclaimedEffects` if the command had effects (its events
+        are durable, the effects are dropped); or the error that stopped the runtime
+        meanwhile: then it is unknown whether the command took place.
+        """
+
+        def release(reply: Any, effects: tuple[Any, ...]) -> None:
+            if future.done():
+                return
+            if effects:
+                future.set_exception(UnclaimedEffects(self._actor, command))
+            else:
+                future.set_result(reply)
+
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(command, release)
+        return await self._answer(future)
+
+    async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:
+        """What ``query`` finds in the state, once all that it may have seen is durable.
+
+        ``query`` must return something that doesn't change later. Raises `Stopped`, what
+        ``query`` raised, `StorageFull` if what it saw was dropped (ask again), or the error
+        that stopped the runtime meanwhile.
+        """
+        if self._error is not None or self._closing:
+            raise Stopped(self._actor, self._error) from self._error
+        if self._rebuilding and self._full is not None:
+            raise self._full
+        found = query(self._state)
+        if self._settled():
+            return found
+
+        def release(reply: Any, effects: tuple[Any, ...]) -> None:
+            if future.done():
+                return
+            if isinstance(reply, Refusal) and self._full is not None:
+                future.set_exception(self._full)
+            else:
+                future.set_result(None)
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((release, None, ()))
+        self._wake.set()
+        await self._answer(future)
+        return found
+
+    async def close(self) -> None:
+        """Make durable and release what was submitted, then close the journal.
+
+        Afterwards nothing of this runtime runs. Idempotent; after a fatal error it only
+        closes the journal. Not to be awaited by a release.
+        """
+        self._closing = True
+        self._wake.set()
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])
+        await self._journal.close()
+
+    # ---------------------------------------------------------------- deciding
+
+    def _decide(self, command: Any, release: Release) -> None:
+        self._commands += 1
+        decision = self._machine.decide(self._state, command, self._clock_ms())
+        events = decision.events
+        if not events:
+            if self._settled():
+                release(decision.reply, decision.effects)
+                return
+        elif self._full is None:
+            records = [encode(event) for event in events]
+            self._evolve(events)
+            self._stage(records, decision.blob)
+        elif self._waiting or self._flushing:
+            self._refuse(release)
+            return
+        else:  # see whether the full disk takes this one, before the state does
+            self._stage([encode(event) for event in events], decision.blob)
+            self._deferred = events
+        self._waiting.append((release, decision.reply, decision.effects))
+        self._wake.set()
+
+    def _settled(self) -> bool:
+        """Whether the state is durable and nobody waits before a newcomer."""
+        if self._full is not None:
+            return True
+        return not (self._waiting or self._flushing or self._opened)
+
+    def _evolve(self, events: Sequence[Message]) -> None:
+        done = 0
+        try:
+            for event in events:
+                self._machine.evolve(self._state, event)
+                done += 1
+        finally:
+            if done < len(events):
+                self._fail(SpoiledState(self._actor, events[done]))
+
+    def _stage(self, records: list[bytes], blob: Blob | None) -> None:
+        last = records.pop()
+        for record in records:
+            self._staged.append((record, None))
+            self._staged_bytes += len(record)
+        self._staged.append((last, blob))
+        self._staged_bytes += len(last) if blob is None else len(last) + len(blob)
+
+    async def _answer(self, future: asyncio.Future[Any]) -> Any:
+        self._asked.add(future)
+        try:
+            return await future
+        finally:
+            self._asked.discard(future)
+
+    # ---------------------------------------------------------------- flushing
+
+    async def _flush_forever(self) -> None:
+        while self._error is None:
+            if self._waiting or (self._opened and self._full is None):
+                await self._flush()
+            elif self._closing:
+                return
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _flush(self) -> None:
+        try:
+            await self._commit()
+            if self._journal.should_roll and self._full is None and self._error is None:
+                await self._roll()
+        except StorageFull as error:
+            await self._fall_back(error)
+        except JournalError as error:
+            self._fail(error)
+
+    async def _commit(self) -> None:
+        staged, self._staged = self._staged, []
+        self._flushing, self._waiting = self._waiting, []
+        self._flushing_bytes, self._staged_bytes = self._staged_bytes, 0
+        if staged or self._opened:
+            if self._opened:
+                self._journal.stage(encode(self._opened))
+            for record, blob in staged:
+                self._journal.stage(record, blob)
+            await self._journal.commit()
+            self._commits += 1
+            self._events += len(staged) + (self._opened is not None)
+            self._bytes += self._flushing_bytes
+            self._flushing_bytes = 0
+            self._opened = None
+        if self._deferred:
+            events, self._deferred, self._full = self._deferred, (), None
+            self._evolve(events)
+        for release, reply, effects in self._flushing:
+            release(reply, effects)
+        self._flushing = []
+
+    async def _roll(self) -> None:
+        """Let the state come to rest, then go on in a new ledger that starts with it."""
+        self._parked = []
+        await self._commit()
+        if self._error is not None:
+            return
+        segments = self._machine.snapshot(self._state)
+        try:
+            self._enter(await self._journal.roll(segments, digest(segments)))
+            self._rolls += 1
+        except StorageFull as error:
+            self._full = error  # the old ledger goes on
+        self._unpark()
+
+    async def _start(self) -> None:
+        segments = self._machine.snapshot(self._state)
+        self._enter(await self._journal.start(segments, digest(segments)))
+        await self._commit()
+        self._flusher = asyncio.get_running_loop().create_task(
+            self._flush_forever(), name=f"flusher of {self._actor}"
+        )
+        self._flusher.add_done_callback(self._flusher_ended)
+
+    def _enter(self, ledger_id: int) -> None:
+        self._opened = LedgerOpened(ledger_id=ledger_id, epoch=self._journal.epoch)
+        self._evolve([self._opened])
+
+    def _unpark(self) -> None:
+        for command, release in self._parked or ():  # grows if a release submits
+            self._decide(command, release)
+        self._parked = None
+
+    # ---------------------------------------------------------------- failing
+
+    async def _fall_back(self, error: StorageFull) -> None:
+        """Refuse what waited for the full disk, and return to what is durable."""
+        tried, self._deferred = self._deferred, ()
+        self._full = error
+        dropped = self._flushing + self._waiting
+        self._flushing, self._waiting, self._staged = [], [], []
+        self._flushing_bytes = self._staged_bytes = 0
+        if not tried:
+            self._rebuilding, self._parked = True, self._parked or []
+            self._rebuild(await self._journal.reload())
+            if self._opened:
+                self._evolve([self._opened])
+            self._rebuilding = False
+        for release, _, _ in dropped:
+            self._refuse(release)
+        self._unpark()
+
+    def _rebuild(self, recovered: Recovered) -> None:
+        machine, checkpoint = self._machine, recovered.checkpoint
+        state = machine.initial()
+        if checkpoint is not None:
+            state = machine.restore(checkpoint.segments)
+            actual = digest(machine.snapshot(state))
+            if actual != checkpoint.digest:
+                raise Divergence(self._actor, checkpoint.sequence, checkpoint.digest, actual)
+        for record in recovered.records:
+            machine.evolve(state, decode(record.event))
+        machine.check(state)
+        self._state = state
+        self._replayed += len(recovered.records)
+
+    def _refuse(self, release: Release) -> None:
+        self._refused_full += 1
+        release(Refusal(Reason.STORAGE_FULL, str(self._full)), ())
+
+    def _flusher_ended(self, task: asyncio.Task[None]) -> None:
+        self._closing = True
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        self._flushing, self._waiting, self._staged = [], [], []
+        self._flushing_bytes = self._staged_bytes = 0
+        self._parked = None
+        for future in self._asked:
+            if not future.done():
+                future.set_exception(error)
+        self._wake.set()
+        self._on_fatal(error)
