@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,23 @@ class ClusterConfig:
     def ray_namespace(self) -> str:
         """The Ray namespace that holds this cluster's named actors."""
         return f"velaray-{self.name}"
+
+
+class UnsafeBindingError(ValueError):
+    """The cluster would be open to the network without authentication."""
+
+
+def check_binding(host: str, auth: AuthSettings | None) -> None:
+    """Raise `UnsafeBindingError` if ``host`` isn't loopback and no token is configured."""
+    if auth is None and host != "localhost" and not _is_loopback(host):
+        raise UnsafeBindingError(
+            f"{host} can be reached from other machines, and no token is configured: use "
+            "127.0.0.1, or give --token-secret or --token-public-key"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -2,8 +2,8 @@
 
 A link carries a stream of msgpack values. Either end may send requests
 (answered once, by id) and notices (never answered). Order is kept: what one end sends
-first, the other end handles first. A link begins with the cluster's key. Everything that is sent during one turn of the event
-loop leaves in one write.
+first, the other end handles first. A link begins with the cluster's key. Everything that
+is sent during one turn of the event loop leaves in one write.
 
 A link that breaks fails every outstanding request with `LinkClosed`; whoever needs the
 peer again resolves its address anew.

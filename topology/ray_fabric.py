@@ -14,9 +14,9 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
-from velaray.journal.files import FileStore
 
 from velaray.events.ids import ActorKey
+from velaray.journal.files import FileStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable

@@ -10,6 +10,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
 from velaray.wire.connection import WireConnection
+from velaray.wire.errors import CorruptEntryError
 
 SERVER_VERSION = f"velaray-{version('velaray')}"
 
@@ -85,6 +86,10 @@ class Session:
     def succeed(self, request_id: int) -> None:
         """Answer a request that has no other answer."""
         self.connection.send(pb.CommandSuccess(request_id=request_id))
+
+    def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
+        """Nothing that is served here takes entries."""
+        connection.close(error)
 
     def on_writable(self, connection: WireConnection) -> None:
         """The socket takes more again."""

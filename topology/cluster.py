@@ -1,0 +1,245 @@
+"""Starting and stopping a cluster on Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import socket
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from velaray.events.ids import ActorKey
+from velaray.journal.files import FileStore
+from velaray.topology.config import AuthSettings, ClusterConfig, check_binding
+from velaray.topology.front_door_actor import FrontDoorActor
+from velaray.topology.ray_fabric import RayFabric
+from velaray.topology.tenure import take_tenure
+
+FRONT_DOOR = "front-door"
+OBJECT_STORE_BYTES = 100 << 20
+_REPORT_TIMEOUT_S = 20.0
+
+# How Ray finds out that a node is lost; its defaults take half a minute.
+NODE_HEALTH = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1500",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_worker_niceness": "0",
+}
+
+
+class ClusterError(RuntimeError):
+    """The cluster can't be started; the text says why and what to do."""
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end, whether or not the caller has an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """A running cluster; made by `start`, ended by `stop` or with the context."""
+
+    def __init__(
+        self, config: ClusterConfig, fabric: RayFabric, lock: IO[str], owns_ray: bool
+    ) -> None:
+        """Not for callers: `start` makes one."""
+        self.config = config
+        self._fabric = fabric
+        self._lock = lock
+        self._owns_ray = owns_ray
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: Path,
+        *,
+        name: str = "standalone",
+        host: str = "127.0.0.1",
+        service_port: int = 6650,
+        admin_port: int = 8080,
+        ray_address: str | None = None,
+        auth: AuthSettings | None = None,
+        tunnel: bool = False,
+        passivate_after_s: float = 300.0,
+    ) -> Cluster:
+        """Start a cluster whose journals are in ``data_dir``, and serve.
+
+        Uses the Ray cluster of this process, else the one at ``ray_address``, else starts
+        Ray on this machine. Port 0 takes a free port. Actors of an earlier start on the
+        same directory are replaced; nothing they acknowledged is lost.
+
+        Raises `ClusterError` if another running cluster uses the directory, a port is
+        taken, or the address is not loopback and no token is configured. Then nothing was
+        changed.
+        """
+        check_binding(host, auth)
+        data_dir = data_dir.resolve()
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = _lock(data_dir)
+        service_port = service_port or _free_port(host)
+        admin_port = admin_port or _free_port(host)
+        owns_ray = _connect_ray(ray_address)
+        config = ClusterConfig(
+            data_dir=str(data_dir),
+            incarnation=_run(take_tenure(FileStore(str(data_dir)))),
+            link_key=secrets.token_bytes(16),
+            name=name,
+            host=host,
+            service_port=service_port,
+            admin_port=admin_port,
+            auth=auth,
+            passivate_after_s=passivate_after_s,
+            tunnel=tunnel,
+        )
+        cluster = cls(config, RayFabric(config), lock, owns_ray)
+        try:
+            _run(cluster._bootstrap())
+            cluster._open_front_doors()
+        except (RayError, OSError) as error:
+            cluster.stop()
+            raise ClusterError(f"the cluster could not be started: {error}") from error
+        return cluster
+
+    async def _bootstrap(self) -> None:
+        await self._fabric.call(
+            ActorKey.catalog(),
+            "bootstrap",
+            {
+                "cluster": self.config.name,
+                "service_url": self.service_url,
+                "admin_url": self.admin_url,
+            },
+            timeout=60.0,
+        )
+        self._fabric.drop_links()
+
+    def _open_front_doors(self) -> None:
+        """One on every node of the Ray cluster that sees the directory (here: on this one)."""
+        node = ray.get_runtime_context().get_node_id()
+        door = (
+            ray.remote(FrontDoorActor)
+            .options(
+                name=FRONT_DOOR,
+                namespace=self.config.ray_namespace,
+                lifetime="detached",
+                max_restarts=-1,
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote(self.config)
+        )
+        ray.get(door.describe.remote())
+
+    @property
+    def service_url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://{self.config.host}:{self.config.service_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin interface answers."""
+        return f"http://{self.config.host}:{self.config.admin_port}"
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Every actor that runs now: its key, process id and node.
+
+        Actors that are restarting just now are left out.
+        """
+        namespace = self.config.ray_namespace
+        reports = []
+        for name in _names(namespace):
+            try:
+                handle = ray.get_actor(name, namespace)
+                reports.append(ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S))
+            except (ValueError, RayError):
+                continue
+        return reports
+
+    def stop(self) -> None:
+        """Stop every actor in good order: front doors, partitions, subscriptions, catalog."""
+        namespace = self.config.ray_namespace
+        for name in sorted(_names(namespace), key=_stop_order):
+            try:
+                handle = ray.get_actor(name, namespace)
+                if name == FRONT_DOOR:
+                    ray.kill(handle)
+                else:
+                    ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
+            except (ValueError, RayActorError):
+                continue  # it has exited: what was asked for
+        if self._owns_ray:
+            ray.shutdown()
+        self._lock.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def _names(namespace: str) -> list[str]:
+    return [
+        found["name"]
+        for found in ray.util.list_named_actors(all_namespaces=True)
+        if found["namespace"] == namespace
+    ]
+
+
+def _stop_order(name: str) -> int:
+    order = [FRONT_DOOR, "partition", "subscription", "catalog"]
+    return order.index(name.split("/")[0])
+
+
+def _lock(data_dir: Path) -> IO[str]:
+    lock = (data_dir / "owner.lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise ClusterError(
+            f"another cluster is running on {data_dir} (process {owner}): stop it first, or "
+            "use another directory"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _connect_ray(address: str | None) -> bool:
+    """Make sure this process is connected to Ray; True if Ray was started for us."""
+    if ray.is_initialized():
+        return False
+    if address is not None:
+        ray.init(address=address, log_to_driver=False)
+        return False
+    for name, value in NODE_HEALTH.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+    )
+    return True
