@@ -88,7 +88,7 @@ class Stats:
     """What a runtime did since it recovered, and what recovery took.
 
     ``events``, ``commits`` and ``bytes`` (of events and blobs) count what became durable;
-    ``refused_full`` the commands refused because the disk was full; ``recovery_ms`` is how
+    ``refused_full`` the commands and reads that a full disk refused; ``recovery_ms`` is how
     long recovery took, ``replayed`` how many records it (and any fall-back) folded.
     """
 
