@@ -176,7 +176,13 @@ MessageId.latest = MessageId(INT64_MAX, INT64_MAX)
 _NAME = re.compile(r"[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-MAX_NAME_BYTES = 1024
+MAX_NAME_BYTES = 200
+"""Bytes that a name may have when it is percent-encoded: journals use it as a file name."""
+
+
+def _quoted(part: str) -> str:
+    dots = part in (".", "..")
+    return part.replace(".", "%2E") if dots else quote(part, safe="=:-")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -194,20 +200,22 @@ def check_name(kind: str, name: str) -> str:
 def check_local_name(kind: str, name: str) -> str:
     """Return ``name`` if it may name a topic or subscription; else raise `InvalidNameError`.
 
-    Any text will do that isn't empty, holds no control character, has a UTF-8 form of at most
-    1024 bytes and can't be mistaken for a step in a path (``.`` or ``..``).
+    Any text will do that isn't empty, holds no control character, has at most 200 bytes when it
+    is percent-encoded (so ASCII letters count one, others up to 12) and can't be mistaken for a
+    step in a path (``.`` or ``..``).
     """
     if not name or name in (".", ".."):
         raise InvalidNameError(f"invalid {kind} name {name!r}")
     if _CONTROL.search(name):
         raise InvalidNameError(f"invalid {kind} name {name[:80]!r}: it holds control characters")
     try:
-        size = len(name.encode())
+        too_long = len(name) > MAX_NAME_BYTES or len(_quoted(name)) > MAX_NAME_BYTES
     except UnicodeEncodeError as error:
         raise InvalidNameError(f"invalid {kind} name: {error}") from error
-    if size > MAX_NAME_BYTES:
+    if too_long:
         raise InvalidNameError(
-            f"invalid {kind} name {name[:80]!r}...: {size} bytes, at most {MAX_NAME_BYTES} fit"
+            f"invalid {kind} name {name[:80]!r}...: it has more than {MAX_NAME_BYTES} bytes when "
+            "it is percent-encoded; use a shorter one"
         )
     return name
 
@@ -285,11 +293,6 @@ class ActorKind(StrEnum):
     CATALOG = "catalog"
     PARTITION = "partition"
     SUBSCRIPTION = "subscription"
-
-
-def _quoted(part: str) -> str:
-    dots = part in (".", "..")
-    return part.replace(".", "%2E") if dots else quote(part, safe="=:-")
 
 
 @dataclass(frozen=True, slots=True, order=True)
