@@ -9,7 +9,7 @@ import ray
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.cluster import FRONT_DOOR
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ray_fabric import actor_class
+from velaray.topology.ray_fabric import activate
 
 
 class NoClusterError(LookupError):
@@ -47,4 +47,4 @@ def handle(topic: str, name: str = "standalone") -> Any:
     incarnation, config = ray.get(door.resolve.remote(str(parsed)))
     key = ActorKey.of_partition(parsed, incarnation)
     assert isinstance(config, ClusterConfig)
-    return actor_class(config).options(name=key.text()).remote(key.text(), config)
+    return activate(key, config)

@@ -31,14 +31,10 @@ class RayFabric(Fabric):
     def __init__(self, config: ClusterConfig) -> None:
         super().__init__(config, FileStore(config.data_dir))
 
-    def handle(self, key: ActorKey) -> Any:
-        """The Ray actor handle for ``key``, created if need be."""
-        return actor_class(self.config).options(name=key.text()).remote(key.text(), self.config)
-
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor and return where it listens."""
         try:
-            return Address(*await self.handle(key).address.remote())
+            return Address(*await activate(key, self.config).address.remote())
         except RayActorError as error:
             raise Unreachable(f"{key} is restarting") from error
         except RayError as error:
@@ -58,9 +54,14 @@ class RayFabric(Fabric):
         os._exit(1)
 
 
-def actor_class(config: ClusterConfig) -> Any:
-    """The Ray actor class with this cluster's options."""
-    return ray.remote(VelarayActor).options(
+def activate(key: ActorKey, config: ClusterConfig) -> Any:
+    """The Ray handle of the actor, which is created unless there is one.
+
+    Detached, so that it outlives whoever asked; it runs on any node that may host actors
+    (a node that doesn't see the data refuses, see `velaray.topology.tenure`).
+    """
+    options = ray.remote(VelarayActor).options(
+        name=key.text(),
         namespace=config.ray_namespace,
         lifetime="detached",
         get_if_exists=True,
@@ -70,6 +71,7 @@ def actor_class(config: ClusterConfig) -> Any:
         num_cpus=0,
         scheduling_strategy="SPREAD",
     )
+    return options.remote(key.text(), config)
 
 
 class VelarayActor:

@@ -12,7 +12,8 @@ import asyncio
 
 import msgpack
 
-from velaray.journal.store import LedgerStore, ManifestConflict
+from velaray.journal.errors import ManifestConflict
+from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
 _RECORD = "cluster"
