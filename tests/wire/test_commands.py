@@ -185,6 +185,16 @@ def test_a_message_by_hand_is_what_protobuf_makes_of_it(message, changes) -> Non
         assert by_hand.ack_set == tuple(message.ack_set)
 
 
+@pytest.mark.parametrize("partition", ["ffffffffffffffffff01", "ffffffff0f", "8080808010"])
+def test_an_odd_partition_is_read_as_protobuf_reads_it(partition: str) -> None:
+    where = bytes.fromhex("0803100418" + partition)
+    body = bytes.fromhex("080112") + bytes((len(where),)) + where
+    encoded = bytes.fromhex("08094a") + bytes((len(body),)) + body
+    by_hand = decode_message(bytearray(encoded), 0, len(encoded))
+    assert by_hand == decode_command(encoded)
+    assert -(2**31) <= by_hand.partition < 2**31
+
+
 @given(UINT64, UINT64, UINT64, UINT64, st.none() | UINT64)
 def test_a_receipt_by_hand_is_protobufs(producer, sequence, ledger, entry, highest) -> None:
     message = pb.CommandSendReceipt(

@@ -411,6 +411,37 @@ def test_a_slow_reader_holds_the_sender_back_within_its_bound() -> None:
     run(scenario())
 
 
+def test_answers_do_not_pile_up_for_a_peer_that_does_not_read_them() -> None:
+    async def scenario() -> None:
+        async with Server(high_water=100_000) as server:
+            _, writer, recorder = await server.connect()
+            writer.transport.pause_reading()
+            answer = bytes(30_000)
+            recorder.on_command = lambda connection, command: connection.write(answer)
+            requests = 2000
+            writer.write(SEND * requests)
+            await recorder.until(lambda: not recorder.connection.writable)
+            assert 0 < len(recorder.frames) < requests
+            waiting = recorder.connection._transport.get_write_buffer_size()
+            assert waiting < 100_000 + 65536 + 30_000
+            assert recorder.connection._parser.buffered > 0
+
+    run(scenario())
+
+
+def test_what_was_written_before_close_is_sent() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, _, recorder = await server.connect()
+            recorder.connection.write(PONG)
+            recorder.connection.close()
+            async with asyncio.timeout(10):
+                assert await reader.read() == PONG
+            assert await closed(recorder) is None
+
+    run(scenario())
+
+
 def test_a_peer_that_never_reads_is_given_up() -> None:
     async def scenario() -> None:
         clock = Clock()
