@@ -100,6 +100,16 @@ class Message:
             first_chunk=entry.first_chunk,
         )
 
+    @property
+    def index(self) -> int:
+        """The index within its batch, -1 if it was sent alone."""
+        return self._index
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """Ledger id and entry id of the entry that holds it."""
+        return (self._entry.ledger_id, self._entry.entry_id)
+
     def topic_name(self) -> str:
         """The full name of the topic partition that it came from."""
         return self._entry.topic

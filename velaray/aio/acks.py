@@ -17,11 +17,19 @@ _WHOLE = 1 << 31
 _WORD = (1 << 64) - 1
 
 
-class PendingAcks(NamedTuple):
-    """Acknowledgements to send. Bits (None: the whole entry): 1 is not acknowledged yet."""
+class PendingAck(NamedTuple):
+    """One entry to acknowledge: whole, or with the bits of what is not acknowledged yet."""
 
-    individual: list[tuple[Where, int | None]]
-    cumulative: tuple[Where, int | None] | None
+    where: Where
+    bits: int | None = None
+    size: int = 0
+
+
+class PendingAcks(NamedTuple):
+    """Acknowledgements to send."""
+
+    individual: list[PendingAck]
+    cumulative: PendingAck | None
 
 
 def words(bits: int, size: int) -> list[int]:
@@ -77,10 +85,6 @@ class AckTracker:
         """The message at ``where`` is made of ``entries``; they're acknowledged together."""
         self._chunks[where] = entries
 
-    def size_of(self, where: Where) -> int:
-        """The number of messages of the batch at ``where``, for `words`."""
-        return self._sizes[where]
-
     def individual(self, message_id: MessageId) -> bool:
         """Acknowledge one message; True if its entry is now acknowledged as a whole.
 
@@ -123,22 +127,28 @@ class AckTracker:
 
     def take(self) -> PendingAcks:
         """What is to be sent now; it counts as sent."""
-        individual = list(self._individual.items())
+        individual = [self._pending(where, bits) for where, bits in self._individual.items()]
         self._individual = {}
-        cumulative: tuple[Where, int | None] | None = None
+        cumulative = None
         if self._cumulative is not None:
             ledger, entry, index = self._sent = self._cumulative
             self._cumulative = None
-            bits = None if index == _WHOLE else self._open.get((ledger, entry))
-            cumulative = ((ledger, entry), bits)
+            where = (ledger, entry)
+            cumulative = self._pending(where, None if index == _WHOLE else self._open.get(where))
         return PendingAcks(individual, cumulative)
+
+    def _pending(self, where: Where, bits: int | None) -> PendingAck:
+        if bits is None:
+            return PendingAck(where)
+        return PendingAck(where, bits, self._sizes[where])
 
     def put_back(self, acks: PendingAcks) -> None:
         """``acks`` could not be sent after all: they're pending again."""
-        for where, bits in acks.individual:
-            self._individual.setdefault(where, bits)
+        for where, bits, _ in acks.individual:
+            if bits is None or where in self._open:
+                self._individual.setdefault(where, bits)
         if acks.cumulative is not None:
-            (ledger, entry), bits = acks.cumulative
+            (ledger, entry), bits, _ = acks.cumulative
             # A partial batch is sent with the bits of the moment, so its index only orders.
             reached = (ledger, entry, _WHOLE if bits is None else 0)
             self._cumulative = max(reached, self._cumulative or reached)

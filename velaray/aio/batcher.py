@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     messages: int
     data: bytes
     waiting: list[Done]
+    batch: bool = False
     chunk: tuple[int, int] | None = None
 
 
@@ -148,7 +149,7 @@ class EntryBuilder:
             for done in batch.waiting:
                 done(error, None)
             return None
-        return Entry(batch.first, batch.last, batch.count, data, batch.waiting)
+        return Entry(batch.first, batch.last, batch.count, data, batch.waiting, batch=True)
 
     def _alone(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
         metadata = self._metadata_of(message)
@@ -170,7 +171,9 @@ class EntryBuilder:
             metadata.chunk_id = index
             data = self._build(metadata, sequence_id, piece, bytes(piece), plain_size)
             waiting = [done] if index == len(pieces) - 1 else []
-            entries.append(Entry(sequence_id, sequence_id, 1, data, waiting, (index, len(pieces))))
+            entries.append(
+                Entry(sequence_id, sequence_id, 1, data, waiting, chunk=(index, len(pieces)))
+            )
         return entries
 
     def _metadata_of(self, message: OutgoingMessage) -> MessageMetadata:

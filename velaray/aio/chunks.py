@@ -24,6 +24,7 @@ class Chunk(NamedTuple):
 class _Incomplete:
     count: int
     total_size: int
+    first: Where
     parts: list[bytes | memoryview] = field(default_factory=list)
     entries: list[Where] = field(default_factory=list)
 
@@ -33,6 +34,7 @@ class Whole(NamedTuple):
 
     payload: bytes
     entries: list[Where]
+    first: Where
 
 
 class ChunkAssembler:
@@ -71,7 +73,7 @@ class ChunkAssembler:
         if len(message.parts) < message.count:
             return None
         del self._incomplete[chunk.uuid]
-        return Whole(b"".join(message.parts), message.entries)
+        return Whole(b"".join(message.parts), message.entries, message.first)
 
     def take_abandoned(self) -> list[Where]:
         """The entries to have redelivered; they're forgotten here."""
@@ -84,7 +86,7 @@ class ChunkAssembler:
         self.abandoned.clear()
 
     def _begin(self, chunk: Chunk) -> None:
-        message = _Incomplete(chunk.chunks, chunk.total_size)
+        message = _Incomplete(chunk.chunks, chunk.total_size, chunk.where)
         before = self._incomplete.pop(chunk.uuid, None)
         if before is not None:
             # Its producer began again: the old entries go when the message is acknowledged.
