@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.journal.kit import Backend, FileBackend, MemoryBackend
+
+
+@pytest.fixture(params=["memory", "files"])
+def backend(request, tmp_path) -> Iterator[Backend]:
+    chosen = MemoryBackend() if request.param == "memory" else FileBackend(tmp_path)
+    yield chosen
+    chosen.close()
+
+
+@pytest.fixture
+def memory() -> MemoryBackend:
+    return MemoryBackend()
+
+
+@pytest.fixture
+def files(tmp_path) -> Iterator[FileBackend]:
+    chosen = FileBackend(tmp_path)
+    yield chosen
+    chosen.close()

@@ -1,0 +1,130 @@
+"""What the journal's tests share: the two backends behind one face, and small histories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from velaray.events.ids import EARLIEST
+from velaray.journal.files import FileStore
+from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step
+from velaray.journal.store import LedgerStore
+
+KEY = "partition/public/default/orders/0/1"
+
+
+def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test on a loop of its own."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+async def give_way(step: Step, journal: str) -> None:
+    """A hook that lets other tasks run at every step, as real I/O does."""
+    await asyncio.sleep(0)
+
+
+class MemoryBackend:
+    """Every `store` is another process on the same disk."""
+
+    stride = 1
+    """Tests that go through every byte go in such steps; opening files costs real syncs."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self._stores = 0
+
+    def store(self, hook: Hook | None = give_way) -> MemoryStore:
+        self._stores += 1
+        return MemoryStore(self.disk, hook=hook, seed=self._stores)
+
+    def content(self, ledger_id: int, journal: str = KEY) -> bytes:
+        return bytes(self.disk.content(journal, ledger_id))
+
+    def put(self, ledger_id: int, data: bytes, journal: str = KEY) -> None:
+        file = self.disk._file(journal, ledger_id)
+        file.seen[:] = data
+        file.durable[:] = data
+        file.pending.clear()
+
+    def close(self) -> None:
+        return
+
+
+class FileBackend:
+    """Every `store` has its own threads on the same directory."""
+
+    stride = 17
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._stores: list[FileStore] = []
+
+    def store(self) -> FileStore:
+        self._stores.append(FileStore(self.root))
+        return self._stores[-1]
+
+    def path(self, ledger_id: int, journal: str = KEY) -> Path:
+        return self.root / "journals" / journal / f"{ledger_id}.ledger"
+
+    def content(self, ledger_id: int, journal: str = KEY) -> bytes:
+        return self.path(ledger_id, journal).read_bytes()
+
+    def put(self, ledger_id: int, data: bytes, journal: str = KEY) -> None:
+        self.path(ledger_id, journal).write_bytes(data)
+
+    def close(self) -> None:
+        for store in self._stores:
+            asyncio.run(store.close())
+
+
+Backend = MemoryBackend | FileBackend
+
+
+async def open_journal(
+    store: LedgerStore, key: str = KEY, settings: JournalSettings | None = None
+) -> Journal:
+    return await Journal.open(store, key, settings, clock_ms=lambda: 1_000)
+
+
+async def started(
+    store: LedgerStore, key: str = KEY, settings: JournalSettings | None = None
+) -> Journal:
+    """An owner that carries on where the former one stopped. Its "state" is the list of
+    all events so far."""
+    journal = await open_journal(store, key, settings)
+    await journal.start({"events": b"\n".join(events_of(journal))}, b"digest")
+    return journal
+
+
+def events_of(journal: Journal) -> list[bytes]:
+    """The state that an owner recovers: every event since the creation of the journal."""
+    checkpoint = journal.recovered.checkpoint
+    known = checkpoint.segments["events"].split(b"\n") if checkpoint else []
+    return [event for event in known if event] + [r.event for r in journal.recovered.records]
+
+
+async def write(journal: Journal, *events: bytes, blob: bytes | None = b"") -> int:
+    """Commit ``events`` as one frame, each with its name (or ``blob``) as blob."""
+    for event in events:
+        journal.stage(event, event * 3 if blob == b"" else blob)
+    return await journal.commit()
+
+
+async def blobs(journal: Journal) -> list[bytes]:
+    """Every durable blob, read in small pieces."""
+    found: list[bytes] = []
+    position = EARLIEST
+    while entries := await journal.read(position, 3, 1 << 16):
+        found += [bytes(entry.blob) for entry in entries]
+        last = entries[-1].position
+        position = last._replace(entry_id=last.entry_id + 1)
+    return found
