@@ -192,7 +192,6 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _handle_frames(self) -> None:
         next_frame = self._parser.next_frame
-        on_frame = self.handler.on_frame
         while self.writable and not self._paused and not self.closed:
             try:
                 frame = next_frame()
@@ -208,7 +207,7 @@ class WireConnection(asyncio.BufferedProtocol):
             if type(received) is pb.CommandPing:
                 self.write(_PONG)
             elif type(received) is not pb.CommandPong:
-                on_frame(self, received, entry)
+                self.handler.on_frame(self, received, entry)
 
     def _refuse(self, error: FrameError) -> None:
         request_id = error.request_id if isinstance(error, MalformedCommandError) else None
