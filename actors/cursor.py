@@ -116,7 +116,9 @@ class Cursor:
 
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't wholly acknowledged."""
-        return self._holes.next_missing(max(offset, self.acked_before))
+        if offset < self.acked_before:
+            offset = self.acked_before
+        return self._holes.next_missing(offset) if self._holes else offset
 
     def next_acked(self, offset: int, limit: int) -> int:
         """The first offset after the un-acknowledged ``offset`` that is wholly acknowledged,

@@ -71,6 +71,11 @@ class Holdings:
 
     def take(self, first: int, end: int, owner: int | None = None) -> list[Range]:
         """Nobody (or: ``owner`` no longer) holds the range; returns what was held of it."""
+        runs = self._runs
+        whole = runs.get(first)
+        if whole is not None and whole[0] == end and owner in (None, whole[1]):
+            del runs[first]  # often exactly what was given is taken
+            return [(first, end)]
         taken = []
         for part in self.within(first, end):
             if owner is None or part.owner == owner:

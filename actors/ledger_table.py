@@ -73,7 +73,7 @@ class LedgerTable:
             self._firsts.append(self.end_offset)
 
     def append(self) -> None:
-        """One entry went into the ledger opened last."""
+        """One entry went into the ledger opened last; the same as ``end_offset += 1``."""
         self.end_offset += 1
 
     def next_position(self) -> Position:

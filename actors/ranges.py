@@ -149,7 +149,7 @@ class RangeSet:
     def next_missing(self, offset: int) -> int:
         """The first integer at or after ``offset`` that isn't in the set."""
         found = self._at_or_before(offset)
-        return offset if found is None else max(offset, found[1])
+        return offset if found is None or found[1] < offset else found[1]
 
     def next_start(self, offset: int, limit: int) -> int:
         """Where the first range that starts after ``offset`` starts; at most ``limit``."""
