@@ -468,8 +468,6 @@ class Runtime(Generic[StateT]):
         """Let the state come to rest, then go on in a new ledger that starts with it."""
         self._parked = []
         await self._commit()
-        if self._error is not None:
-            return
         segments = self._machine.snapshot(self._state)
         try:
             self._enter(await self._journal.roll(segments, digest(segments)))

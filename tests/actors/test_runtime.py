@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from tests.actors.toy import Add, Drop, Explode, Look, Names, Toy
 from velaray.actors.catalog import Bootstrap, CatalogMachine, CreateTopic, DeleteTopic, EnsureTopic
 from velaray.actors.catalog_state import topics
-from velaray.actors.machine import Decision, Machine, Reason, Refusal, digest
+from velaray.actors.machine import (
+    Decision,
+    InvariantViolation,
+    Machine,
+    Reason,
+    Refusal,
+    digest,
+    require,
+)
 from velaray.actors.runtime import (
     Divergence,
     Runtime,
@@ -21,7 +29,7 @@ from velaray.actors.runtime import (
 from velaray.events.events_pb2 import EntryAppended, TenantCreated
 from velaray.events.ids import EARLIEST, ActorKey, TopicName
 from velaray.journal.errors import Fenced, StorageFull, SyncFailed
-from velaray.journal.journal import JournalSettings
+from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 
 KEY = ActorKey.catalog()
@@ -270,6 +278,7 @@ async def test_blobs_are_stored_with_the_last_event_and_count_as_pending() -> No
     await host.until(1)
     assert host.runtime.pending_bytes == 0
     journal = host.runtime.journal
+    assert journal.recovered.records == []
     (entry,) = await journal.read(EARLIEST, max_entries=9, max_bytes=9999)
     assert bytes(entry.blob) == b"x" * 1000
     assert host.runtime.stats.bytes > 1000
@@ -365,6 +374,47 @@ async def test_an_evolve_that_raises_stops_the_actor_before_it_writes() -> None:
 
 
 @on_a_loop
+async def test_a_spoiled_state_is_never_checkpointed_and_fatal_once() -> None:
+    class Spoils(Toy):
+        def evolve(self, state, event):
+            super().evolve(state, event)
+            if state.names == ["a", "b"]:
+                raise RuntimeError("half done")
+
+    disk = MemoryDisk()
+    host = await Host(disk).start(Spoils(), roll_records=2)
+    gate = host.hold(Step.RETURN)
+    host.submit(Add("a"))
+    await gate.arrived.wait()
+    with pytest.raises(RuntimeError, match="half done"):
+        host.submit(Add("b"))
+    gate.opened.set()
+    await host.runtime.close()
+    assert host.released == []
+    assert [type(error) for error in host.fatal] == [SpoiledState]
+    assert (await recovered(disk)).names == ["a"]
+
+
+@on_a_loop
+async def test_the_first_of_two_fatal_errors_counts() -> None:
+    class Spoils(Toy):
+        def evolve(self, state, event):
+            super().evolve(state, event)
+            if "b" in state.names:
+                raise RuntimeError("half done")
+
+    host = await Host().start(Spoils())
+    gate = host.hold(Step.SYNC, SyncFailed("file", "bad disk"))
+    host.submit(Add("a"))
+    await gate.arrived.wait()
+    with pytest.raises(RuntimeError, match="half done"):
+        host.submit(Add("b"))
+    gate.opened.set()
+    await host.runtime.close()
+    assert [type(error) for error in host.fatal] == [SpoiledState]
+
+
+@on_a_loop
 async def test_a_release_that_raises_stops_the_actor() -> None:
     host = await Host().start()
 
@@ -444,6 +494,42 @@ async def test_what_arrives_during_the_fall_back_waits_for_it() -> None:
 
 
 @on_a_loop
+async def test_what_was_parked_for_a_roll_outlives_a_full_disk() -> None:
+    host = await Host().start(roll_records=2)
+    first = host.hold(Step.SYNC)
+    host.submit(Add("a"))
+    await first.arrived.wait()
+    host.submit(Add("b"))
+    second = host.hold(Step.WRITE, StorageFull("file", "full"))
+    first.opened.set()
+    await second.arrived.wait()
+    host.submit(Look())
+    assert host.released == [1]
+    second.opened.set()
+    await host.until(3)
+    assert host.released[1].reason is Reason.STORAGE_FULL
+    assert host.released[2] == 1
+    await host.runtime.close()
+
+
+@on_a_loop
+async def test_a_read_after_a_roll_waits_for_the_ledgers_announcement() -> None:
+    host = await Host().start(roll_records=2)
+    manifest = host.hold(Step.MANIFEST_WRITTEN)
+    host.submit(Add("a"))
+    await manifest.arrived.wait()
+    announcement = host.hold(Step.SYNC)
+    manifest.opened.set()
+    await announcement.arrived.wait()
+    assert len(host.runtime.state.ledgers) == 2
+    host.submit(Look())
+    assert host.released == [1]
+    announcement.opened.set()
+    await host.until(2)
+    await host.runtime.close()
+
+
+@on_a_loop
 async def test_ledgers_roll_and_recovery_reads_the_tail_only() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start(roll_records=10)
@@ -493,6 +579,7 @@ async def test_a_roll_without_space_leaves_the_old_ledger_going() -> None:
         await host.until(number + 1)
     assert host.released == [1, 2, 3, 4, 5, 6]
     assert len(host.runtime.state.ledgers) == 1
+    assert host.runtime.stats.replayed == 0, "nothing was lost that would have to be read again"
     host.store.hook = None
     host.submit(Add("last"))
     await host.until(7)
@@ -546,6 +633,47 @@ async def test_recovery_on_a_full_disk_fails_and_leaves_the_journal_free() -> No
         await Host(disk).start()
     disk.capacity = None
     assert (await recovered(disk)).names == ["a"]
+
+
+@on_a_loop
+async def test_a_state_that_breaks_an_invariant_is_not_served(monkeypatch) -> None:
+    class Strict(Toy):
+        def check(self, state: Names) -> None:
+            require(not state.names, "no names", "found one")
+
+    disk = MemoryDisk()
+    host = await Host(disk).start()
+    host.submit(Add("a"))
+    await host.until(1)
+    await host.runtime.close()
+    closed = []
+    monkeypatch.setattr(Journal, "close", lambda journal: closed.append(journal) or ready())
+    with pytest.raises(InvariantViolation, match="no names"):
+        await Host(disk).start(Strict())
+    assert len(closed) == 1
+
+
+async def ready() -> None:
+    """Nothing to wait for."""
+
+
+@on_a_loop
+async def test_recovery_without_the_newest_checkpoint_says_so() -> None:
+    disk = MemoryDisk()
+    host = await Host(disk).start(roll_records=3)
+    host.submit(Add("a"), Add("b"))
+    await host.until(2)
+    await eventually(lambda: host.runtime.stats.rolls == 1)
+    host.submit(Add("c"))
+    await host.until(3)
+    await host.runtime.close()
+    last = host.runtime.journal.ledgers[-1]
+    disk._file("catalog", last.ledger_id).durable[last.data_offset - 1] ^= 1
+    disk.power_loss()
+    again = await Host(disk).start()
+    assert again.runtime.state.names == ["a", "b", "c"]
+    assert len(again.runtime.damaged) == 1
+    await again.runtime.close()
 
 
 @on_a_loop
