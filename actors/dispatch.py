@@ -164,18 +164,20 @@ class Dispatcher:
         first_offset: int,
         sizes: Sequence[int],
         chunk_keys: Mapping[int, str] | None = None,
-    ) -> None:
+    ) -> bool:
         """Messages per entry of consecutive entries; keys of those that are chunks, by offset.
 
-        Entries known already are ignored. Raises ValueError if un-acknowledged entries
-        between `feed_from` and ``first_offset`` are missing, or for a size below 1.
+        Entries known already are ignored. If un-acknowledged entries between `feed_from` and
+        ``first_offset`` are missing (this feed was under way when the dispatcher was reset),
+        nothing is taken and False returned: feed from `feed_from` on. Raises ValueError for a
+        size below 1.
         """
         end = first_offset + len(sizes)
         fed = self._fed
+        if first_offset > fed and first_offset > self.feed_from:
+            return False
         if end <= fed:
-            return
-        if first_offset > self.feed_from:
-            raise ValueError(f"sizes from {first_offset} on: those from {self.feed_from} on miss")
+            return True
         if min(sizes) < 1:
             raise ValueError(f"an entry of {min(sizes)} messages from offset {first_offset} on")
         first = max(first_offset, fed)
@@ -190,6 +192,7 @@ class Dispatcher:
                 }
             )
         self._fed = end
+        return True
 
     def size_of(self, offset: int) -> int | None:
         """Messages of the entry, if it was fed and is still needed."""
