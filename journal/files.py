@@ -190,12 +190,14 @@ class _FileWriter:
         raise self._dead from error
 
     async def close(self) -> None:
-        await self._store._in_writer(self._close)
+        if self._fd >= 0:
+            await self._store._in_writer(self._close)
 
     def _close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._store._open.discard(self)
         self._dead = self._dead or SyncFailed(str(self._path), "the writer is closed")
 
 
@@ -210,6 +212,8 @@ class FileStore:
         self._numbers = self.root / "numbers"
         self._number_hint = 0
         self._written: dict[str, tuple[int, bytes]] = {}
+        self._open: set[_FileWriter] = set()
+        self._closed = False
         self._writer = ThreadPoolExecutor(1, "journal-write")
         self._reader = ThreadPoolExecutor(1, "journal-read")
 
@@ -283,7 +287,8 @@ class FileStore:
         if _newest(directory) != version:
             raise ManifestConflict(journal, expected)
         self._written[journal] = (version, nonce)
-        with _io(directory):
+        # The version is written whatever becomes of the old ones; the next write tries again.
+        with suppress(OSError):
             _clean_up(directory, version)
         return version
 
@@ -387,7 +392,9 @@ class FileStore:
             raise
         self.counters.bytes_written += len(header)
         self.counters.syncs += 1
-        return _FileWriter(self, journal, path, fd, len(header))
+        writer = _FileWriter(self, journal, path, fd, len(header))
+        self._open.add(writer)
+        return writer
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         return await self._in_reader(lambda: self._read(journal, ledger_id, offset, length))
@@ -508,8 +515,16 @@ class FileStore:
         _fsync_directory(directory)
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._in_writer(self._close_writers)
         self._writer.shutdown(wait=False)
         self._reader.shutdown(wait=False)
+
+    def _close_writers(self) -> None:
+        for writer in list(self._open):
+            writer._close()
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and make every name on the way to it durable."""

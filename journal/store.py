@@ -84,7 +84,8 @@ class LedgerStore(Protocol):
         """Replace version ``expected`` (0: there is none yet); returns the new version.
 
         Durable when it returns. Raises `ManifestConflict` if ``expected`` is not the
-        newest.
+        newest, or if what was written has been superseded already; `StorageFull` only if
+        nothing was written.
         """
         ...
 
