@@ -1,0 +1,160 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from velaray.aio.consumer import Consumer
+from velaray.aio.core import Core, topic_name
+from velaray.aio.pool import parse_service_url
+from velaray.aio.producer import Producer
+from velaray.aio.reader import Reader
+from velaray.aio.table_view import TableView
+from velaray.exceptions import AlreadyClosed
+from velaray.options import (
+    AioConsumerOptions,
+    AioProducerOptions,
+    ClientOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    takes,
+)
+
+
+class Child(Protocol):
+    """What a client has made and closes with itself."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def close(self) -> None:
+        """End in good order."""
+
+    def stop(self) -> None:
+        """End at once."""
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Client:
+    """Connects to a service and makes producers, consumers and readers.
+
+    Belongs to the event loop in which its first method is awaited. Parameters: see
+    `velaray.options.ClientOptions`; nothing connects before it's needed.
+    """
+
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        parse_service_url(options.service_url)
+        self._options = options
+        self._core: Core | None = None
+        self._children: set[Child] = set()
+        self._closed = False
+
+    def _live(self) -> Core:
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        if self._core is None:
+            self._core = Core(self._options)
+        return self._core
+
+    async def adopt(self, child: C) -> C:
+        """Start ``child`` and close it with the client; not for users."""
+        self._children.add(child)
+        started = False
+        try:
+            await child.start()
+            started = True
+        finally:
+            if not started:
+                self._children.discard(child)
+                child.stop()
+        return child
+
+    @property
+    def core(self) -> Core:
+        """What all children share; not for users. Raises `AlreadyClosed`."""
+        return self._live()
+
+    def forget(self, child: Child) -> None:
+        """``child`` was closed; not for users."""
+        self._children.discard(child)
+
+    @takes(AioProducerOptions)
+    async def create_producer(self, options: ProducerOptions) -> Producer:
+        """A producer for ``topic``, registered with the service.
+
+        Parameters: see `velaray.options.ProducerOptions`. Raises the service's refusal
+        (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
+        """
+        return await self.adopt(Producer(self._live(), options, self.forget))
+
+    @takes(AioConsumerOptions)
+    async def subscribe(self, options: AioConsumerOptions) -> Consumer:
+        """A consumer of one topic, a list of topics, or all that match a pattern.
+
+        Parameters: see `velaray.options.ConsumerOptions`. The subscription exists, durably,
+        when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
+        after the operation timeout.
+        """
+        return await self.adopt(Consumer(self._live(), options, self.forget))
+
+    @takes(ReaderOptions)
+    async def create_reader(self, options: ReaderOptions) -> Reader:
+        """A reader of ``topic`` that begins after ``start_message_id``.
+
+        Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
+        `Timeout` after the operation timeout.
+        """
+        return await self.adopt(Reader(self._live(), options, self.forget))
+
+    @takes(TableViewOptions)
+    async def create_table_view(self, options: TableViewOptions) -> TableView:
+        """The newest value of each key of ``topic``, complete up to now, then followed."""
+        return await self.adopt(TableView(self._live(), options, self.forget))
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of the topic's partitions; its own name if it has none."""
+        name = topic_name(topic)
+        count = await self._live().partitions_of(str(name))
+        return [str(name.of_partition(index)) for index in range(count)] or [str(name)]
+
+    async def close(self) -> None:
+        """Close all children in good order, then the connections.
+
+        Producers flush and acknowledgements are made durable, each for at most one
+        operation timeout. Closing twice does nothing.
+        """
+        self._closed = True
+        if self._core is None:
+            return
+        await asyncio.gather(*(child.close() for child in list(self._children)))
+        await self._core.close()
+
+    async def shutdown(self) -> None:
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent."""
+        self._closed = True
+        if self._core is None:
+            return
+        for child in list(self._children):
+            child.stop()
+        self._children.clear()
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._options.service_url}>"

@@ -1,0 +1,101 @@
+"""What all producers and consumers of one client share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from velaray.aio.lookup import Lookup, retrying
+from velaray.aio.pool import ConnectionPool
+from velaray.events.ids import InvalidNameError, TopicName
+from velaray.exceptions import AlreadyClosed, InvalidTopicName, VelarayError
+from velaray.options import ClientOptions
+
+logger = logging.getLogger("velaray")
+
+T = TypeVar("T")
+
+PARTITIONS_UPDATE_SECONDS = 60.0
+"""How often producers and consumers look for new partitions."""
+
+
+def topic_name(text: str) -> TopicName:
+    """``text`` as a full name. Raises `InvalidTopicName`."""
+    if not isinstance(text, str):
+        raise InvalidTopicName(f"a topic name must be a str, not {type(text).__name__}")
+    try:
+        return TopicName.parse(text)
+    except InvalidNameError as error:
+        raise InvalidTopicName(str(error)) from error
+
+
+class Core:
+    """Connections, look-ups, ids and background tasks of one client."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self.timeout = float(options.operation_timeout_seconds)
+        self.loop = asyncio.get_running_loop()
+        self.pool = ConnectionPool(options)
+        self.lookup = Lookup(options, self.pool)
+        self.closed = False
+        self._ids = itertools.count()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def next_id(self) -> int:
+        """An id for a producer or consumer; never used twice by this client."""
+        return next(self._ids)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` in the background; cancelled when the client closes."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a background task of the client failed", exc_info=error)
+
+    async def retrying(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """`velaray.aio.lookup.retrying` for as long as one operation may take."""
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+        return await retrying(what, self.timeout, attempt)
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions ``topic`` has, 0 if it is plain, with retries."""
+        return await self.retrying(
+            f"looking up the partitions of {topic}", lambda: self.lookup.partitions_of(topic)
+        )
+
+    async def close(self) -> None:
+        """Cancel what runs in the background and close the connections."""
+        self.closed = True
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pool.close()
+
+
+async def watch_partitions(
+    core: Core, topic: str, known: int, grow: Callable[[int, int], Awaitable[None]]
+) -> None:
+    """Call ``grow(before, now)`` whenever ``topic`` has more partitions than before, for ever.
+
+    A failed look or a failed ``grow`` is logged and repeated at the next turn.
+    """
+    while True:
+        await asyncio.sleep(PARTITIONS_UPDATE_SECONDS)
+        try:
+            now = await core.partitions_of(topic)
+            if now > known:
+                await grow(known, now)
+                known = now
+        except VelarayError as error:
+            logger.warning("can't update the partitions of %s: %s", topic, error)

@@ -1,0 +1,428 @@
+"""A producer on one topic partition: registration, sending, receipts, reconnecting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from velaray.aio.backoff import Backoff
+from velaray.aio.batcher import Done, Entry, EntryBuilder
+from velaray.aio.connection import Connection
+from velaray.aio.core import Core
+from velaray.aio.lookup import RETRIABLE
+from velaray.enums import ProducerAccessMode
+from velaray.events.ids import MessageId as StoredId
+from velaray.events.ids import TopicName
+from velaray.exceptions import (
+    AlreadyClosed,
+    MessageTooBig,
+    NotConnected,
+    ProducerBusy,
+    ServiceUnitNotReady,
+    Timeout,
+    VelarayError,
+    from_server,
+)
+from velaray.message import OutgoingMessage
+from velaray.message_id import MessageId
+from velaray.options import ProducerOptions
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import entry_header
+
+logger = logging.getLogger("velaray")
+
+_PASSING = (*RETRIABLE, ProducerBusy, Timeout)
+"""What a producer that was registered before tries to get over: its old self may linger."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    entry: Entry
+    header: bytes
+    deadline: float
+    number: int
+
+
+class PartitionProducer:
+    """Sends entries in order and completes each message exactly once.
+
+    Entries without receipt are kept and sent again, in order and with the same sequence
+    ids, after a reconnect; the service drops those that it has already if de-duplication
+    is on for the topic. Reconnecting goes on, with backoff, until the producer is closed
+    or the service refuses for good; messages fail by their send timeout meanwhile.
+    """
+
+    def __init__(self, core: Core, topic: TopicName, options: ProducerOptions) -> None:
+        self.topic = str(topic)
+        self.name = options.producer_name or ""
+        self.last_sequence_id = -1
+        self.error: VelarayError | None = None
+        self._core = core
+        self._options = options
+        self._partition = topic.partition
+        self._id = core.next_id()
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._next_sequence = 0
+        self._builder: EntryBuilder | None = None
+        self._connection: Connection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._early: list[tuple[OutgoingMessage, Done]] = []
+        self._pending: deque[_Sent] = deque()
+        self._first_chunk: StoredId | None = None
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._sent = 0
+        self._failures = 0
+        self._last_failure: VelarayError | None = None
+
+    # --- registration ---
+
+    @property
+    def connected(self) -> bool:
+        """Whether the producer is registered with the service at the moment."""
+        return self._connection is not None
+
+    @property
+    def started(self) -> bool:
+        """Whether it was registered before or is being registered."""
+        return self._builder is not None or self._reconnecting is not None
+
+    async def start(self) -> None:
+        """Register. Raises the service's refusal, or `Timeout`.
+
+        With `ProducerAccessMode.WaitForExclusive` there's no timeout: it waits its turn.
+        """
+        if self._options.access_mode != ProducerAccessMode.WaitForExclusive:
+            await self._core.retrying(f"creating a producer on {self.topic}", self._register)
+            return
+        backoff = Backoff()
+        while not self.connected:
+            try:
+                await self._register(wait_for_turn=True)
+            except RETRIABLE as error:
+                logger.info("producer on %s waits for its turn again: %s", self.topic, error)
+                await asyncio.sleep(backoff.delay())
+
+    def start_lazily(self) -> None:
+        """Register in the background; messages wait for it."""
+        if self._builder is None and self._reconnecting is None:
+            self._reconnecting = self._core.spawn(self._reconnect())
+
+    async def _register(self, wait_for_turn: bool = False) -> None:
+        """One attempt to register, then send what is pending."""
+        connection = await self._core.lookup.server_of(self.topic)
+        connection.producers[self._id] = self
+        timeout = None if wait_for_turn else self._core.timeout
+        try:
+            answer = await connection.request(self._command(), timeout)
+        except (Timeout, asyncio.CancelledError):
+            # The service may register us all the same: undo that.
+            if not self._core.closed:
+                close = pb.CommandCloseProducer(producer_id=self._id)
+                self._core.spawn(self._quietly(connection, close))
+            raise
+        finally:
+            attached = connection.producers.pop(self._id, None) is self
+        if not attached or self.error is not None:
+            raise self.error or NotConnected(f"{connection.address} closed the new producer")
+        connection.producers[self._id] = self
+        self._registered(connection, answer)
+
+    def _command(self) -> pb.CommandProducer:
+        options = self._options
+        register = pb.CommandProducer(
+            topic=self.topic,
+            producer_id=self._id,
+            epoch=self._epoch,
+            user_provided_producer_name=options.producer_name is not None,
+            producer_access_mode=int(options.access_mode),  # type: ignore[arg-type]
+        )
+        self._epoch += 1
+        if self.name:
+            register.producer_name = self.name
+        if self._topic_epoch is not None:
+            register.topic_epoch = self._topic_epoch
+        for key, value in (options.properties or {}).items():
+            register.metadata.add(key=key, value=value)
+        return register
+
+    def _registered(self, connection: Connection, answer: pb.CommandProducerSuccess) -> None:
+        self.name = answer.producer_name
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        self._connection = connection
+        if self._builder is None:
+            self._begin(connection, answer.last_sequence_id)
+        else:
+            self._builder.max_message_size = connection.max_message_size
+            for sent in self._pending:
+                connection.send_entry(sent.header, sent.entry.data)
+        early, self._early = self._early, []
+        for message, done in early:
+            self.send(message, done)
+
+    def _begin(self, connection: Connection, last_sequence_id: int) -> None:
+        self._builder = EntryBuilder(self._options, self.name, connection.max_message_size)
+        if self._options.initial_sequence_id is not None:
+            last_sequence_id = self._options.initial_sequence_id
+        self.last_sequence_id = last_sequence_id
+        self._next_sequence = last_sequence_id + 1
+
+    async def _quietly(self, connection: Connection, close: pb.CommandCloseProducer) -> None:
+        try:
+            await connection.request(close, self._core.timeout)
+        except VelarayError as error:
+            logger.debug("closing a producer on %s: %s", self.topic, error)
+
+    # --- sending ---
+
+    @property
+    def batch_open(self) -> bool:
+        """Whether a batch was begun that takes more messages."""
+        return self._builder is not None and self._builder.open
+
+    def send(self, message: OutgoingMessage, done: Done) -> None:
+        """Take one message; ``done`` is called exactly once, later or (on failure) now."""
+        if self.error is not None:
+            self._failed(done, self.error)
+            return
+        builder = self._builder
+        if builder is None:
+            self._early.append((message, done))
+            return
+        sequence_id = message.sequence_id
+        if sequence_id is None:
+            sequence_id = self._next_sequence
+        try:
+            entries = builder.add(message, sequence_id, done)
+        except MessageTooBig as error:
+            self._failed(done, error)
+            return
+        if message.sequence_id is None:
+            self._next_sequence = sequence_id + 1
+        for entry in entries:
+            self._transmit(entry)
+        if builder.open and self._batch_timer is None:
+            delay = self._options.batching_max_publish_delay_ms / 1000
+            self._batch_timer = self._core.loop.call_later(delay, self.flush_batch)
+
+    def flush_batch(self) -> None:
+        """Send the current batch without waiting for more messages."""
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
+        if self._builder is not None:
+            for entry in self._builder.flush():
+                self._transmit(entry)
+
+    def _transmit(self, entry: Entry) -> None:
+        command = pb.CommandSend(producer_id=self._id, sequence_id=entry.first_sequence_id)
+        if entry.messages > 1:
+            command.num_messages = entry.messages
+            command.highest_sequence_id = entry.last_sequence_id
+        if entry.chunk is not None:
+            command.is_chunk = True
+        now = self._core.loop.time()
+        timeout = self._options.send_timeout_millis / 1000
+        header = entry_header(command, len(entry.data))
+        self._sent += 1
+        sent = _Sent(entry, header, now + timeout, self._sent)
+        self._pending.append(sent)
+        if timeout and self._send_timer is None:
+            self._send_timer = self._core.loop.call_at(sent.deadline, self._expire)
+        if self._connection is not None:
+            self._connection.send_entry(sent.header, entry.data)
+
+    async def flush(self) -> None:
+        """Wait until every message taken so far is stored.
+
+        Raises the error of one that failed meanwhile; the others are complete as well then.
+        """
+        self.flush_batch()
+        failures = self._failures
+        if self._early:
+            message, done = self._early[-1]
+            complete, done = self._notified(done)
+            self._early[-1] = (message, done)
+            await complete
+        last = self._pending[-1].number if self._pending else -1
+        oldest = -1
+        while self._pending and self._pending[0].number <= last:
+            # Nearly always the last one completes last; one round is enough then.
+            waiting = self._pending[-1 if oldest < 0 else 0].entry.waiting
+            oldest = self._pending[0].number
+            complete, waiting[-1] = self._notified(waiting[-1])
+            await complete
+        if self._failures > failures and self._last_failure is not None:
+            raise self._last_failure
+
+    def _notified(self, done: Done) -> tuple[asyncio.Future[None], Done]:
+        future = self._core.loop.create_future()
+
+        def both(error: VelarayError | None, message_id: MessageId | None) -> None:
+            done(error, message_id)
+            if not future.done():
+                future.set_result(None)
+
+        return future, both
+
+    def _failed(self, done: Done, error: VelarayError) -> None:
+        self._failures += 1
+        self._last_failure = error
+        done(error, None)
+
+    # --- receipts ---
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """Complete the oldest entry; a receipt that fits nothing is out of step."""
+        if not self._pending or receipt.sequence_id < self._pending[0].entry.first_sequence_id:
+            return  # for an entry that was given up before
+        entry = self._pending[0].entry
+        if receipt.sequence_id > entry.last_sequence_id:
+            assert self._connection is not None
+            self._connection.abort(
+                NotConnected(f"{self.topic}: receipt {receipt.sequence_id} is out of step")
+            )
+            return
+        self._pending.popleft()
+        stored = StoredId.from_proto(receipt.message_id)
+        self.last_sequence_id = max(self.last_sequence_id, entry.last_sequence_id)
+        self._complete(entry, stored)
+
+    def _complete(self, entry: Entry, stored: StoredId) -> None:
+        first_chunk = None
+        if entry.chunk is not None:
+            number, count = entry.chunk
+            if number == 0:
+                self._first_chunk = stored
+            if number == count - 1:
+                first_chunk = self._first_chunk
+        batched = entry.batch
+        for index, done in enumerate(entry.waiting):
+            message_id = MessageId(
+                self._partition,
+                stored.ledger_id,
+                stored.entry_id,
+                index if batched else -1,
+                batch_size=entry.messages if batched else 0,
+                topic=self.topic,
+                first_chunk=first_chunk,
+            )
+            done(None, message_id)
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """Fail the entry, or reconnect and send again if the trouble may pass."""
+        exception = from_server(error.error, error.message)
+        if isinstance(exception, ServiceUnitNotReady):
+            if self._connection is not None:
+                self._connection.abort(exception)
+            return
+        for sent in self._pending:
+            if sent.entry.first_sequence_id == error.sequence_id:
+                self._give_up(sent.entry, exception)
+                break
+
+    def _give_up(self, entry: Entry, error: VelarayError) -> None:
+        """Drop ``entry``, and the other chunks of its message, from what is pending."""
+        chunked = entry.chunk is not None
+        gone = [
+            sent
+            for sent in self._pending
+            if sent.entry is entry
+            or (
+                chunked
+                and sent.entry.chunk is not None
+                and sent.entry.first_sequence_id == entry.first_sequence_id
+            )
+        ]
+        for sent in gone:
+            self._pending.remove(sent)
+        for sent in gone:
+            for done in sent.entry.waiting:
+                self._failed(done, error)
+
+    def _expire(self) -> None:
+        """Fail the entries that have waited for their receipts too long."""
+        self._send_timer = None
+        now = self._core.loop.time()
+        while self._pending and self._pending[0].deadline <= now:
+            self._give_up(
+                self._pending[0].entry,
+                Timeout(
+                    f"{self.topic}: no receipt in {self._options.send_timeout_millis} ms;"
+                    " the message may or may not be stored"
+                ),
+            )
+        if self._pending:
+            self._send_timer = self._core.loop.call_at(self._pending[0].deadline, self._expire)
+
+    # --- losing and regaining the connection ---
+
+    def on_closed(self, connection: Connection) -> None:
+        """The connection or the registration is gone: get a new one."""
+        if connection is not self._connection:
+            return  # lost while registering: whoever registers finds out
+        self._connection = None
+        if self.error is None and not self._core.closed:
+            self._reconnecting = self._core.spawn(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        backoff = Backoff()
+        while self.error is None:
+            try:
+                await self._register()
+            except _PASSING as error:
+                logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
+                if self._builder is None and not isinstance(error, RETRIABLE):
+                    self._fail(error)
+            except VelarayError as error:
+                logger.warning("producer on %s is out: %s", self.topic, error)
+                self._fail(error)
+            else:
+                break
+            await asyncio.sleep(backoff.delay())
+        self._reconnecting = None
+
+    # --- the end ---
+
+    def _fail(self, error: VelarayError) -> None:
+        """Nothing can be sent any more: complete everything with ``error``."""
+        if self.error is None:
+            self.error = error
+        self.flush_batch()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+        early, self._early = self._early, []
+        pending, self._pending = self._pending, deque()
+        for _, done in early:
+            self._failed(done, error)
+        for sent in pending:
+            for done in sent.entry.waiting:
+                self._failed(done, error)
+
+    def stop(self) -> None:
+        """Give up: messages that are not stored yet fail with `AlreadyClosed`."""
+        self._fail(AlreadyClosed(f"the producer on {self.topic} is closed"))
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.producers.pop(self._id, None)
+
+    async def close(self) -> None:
+        """Wait for the receipts of what was sent, at most one operation timeout, then stop."""
+        try:
+            async with asyncio.timeout(self._core.timeout):
+                await self.flush()
+        except TimeoutError:
+            logger.warning("producer on %s closes with messages unsent", self.topic)
+        except VelarayError as error:
+            # Whoever sent the message has been told.
+            logger.debug("producer on %s closes after a failure: %s", self.topic, error)
+        connection = self._connection
+        self.stop()
+        if connection is not None:
+            await self._quietly(connection, pb.CommandCloseProducer(producer_id=self._id))

@@ -1,0 +1,243 @@
+"""The producer that users hold: one or many partitions, routing, a bound on what is pending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from velaray.aio.batcher import Done
+from velaray.aio.core import Core, topic_name, watch_partitions
+from velaray.aio.partition_producer import PartitionProducer
+from velaray.aio.routing import Router
+from velaray.exceptions import InvalidMessage, ProducerQueueIsFull, VelarayError
+from velaray.message import OutgoingMessage
+from velaray.message_id import MessageId
+from velaray.options import ProducerOptions
+
+
+class Producer:
+    """Publishes to a topic. Made by `velaray.aio.Client.create_producer`.
+
+    Messages of one producer to one partition are stored in the order of the ``send`` calls,
+    over reconnects as well.
+    """
+
+    def __init__(
+        self, core: Core, options: ProducerOptions, on_close: Callable[[Producer], None]
+    ) -> None:
+        self._core = core
+        self._options = options
+        self._on_close = on_close
+        self._topic = topic_name(options.topic)
+        self._parts: list[PartitionProducer] = []
+        self._router: Router | None = None
+        self._in_flight = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register with the service; called by the client."""
+        count = await self._core.partitions_of(str(self._topic))
+        if count == 0:
+            self._parts = [PartitionProducer(self._core, self._topic, self._options)]
+        else:
+            self._parts = self._made(0, count)
+        self._router = Router(self._options, len(self._parts))
+        eager = self._parts
+        if self._options.lazy_start_partitioned_producers:
+            eager = [self._parts[self._router.start]]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in eager:
+                    group.create_task(part.start())
+        except* VelarayError as errors:
+            await self._undo()
+            raise errors.exceptions[0] from None
+        if count:
+            watch = watch_partitions(self._core, str(self._topic), count, self._grow)
+            self._watcher = self._core.spawn(watch)
+
+    def _made(self, first: int, count: int) -> list[PartitionProducer]:
+        return [
+            PartitionProducer(self._core, self._topic.of_partition(index), self._options)
+            for index in range(first, count)
+        ]
+
+    async def _grow(self, known: int, now: int) -> None:
+        added = self._made(known, now)
+        for part in added:
+            part.start_lazily()
+        self._parts += added
+
+    async def _undo(self) -> None:
+        await asyncio.gather(*(part.close() for part in self._parts))
+
+    # --- sending ---
+
+    @property
+    def pending_limit(self) -> int:
+        """How many messages may wait for receipts, all partitions together."""
+        options = self._options
+        total = options.max_pending_messages * max(len(self._parts), 1)
+        return min(total, options.max_pending_messages_across_partitions)
+
+    async def send(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and wait for its receipt: it's stored durably then.
+
+        ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the
+        message may or may not be stored; on any other error it isn't. Raises
+        `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
+        with ``block_if_queue_full=True``.
+        """
+        message = OutgoingMessage(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        await self._make_room()
+        receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
+
+        def done(error: VelarayError | None, message_id: MessageId | None) -> None:
+            self._one_less()
+            if receipt.done():
+                return
+            if message_id is not None:
+                receipt.set_result(message_id)
+            elif error is not None:
+                receipt.set_exception(error)
+
+        self._in_flight += 1
+        self.submit(message, done)
+        return await receipt
+
+    async def _make_room(self) -> None:
+        limit = self.pending_limit
+        if self._in_flight < limit and not self._room:
+            return
+        if not self._options.block_if_queue_full:
+            raise ProducerQueueIsFull(
+                f"{limit} messages wait for receipts; await some, or use block_if_queue_full=True"
+            )
+        while self._in_flight >= limit:
+            room = self._core.loop.create_future()
+            self._room.append(room)
+            await room
+
+    def _one_less(self) -> None:
+        self._in_flight -= 1
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                break
+
+    def submit(self, message: OutgoingMessage, done: Done) -> PartitionProducer | None:
+        """Route and enqueue; the bound on pending messages is the caller's business.
+
+        ``done`` is called exactly once, at once if the message is refused. Returns the
+        partition's producer that took the message.
+        """
+        assert self._router is not None
+        parts = self._parts
+        index = 0
+        if len(parts) > 1:
+            try:
+                index = self._router.choose(
+                    message, len(parts), lambda current: parts[current].batch_open
+                )
+            except InvalidMessage as error:
+                done(error, None)
+                return None
+        part = parts[index]
+        if self._options.lazy_start_partitioned_producers:
+            part.start_lazily()
+        part.send(message, done)
+        return part
+
+    async def flush(self) -> None:
+        """Send what is batched and wait for the receipts of all messages sent so far.
+
+        On return all of them are stored. Raises the error of one that failed; the fate of
+        the others is what their own ``send`` says.
+        """
+        results = await asyncio.gather(
+            *(part.flush() for part in self._parts), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def close(self) -> None:
+        """Flush (for at most one operation timeout), then leave the service.
+
+        Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
+        twice does nothing.
+        """
+        self._cancel_watcher()
+        await asyncio.gather(*(part.close() for part in self._parts))
+        self._on_close(self)
+
+    def stop(self) -> None:
+        """Leave at once: what isn't stored yet fails with `AlreadyClosed`."""
+        self._cancel_watcher()
+        for part in self._parts:
+            part.stop()
+
+    def _cancel_watcher(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    # --- what there is to know ---
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return str(self._topic)
+
+    def producer_name(self) -> str:
+        """The name, as given or as the service made it."""
+        return self._parts[0].name
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id whose receipt arrived, or the service remembers; else -1."""
+        return max(part.last_sequence_id for part in self._parts)
+
+    def is_connected(self) -> bool:
+        """Whether every started partition is registered with the service at the moment."""
+        return all(part.connected for part in self._parts if part.started)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer of {self._topic}>"

@@ -1,0 +1,143 @@
+"""Reading a topic from a position of one's own, without a subscription that stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from secrets import token_hex
+from types import TracebackType
+from typing import Self
+
+from velaray.aio.consumer import ConsumerBase, ConsumerInbox, described_topics
+from velaray.aio.core import Core
+from velaray.aio.inbox import AsyncInbox
+from velaray.aio.partition_consumer import Subscription
+from velaray.exceptions import AlreadyClosed, Timeout
+from velaray.message import Message
+from velaray.message_id import MessageId
+from velaray.options import ReaderOptions
+
+QUEUE_LIMIT = 50000
+"""Messages that wait in a reader, all partitions of its topic together."""
+
+
+class ReaderBase(ConsumerBase):
+    """What the asyncio and the synchronous reader have in common; on the loop's thread."""
+
+    def __init__(self, core: Core, options: ReaderOptions, inbox: ConsumerInbox) -> None:
+        prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
+        subscription = Subscription(
+            name=f"{prefix}reader-{token_hex(5)}",
+            consumer_name=options.reader_name,
+            start=options.start_message_id,
+            start_inclusive=options.start_message_id_inclusive,
+            read_compacted=options.is_read_compacted,
+            queue_size=options.receiver_queue_size,
+        )
+        super().__init__(core, subscription, QUEUE_LIMIT, inbox)
+
+    async def start_reading(self, topic: str) -> None:
+        """Subscribe. "Latest, inclusive" begins with the last message there is."""
+        await self.start(topic)
+        subscription = self.subscription
+        if subscription.start_inclusive and subscription.start == MessageId.latest:
+            for part in self.topics.parts.values():
+                last, _ = await part.last_message_id()
+                if last.entry_id() >= 0:
+                    await part.seek(last)
+
+    def read(self, message: Message) -> None:
+        """The user got ``message``: reading goes on after it, over reconnects as well."""
+        part = self.topics.parts[message.topic_name()]
+        part.delivered = message_id = message.message_id()
+        part.acknowledge_cumulative(message_id)
+
+    async def has_message_available(self) -> bool:
+        """Whether the service has a message after what was read."""
+        parts = self.topics.parts.values()
+        return any(await asyncio.gather(*(part.has_message_available() for part in parts)))
+
+
+class Reader:
+    """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
+
+    Nothing is acknowledged and the service keeps no position: a new reader begins where it
+    is told to. Over reconnects no message is skipped and none is read twice.
+    """
+
+    def __init__(
+        self, core: Core, options: ReaderOptions, on_close: Callable[[Reader], None]
+    ) -> None:
+        self._options = options
+        fetch = options.receiver_queue_size == 0
+        self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
+        self._base = ReaderBase(core, options, self._inbox)
+        self._on_close = on_close
+
+    async def start(self) -> None:
+        """Begin reading; called by the client."""
+        await self._base.start_reading(self._options.topic)
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+
+        Cancelling loses no message. Raises `AlreadyClosed` when the reader is closed.
+        """
+        message = self._inbox.pop()
+        if message is None:
+            seconds = None if timeout_millis is None else timeout_millis / 1000
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self._inbox.get()
+            except TimeoutError as error:
+                raise Timeout(f"no message in {timeout_millis} ms") from error
+        self._base.read(message)
+        return message
+
+    async def has_message_available(self) -> bool:
+        """Whether `read_next` would return without waiting for a new publication."""
+        return len(self._inbox) > 0 or await self._base.has_message_available()
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Go on after ``messageid``, or at a publish time in milliseconds."""
+        await self._base.seek(messageid)
+
+    async def close(self) -> None:
+        """Stop reading; closing twice does nothing."""
+        await self._base.close()
+        self._on_close(self)
+
+    def stop(self) -> None:
+        """Stop at once, without telling the service."""
+        self._base.stop()
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return ",".join(described_topics(self._base))
+
+    def is_connected(self) -> bool:
+        """Whether every partition is attached at the moment."""
+        return all(part.connected for part in self._base.topics.parts.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the reader is closed."""
+        while True:
+            try:
+                message = await self.read_next()
+            except AlreadyClosed:
+                return
+            yield message
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self.topic()}>"

@@ -1,0 +1,124 @@
+"""The newest value of every key of a topic, kept up to date in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from velaray.aio.core import Core
+from velaray.aio.reader import Reader
+from velaray.exceptions import AlreadyClosed, VelarayError
+from velaray.message import Message
+from velaray.message_id import MessageId
+from velaray.options import ReaderOptions, TableViewOptions
+
+Listener = Callable[[str, bytes], None]
+
+
+class TableView:
+    """A live map from key to newest value. Made by `velaray.aio.Client.create_table_view`.
+
+    A tombstone or an empty value removes its key; messages without key are left out. Memory
+    is that of all keys and their newest values. When it's created it holds everything that
+    was published before.
+    """
+
+    def __init__(
+        self, core: Core, options: TableViewOptions, on_close: Callable[[TableView], None]
+    ) -> None:
+        reading = ReaderOptions(
+            options.topic,
+            MessageId.earliest,
+            is_read_compacted=True,
+            subscription_role_prefix=options.subscription_name,
+        )
+        self._core = core
+        self._topic = options.topic
+        self._reader = Reader(core, reading, lambda _: None)
+        self._values: dict[str, bytes] = {}
+        self._listeners: list[Listener] = []
+        self._updates: asyncio.Task[None] | None = None
+        self._error: VelarayError | None = None
+        self._on_close = on_close
+
+    async def start(self) -> None:
+        """Read what there is, then follow; called by the client."""
+        await self._reader.start()
+        while await self._reader.has_message_available():
+            self._apply(await self._reader.read_next())
+        self._updates = self._core.spawn(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                self._apply(await self._reader.read_next())
+        except AlreadyClosed:
+            return
+        except VelarayError as error:
+            self._error = error
+
+    def _apply(self, message: Message) -> None:
+        key = message.partition_key()
+        if not key:
+            return
+        value = message.value()
+        if message.has_null_value() or not value:
+            self._values.pop(key, None)
+            return
+        self._values[key] = value
+        for listener in self._listeners:
+            listener(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        """The newest value of ``key``, None if there is none.
+
+        Raises the error that ended the view, if the service refused to go on.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._values.get(key)
+
+    def for_each(self, callback: Listener) -> None:
+        """Call ``callback(key, value)`` for every key there is now."""
+        for key, value in list(self._values.items()):
+            callback(key, value)
+
+    def for_each_and_listen(self, callback: Listener) -> None:
+        """As `for_each`, then for every new value as it comes; an error in it ends the view."""
+        self.for_each(callback)
+        self._listeners.append(callback)
+
+    async def close(self) -> None:
+        """Stop following; closing twice does nothing."""
+        if self._updates is not None:
+            self._updates.cancel()
+        await self._reader.close()
+        self._on_close(self)
+
+    def stop(self) -> None:
+        """Stop at once, without telling the service."""
+        if self._updates is not None:
+            self._updates.cancel()
+        self._reader.stop()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<TableView of {self._topic}, {len(self)} keys>"
