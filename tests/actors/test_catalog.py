@@ -1,5 +1,7 @@
 """The catalog's rules, one history each, and random histories of all its commands."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given as examples
 from hypothesis import settings
@@ -40,7 +42,7 @@ from velaray.actors.catalog_state import (
 )
 from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.policies import InvalidPolicyError
+from velaray.actors.policies import InvalidPolicyError, Level
 from velaray.events.events_pb2 import (
     ClusterRegistered,
     LedgerOpened,
@@ -463,18 +465,50 @@ def test_lists_are_sorted_and_a_topic_knows_its_actors() -> None:
         NamespaceCreated(tenant="public", namespace="a"),
         created(TopicName.parse("z")),
         created(TopicName.parse("b"), partitions=2, incarnation=2),
+        created(TopicName.parse("m"), incarnation=3),
     ).state
     assert tenants(state) == ("public", "pulsar")
     assert namespaces(state, "public") == ("a", "default")
     assert namespaces(state, "nobody") == ()
-    two, plain = topics(state, "public", "default")
-    assert (two.name.local, plain.name.local) == ("b", "z")
+    two, middle, plain = topics(state, "public", "default")
+    assert (two.name.local, middle.name.local, plain.name.local) == ("b", "m", "z")
     assert two.actors() == (
         ActorKey.of_partition(TopicName.parse("b-partition-0"), 2),
         ActorKey.of_partition(TopicName.parse("b-partition-1"), 2),
     )
     assert plain.actors() == (ActorKey.of_partition(TopicName.parse("z"), 1),)
     assert find_topic(state, TopicName.parse("z-partition-0")) is None
+
+
+def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> None:
+    def turned(value):
+        if isinstance(value, Topic):
+            return replace(value, properties=turned(value.properties))
+        if isinstance(value, dict):
+            return {key: turned(value[key]) for key in reversed(value)}
+        return value
+
+    machine = CatalogMachine()
+    state = started(
+        ClusterRegistered(name="there"),
+        created(FLIGHTS, a="1", b="2"),
+        created(TopicName.parse("a"), incarnation=2),
+        *(
+            policy_set(scope, name, b"1")
+            for scope in (CLUSTER, DEFAULT, Scope.of_topic(FLIGHTS), Scope("pulsar", "system"))
+            for name in ("messageTTL", "maxTopicsPerNamespace")
+            if scope.level is not Level.TOPIC or name == "messageTTL"
+        ),
+    ).state
+    other = Catalog(
+        turned(state.clusters),
+        turned(state.tenants),
+        turned(state.namespaces),
+        turned(state.policies),
+        state.next_incarnation,
+    )
+    assert list(other.tenants) != list(state.tenants)
+    assert machine.snapshot(other) == machine.snapshot(state)
 
 
 def test_what_is_no_command_or_event_of_the_catalog_is_an_error() -> None:

@@ -114,6 +114,55 @@ def test_an_unsound_machine_is_caught(machine, error, message) -> None:
         drive(machine, [Add("a"), Add("b"), Add("a")])
 
 
+class Opaque(Names):
+    """A state that only its snapshots can be compared by."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class Hides(Toy):
+    """Keeps in the state what no snapshot carries, and lets ``shows`` depend on it."""
+
+    def __init__(self, shows: str) -> None:
+        self.shows = shows
+
+    def initial(self) -> Names:
+        return Opaque(ledgers=[-1])
+
+    def snapshot(self, state: Names) -> Mapping[str, bytes]:
+        return {"names": "\n".join(state.names).encode()}
+
+    def restore(self, segments: Mapping[str, bytes]) -> Names:
+        names = segments["names"].decode()
+        return Opaque(names.split("\n") if names else [])
+
+    def decide(self, state: Names, command: object, now_ms: int) -> Decision:
+        if self.shows == "decide":
+            return Decision(reply=len(state.ledgers))
+        return super().decide(state, command, now_ms)
+
+    def evolve(self, state: Names, event: Message) -> None:
+        super().evolve(state, event)
+        if self.shows == "evolve":
+            state.names += ["hidden"] * len(state.ledgers)
+
+
+@pytest.mark.parametrize(
+    ("shows", "message"),
+    [("decide", "after restore"), ("evolve", "a restored state evolves differently")],
+)
+def test_what_only_behaviour_shows_is_caught(shows, message) -> None:
+    with pytest.raises(AssertionError, match=message):
+        drive(Hides(shows), [Add("a")])
+
+
+def test_an_event_that_reads_back_differently_is_caught(monkeypatch) -> None:
+    monkeypatch.setattr("velaray.actors.kit.decode", lambda raw: TenantDeleted(tenant="a"))
+    with pytest.raises(AssertionError, match="round trip"):
+        given(Toy(), HERE)
+
+
 def test_a_replay_that_diverges_is_caught() -> None:
     class Diverges(Toy):
         live = True
