@@ -236,7 +236,6 @@ class Runtime(Generic[StateT]):
             runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged
-            journal.recovered = Recovered()  # a long tail's memory
             await runtime._start()
             undo.pop_all()
         runtime._recovery_ms = clock_ms() - began
