@@ -140,7 +140,7 @@ POLICIES: Mapping[str, Policy] = {
             "backlogQuota", _ALL, _record({}, destination_storage=_QUOTA, message_age=_QUOTA), {}
         ),
         Policy("subscriptionExpirationTime", _WIDE, _whole(0), 0),
-        Policy("deduplication", _ALL, _boolean, False),
+        Policy("deduplication", _ALL, _boolean, True),
         Policy("autoTopicCreation", _WIDE, _auto_topics, {"allowAutoTopicCreation": True}),
         Policy(
             "autoSubscriptionCreation",

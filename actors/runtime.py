@@ -149,6 +149,7 @@ class Runtime(Generic[StateT]):
         "_commands",
         "_commits",
         "_deferred",
+        "_ending",
         "_error",
         "_events",
         "_flusher",
@@ -536,7 +537,21 @@ class Runtime(Generic[StateT]):
         if error is not None:
             self._fail(error)
 
+    def abort(self) -> None:
+        """Stop at once, as a crash would: nothing more is released, no caller gets an answer.
+
+        What the store is writing at this moment may or may not become durable.
+        """
+        self._stop(Stopped(self._actor, None))
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self.close())
+
     def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._stop(error)
+            self._on_fatal(error)
+
+    def _stop(self, error: BaseException) -> None:
         if self._error is not None:
             return
         self._error = error
@@ -547,4 +562,3 @@ class Runtime(Generic[StateT]):
             if not future.done():
                 future.set_exception(error)
         self._wake.set()
-        self._on_fatal(error)
