@@ -13,6 +13,7 @@ from typing import Any
 
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
+from velaray.topology.admin_api import serve_admin
 from velaray.topology.config import AuthSettings, ClusterConfig
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.local import LocalFabric
@@ -39,6 +40,7 @@ class LocalCluster:
         self._service_port = service_port
         self.fabric: LocalFabric
         self.front_door: FrontDoor
+        self._admin_port = 0
 
     def __enter__(self) -> LocalCluster:
         self._thread.start()
@@ -56,6 +58,11 @@ class LocalCluster:
         """Where clients connect."""
         return f"pulsar://127.0.0.1:{self.front_door.port}"
 
+    @property
+    def admin_url(self) -> str:
+        """Where the admin interface answers."""
+        return f"http://127.0.0.1:{self._admin_port}"
+
     def run(self, work: Coroutine[Any, Any, Any], timeout: float = START_TIMEOUT_S) -> Any:
         """Run a coroutine on the cluster's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
@@ -64,13 +71,19 @@ class LocalCluster:
         self.fabric = LocalFabric(self.config, FileStore(self.config.data_dir))
         self.front_door = FrontDoor(self.fabric)
         await self.front_door.start(self._service_port)
+        self._admin, self._admin_port = await serve_admin(self.fabric, self.config.host, 0)
         await self.fabric.call(
             ActorKey.catalog(),
             "bootstrap",
-            {"cluster": self.config.name, "service_url": self.service_url, "admin_url": ""},
+            {
+                "cluster": self.config.name,
+                "service_url": self.service_url,
+                "admin_url": self.admin_url,
+            },
         )
 
     async def _stop(self) -> None:
+        await self._admin.cleanup()
         await self.front_door.stop()
         await self.fabric.stop()
 

@@ -1,0 +1,131 @@
+"""Statistics of topics in Pulsar's JSON: its field names where it has them, only what is known.
+
+Backlogs count entries, as Pulsar's do: a batch is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Stats = dict[str, Any]
+
+_TYPES = {
+    "EXCLUSIVE": "Exclusive",
+    "SHARED": "Shared",
+    "FAILOVER": "Failover",
+    "KEY_SHARED": "Key_Shared",
+}
+_SUMS = ("msgBacklog", "unackedMessages", "nonContiguousDeletedMessagesRanges")
+
+
+def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
+    """Statistics of one partition (or plain topic).
+
+    ``raw`` is what the partition's ``stats`` answers, ``sizes`` the stored bytes of each of
+    its ledgers.
+    """
+    return {
+        "publishers": [
+            {"producerName": each["name"], "producerId": each["producer_id"]}
+            for each in raw["producers"]
+        ],
+        "subscriptions": {
+            name: _subscription(found) for name, found in sorted(raw["subscriptions"].items())
+        },
+        "storageSize": sum(sizes.values()),
+        "numberOfEntries": raw["entries"],
+        "topicEpoch": raw["topic_epoch"],
+        "terminated": raw["terminated"],
+    }
+
+
+def _subscription(raw: Mapping[str, Any]) -> Stats:
+    consumers = raw["consumers"]
+    found: Stats = {
+        "msgBacklog": raw["backlog"],
+        "unackedMessages": sum(each["unacked"] for each in consumers),
+        "nonContiguousDeletedMessagesRanges": raw["holes"],
+        "isDurable": raw["durable"],
+        "subscriptionProperties": raw.get("properties", {}),
+        "consumers": [
+            {
+                "consumerName": each["name"],
+                "availablePermits": each["permits"],
+                "unackedMessages": each["unacked"],
+                "priorityLevel": each["priority"],
+            }
+            for each in consumers
+        ],
+    }
+    if raw["type"] is not None:
+        found["type"] = _TYPES[raw["type"]]
+    active = [each["name"] for each in consumers if each["active"]]
+    if active and raw["type"] in ("EXCLUSIVE", "FAILOVER"):
+        found["activeConsumerName"] = active[0]
+    return found
+
+
+def partitioned_stats(partitions: Mapping[str, Stats]) -> Stats:
+    """Statistics of a partitioned topic, from those of its partitions by name.
+
+    Numbers are summed; publishers and consumers are those of every partition, one after the
+    other (a client that is connected to three partitions is listed three times).
+    """
+    every = list(partitions.values())
+    names = sorted({name for stats in every for name in stats["subscriptions"]})
+    return {
+        "metadata": {"partitions": len(partitions)},
+        "publishers": [each for stats in every for each in stats["publishers"]],
+        "subscriptions": {
+            name: _merged([s["subscriptions"][name] for s in every if name in s["subscriptions"]])
+            for name in names
+        },
+        "storageSize": sum(stats["storageSize"] for stats in every),
+        "numberOfEntries": sum(stats["numberOfEntries"] for stats in every),
+        "terminated": all(stats["terminated"] for stats in every),
+    }
+
+
+def _merged(parts: Sequence[Stats]) -> Stats:
+    merged: Stats = {field: sum(part[field] for part in parts) for field in _SUMS}
+    merged["isDurable"] = all(part["isDurable"] for part in parts)
+    merged["subscriptionProperties"] = parts[0]["subscriptionProperties"]
+    merged["consumers"] = [each for part in parts for each in part["consumers"]]
+    types = {part["type"] for part in parts if "type" in part}
+    if len(types) == 1:
+        merged["type"] = types.pop()
+    return merged
+
+
+def internal_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
+    """The ledgers and cursors of one partition; arguments as for `topic_stats`."""
+    return {
+        "numberOfEntries": raw["entries"],
+        "totalSize": sum(sizes.values()),
+        "state": "Terminated" if raw["terminated"] else "LedgerOpened",
+        "ledgers": [
+            {
+                "ledgerId": each["ledger_id"],
+                "entries": each["entries"],
+                "size": sizes.get(each["ledger_id"], 0),
+            }
+            for each in raw["ledgers"]
+        ],
+        "cursors": {
+            name: {
+                "markDeletePosition": "{}:{}".format(*found["mark_delete"]),
+                "numberOfEntriesSinceFirstNotAckedMessage": raw["end_offset"]
+                - found["acked_before"],
+                "totalNonContiguousDeletedMessagesRange": found["holes"],
+            }
+            for name, found in sorted(raw["subscriptions"].items())
+            if found["durable"]
+        },
+    }
+
+
+def message_id(found: Sequence[int]) -> Stats:
+    """A message id (ledger, entry, partition) as Pulsar's JSON."""
+    ledger_id, entry_id, partition = found
+    return {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": partition}
