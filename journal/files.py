@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from velaray.journal.errors import (
     Contended,
@@ -44,7 +44,6 @@ READ_TRIES: Final = 100
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
-_NONCE: Final = 16
 _MANIFEST: Final = "+manifest"
 
 T = TypeVar("T")
@@ -57,6 +56,8 @@ def _io(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NotStored(str(path)) from error
+    except FileExistsError as error:
+        raise LedgerExists(str(path)) from error
     except OSError as error:
         raise _translate(path, error) from error
 
@@ -92,17 +93,30 @@ def _create_file(path: Path, data: bytes) -> int:
     return fd
 
 
-def _write_file(path: Path, data: bytes, *, sync: bool) -> None:
-    """Write a new file whole, or leave nothing."""
-    fd = _create_file(path, data)
+def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> int:
+    """Make a synced file appear under ``name``, whole and at once, unless there is one.
+
+    Returns its descriptor; its only name is ``name`` then. Raises `LedgerExists`.
+    """
+    temporary = directory / f"{prefix}{os.urandom(16).hex()}"
+    with _io(temporary):
+        fd = _create_file(temporary, data)
     try:
-        if sync:
+        with _io(directory / name):
             os.fsync(fd)
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
+            os.link(temporary, directory / name)
+    except JournalError:
         os.close(fd)
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    try:
+        temporary.unlink(missing_ok=True)
+    except OSError as error:
+        # Never `StorageFull`, which would mean that nothing appeared.
+        os.close(fd)
+        raise SyncFailed(str(temporary), f"removing: {error.strerror}") from error
+    return fd
 
 
 def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -201,6 +215,14 @@ class _FileWriter:
         self._dead = self._dead or SyncFailed(str(self._path), "the writer is closed")
 
 
+class _Written(NamedTuple):
+    """The newest version of a manifest that this store wrote; its file is kept open."""
+
+    version: int
+    fd: int
+    next_path: str
+
+
 class FileStore:
     """Journals in the directory ``root``, which is created if need be; implements
     `LedgerStore`. ``root`` must be on a file system with hard links."""
@@ -211,7 +233,7 @@ class FileStore:
         self._journals = self.root / "journals"
         self._numbers = self.root / "numbers"
         self._number_hint = 0
-        self._written: dict[str, tuple[int, bytes]] = {}
+        self._written: dict[str, _Written] = {}
         self._open: set[_FileWriter] = set()
         self._closed = False
         self._writer = ThreadPoolExecutor(1, "journal-write")
@@ -233,9 +255,11 @@ class FileStore:
         return self._directory(journal) / f"{ledger_id}.index"
 
     def salt(self) -> bytes:
+        """8 random bytes."""
         return os.urandom(8)
 
     def location(self, journal: str, ledger_id: int | None = None) -> str:
+        """The path of a ledger, or of the journal's manifests."""
         if ledger_id is None:
             return str(self._directory(journal) / _MANIFEST)
         return str(self._ledger(journal, ledger_id))
@@ -243,25 +267,27 @@ class FileStore:
     # ---------------------------------------------------------------- manifest
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:
+        """The highest version; see `LedgerStore`."""
         return await self._in_reader(lambda: self._read_manifest(journal))
 
     def _read_manifest(self, journal: str) -> StoredManifest | None:
         directory = self._directory(journal) / _MANIFEST
         for _ in range(READ_TRIES):
-            versions = _versions(directory)
-            if not versions:
+            newest = _newest(directory)
+            if not newest:
                 return None
             try:
                 with _io(directory):
-                    raw = (directory / str(versions[-1])).read_bytes()
+                    data = (directory / str(newest)).read_bytes()
             except NotStored:
                 continue
             self.counters.reads += 1
-            self.counters.bytes_read += len(raw)
-            return StoredManifest(versions[-1], raw[_NONCE:])
+            self.counters.bytes_read += len(data)
+            return StoredManifest(newest, data)
         raise Contended(str(directory), READ_TRIES)
 
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        """Link a complete file to the next version's name; see `LedgerStore`."""
         return await self._in_writer(lambda: self._write_manifest(journal, expected, data))
 
     def _write_manifest(self, journal: str, expected: int, data: bytes) -> int:
@@ -270,88 +296,69 @@ class FileStore:
             self._make_directories(directory)
         if _newest(directory) != expected:
             raise ManifestConflict(journal, expected)
-        version, nonce = expected + 1, os.urandom(_NONCE)
-        temporary = directory / f"new-{version}-{nonce.hex()}"
+        version = expected + 1
         try:
-            with _io(directory):
-                _write_file(temporary, nonce + data, sync=True)
-            self._link(journal, temporary, directory / str(version), expected)
-        except NotStored as error:
-            # The journal was deleted, or a later version's clean-up took our file.
+            fd = _link_file(directory, str(version), data, f"new-{version}-")
+        except (LedgerExists, NotStored) as error:
+            # Somebody was first; or the journal was deleted, or a later version's clean-up
+            # took our file.
             raise ManifestConflict(journal, expected) from error
-        _fsync_directory(directory)
-        self.counters.bytes_written += len(nonce) + len(data)
+        try:
+            _fsync_directory(directory)
+            # If others wrote and cleaned up while we stood still, the name we linked was
+            # free again. They always leave newer versions behind.
+            if _newest(directory) != version:
+                raise ManifestConflict(journal, expected)
+        except JournalError:
+            os.close(fd)
+            raise
+        self.counters.bytes_written += len(data)
         self.counters.syncs += 2
-        # If others wrote and cleaned up while we stood still, the name we linked was free
-        # again. They always leave newer versions behind.
-        if _newest(directory) != version:
-            raise ManifestConflict(journal, expected)
-        self._written[journal] = (version, nonce)
+        self._forget_version(journal)
+        self._written[journal] = _Written(version, fd, str(directory / str(version + 1)))
         # The version is written whatever becomes of the old ones; the next write tries again.
         with suppress(OSError):
             _clean_up(directory, version)
         return version
 
-    def _link(self, journal: str, temporary: Path, target: Path, expected: int) -> None:
-        try:
-            with _io(target):
-                os.link(temporary, target)
-        except SyncFailed as error:
-            if isinstance(error.__cause__, FileExistsError):
-                raise ManifestConflict(journal, expected) from error
-            raise
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+    def _forget_version(self, journal: str) -> None:
+        written = self._written.pop(journal, None)
+        if written is not None:
+            os.close(written.fd)
 
     async def holds(self, journal: str, version: int) -> bool:
-        return await self._in_reader(lambda: self._holds(journal, version))
+        """Two looks at the directory; see `LedgerStore`."""
+        return await self._in_writer(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:
         """Look first that the next version isn't there, then that ours still is.
 
         Clean-up removes the lowest version first, so as long as ours is there, the next one
-        has not been removed: if it wasn't there before, it had never been written. The name
-        alone wouldn't do: a process that stood still in the middle of writing can link a
-        name anew that was cleaned up long ago, hence the nonce.
+        has not been removed: if it wasn't there before, it had never been written. Whether
+        ours is there, its open file tells. Its name couldn't: a process that stood still in
+        the middle of writing can link anew a name that was cleaned up long ago.
         """
         ours = self._written.get(journal)
-        if ours is None or ours[0] != version:
+        if ours is None or ours.version != version:
             return False
-        directory = self._directory(journal) / _MANIFEST
-        if os.path.lexists(directory / str(version + 1)):
-            return False
-        try:
-            with _io(directory):
-                fd = os.open(directory / str(version), os.O_RDONLY)
-                try:
-                    return os.pread(fd, _NONCE, 0) == ours[1]
-                finally:
-                    os.close(fd)
-        except NotStored:
-            return False
+        return not os.path.lexists(ours.next_path) and os.fstat(ours.fd).st_nlink > 0
 
     # ---------------------------------------------------------------- numbers
 
     async def claim_number(self, owner: str) -> int:
+        """The lowest number that is free; see `LedgerStore`."""
         return await self._in_writer(lambda: self._claim_number(owner))
 
     def _claim_number(self, owner: str) -> int:
         self._make_directories(self._numbers)
         number = self._first_free_number()
-        temporary = self._numbers / f"new-{os.urandom(_NONCE).hex()}"
-        with _io(self._numbers):
-            _write_file(temporary, owner.encode(), sync=True)
+        while True:
             try:
-                while True:
-                    try:
-                        os.link(temporary, self._numbers / str(number))
-                        break
-                    except FileExistsError:
-                        # Each try that fails means that somebody else got a number.
-                        number += 1
-            finally:
-                os.unlink(temporary)
+                os.close(_link_file(self._numbers, str(number), owner.encode(), "new-"))
+                break
+            except LedgerExists:
+                # Each try that fails means that somebody else got a number.
+                number += 1
         _fsync_directory(self._numbers)
         self._number_hint = number
         return number
@@ -374,17 +381,13 @@ class FileStore:
     # ---------------------------------------------------------------- ledgers
 
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
+        """Create the ledger's file, and make its name durable; see `LedgerStore`."""
         return await self._in_writer(lambda: self._create_ledger(journal, ledger_id, header))
 
     def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         path = self._ledger(journal, ledger_id)
-        try:
-            with _io(path):
-                fd = _create_file(path, header)
-        except SyncFailed as error:
-            if isinstance(error.__cause__, FileExistsError):
-                raise LedgerExists(str(path)) from error
-            raise
+        with _io(path):
+            fd = _create_file(path, header)
         try:
             _fsync_directory(path.parent)
         except SyncFailed:
@@ -397,6 +400,7 @@ class FileStore:
         return writer
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """Bytes of a ledger's file; see `LedgerStore`."""
         return await self._in_reader(lambda: self._read(journal, ledger_id, offset, length))
 
     def _read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
@@ -412,6 +416,7 @@ class FileStore:
         return data
 
     async def size(self, journal: str, ledger_id: int) -> int:
+        """The size of a ledger's file; see `LedgerStore`."""
         return await self._in_reader(lambda: self._size(journal, ledger_id))
 
     def _size(self, journal: str, ledger_id: int) -> int:
@@ -420,6 +425,7 @@ class FileStore:
             return path.stat().st_size
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
+        """Sync a ledger's file and drop it from the page cache; see `LedgerStore`."""
         await self._in_writer(lambda: self._sync_ledger(journal, ledger_id))
 
     def _sync_ledger(self, journal: str, ledger_id: int) -> None:
@@ -436,17 +442,19 @@ class FileStore:
         self.counters.syncs += 1
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        """Replace a ledger's index file; see `LedgerStore`."""
         await self._in_writer(lambda: self._write_index(journal, ledger_id, data))
 
     def _write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         path = self._index(journal, ledger_id)
-        temporary = path.with_name(f"new-{os.urandom(_NONCE).hex()}")
+        temporary = path.with_name(f"new-{os.urandom(16).hex()}")
         with _io(path):
-            _write_file(temporary, data, sync=False)
+            os.close(_create_file(temporary, data))
             os.replace(temporary, path)
         self.counters.bytes_written += len(data)
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        """A ledger's index file; see `LedgerStore`."""
         return await self._in_reader(lambda: self._read_index(journal, ledger_id))
 
     def _read_index(self, journal: str, ledger_id: int) -> bytes | None:
@@ -461,9 +469,11 @@ class FileStore:
         return data
 
     async def list_ledgers(self, journal: str) -> list[int]:
+        """The ledgers whose files are in the journal's directory; see `LedgerStore`."""
         return await self._in_reader(lambda: _ledgers(self._directory(journal)))
 
     async def list_journals(self) -> list[str]:
+        """The journals whose directories are there; see `LedgerStore`."""
         return await self._in_reader(self._list_journals)
 
     def _list_journals(self) -> list[str]:
@@ -476,6 +486,7 @@ class FileStore:
     # ---------------------------------------------------------------- deletion
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        """Remove a ledger's files; see `LedgerStore`."""
         await self._in_writer(lambda: self._delete_ledger(journal, ledger_id))
 
     def _delete_ledger(self, journal: str, ledger_id: int) -> None:
@@ -487,6 +498,7 @@ class FileStore:
             _fsync_directory(path.parent)
 
     async def delete_journal(self, journal: str) -> None:
+        """Remove a journal's directory; see `LedgerStore`."""
         await self._in_writer(lambda: self._delete_journal(journal))
 
     def _delete_journal(self, journal: str) -> None:
@@ -502,7 +514,7 @@ class FileStore:
             if manifest.exists():
                 _clean_up(manifest, KEPT_VERSIONS + _newest(manifest))
                 manifest.rmdir()
-        self._written.pop(journal, None)
+        self._forget_version(journal)
         while directory != self._journals:
             # Stops at the first directory that other journals live in.
             try:
@@ -515,6 +527,7 @@ class FileStore:
         _fsync_directory(directory)
 
     async def close(self) -> None:
+        """Close every file and end the threads; see `LedgerStore`."""
         if self._closed:
             return
         self._closed = True
@@ -525,6 +538,8 @@ class FileStore:
     def _close_writers(self) -> None:
         for writer in list(self._open):
             writer._close()
+        for journal in list(self._written):
+            self._forget_version(journal)
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and make every name on the way to it durable."""

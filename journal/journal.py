@@ -41,7 +41,7 @@ from velaray.journal.errors import (
 from velaray.journal.index import SPACING, SparseIndex, decode_index
 from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
 from velaray.journal.recovery import Recovered, Tail, recover, sweep_orphans
-from velaray.journal.scan import CHUNK, Entry, LedgerReader
+from velaray.journal.scan import CHUNK, Entry, Frame, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
 OPEN_TRIES: Final = 16
@@ -64,6 +64,39 @@ class JournalSettings:
 class _Sealed:
     reader: LedgerReader
     index: SparseIndex
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """A frame in whose middle the last read stopped, before ``entry``."""
+
+    reader: LedgerReader
+    frame: Frame
+    entry: int
+
+
+class _Wanted:
+    """What a read still takes."""
+
+    def __init__(self, first: int, max_entries: int, max_bytes: int) -> None:
+        self.entries: list[Entry] = []
+        self._first = first
+        self._max_entries = max_entries
+        self._left = max_bytes
+
+    def take(self, reader: LedgerReader, frame: Frame) -> int | None:
+        """Take from a frame; returns the id of the first entry that was too much, if any."""
+        ledger_id, entry = reader.header.ledger_id, frame.header.entry
+        for event, blob in reader.pairs(frame):
+            if blob is None:
+                continue
+            if entry >= self._first:
+                self._left -= len(event) + len(blob)
+                if len(self.entries) == self._max_entries or (self.entries and self._left < 0):
+                    return entry
+                self.entries.append(Entry(Position(ledger_id, entry), bytes(event), blob))
+            entry += 1
+        return None
 
 
 class Journal:
@@ -96,6 +129,7 @@ class Journal:
         self._staged_bytes = 0
         self._staged_sequence = 0
         self._cache: OrderedDict[int, _Sealed] = OrderedDict()
+        self._unfinished: _Unfinished | None = None
         self.key = key
         self.recovered = Recovered()
 
@@ -443,7 +477,8 @@ class Journal:
         ``first`` may be any position: of a ledger that isn't there, the next one's first
         entry is meant. Fewer than asked for may come (a call reads from one ledger); none
         means that there is nothing at or after ``first``. Blobs are slices of one read
-        buffer: keep them only as long as the buffer's memory is no matter.
+        buffer: keep them only as long as the buffer's memory is no matter. The journal
+        itself keeps the frame in which a read stopped, until the next read.
 
         Raises `CorruptJournal`, `NotStored`. Works on a full disk, and after `Fenced`
         (then the entries are those known until then).
@@ -460,24 +495,26 @@ class Journal:
         self, info: LedgerInfo, first: int, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         reader, index = await self._readable(info)
-        start = index.find(first)
-        if start is None:
-            start = info.data_offset
-        entries: list[Entry] = []
-        size = 0
-        chunk = min(CHUNK, max_bytes + SPACING)
-        async for frame in reader.whole(start, info.bytes, chunk):
-            entry = frame.header.entry
-            for event, blob in reader.pairs(frame):
-                if blob is None:
-                    continue
-                if entry >= first:
-                    size += len(event) + len(blob)
-                    if len(entries) == max_entries or (entries and size > max_bytes):
-                        return entries
-                    entries.append(Entry(Position(info.ledger_id, entry), bytes(event), blob))
-                entry += 1
-        return entries
+        last, self._unfinished = self._unfinished, None
+        if last and last.reader is reader and last.frame.header.entry <= first <= last.entry:
+            # Small reads through a big frame would otherwise read and verify it as often.
+            frame: Frame | None = last.frame
+            cursor = reader.cursor(last.frame.end, info.bytes)
+        else:
+            start = index.find(first)
+            chunk = min(CHUNK, max_bytes + SPACING)
+            cursor = reader.cursor(info.data_offset if start is None else start, info.bytes, chunk)
+            frame = await cursor.next()
+        wanted = _Wanted(first, max_entries, max_bytes)
+        while frame is not None:
+            stopped = wanted.take(reader, frame)
+            if stopped is not None:
+                self._unfinished = _Unfinished(reader, frame, stopped)
+                break
+            if len(wanted.entries) == max_entries:
+                break
+            frame = await cursor.next()
+        return wanted.entries
 
     async def _readable(self, info: LedgerInfo) -> tuple[LedgerReader, SparseIndex]:
         if self._live is not None and info.ledger_id == self._live.ledger_id:

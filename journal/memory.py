@@ -227,13 +227,16 @@ class MemoryStore:
             await self.hook(step, journal)
 
     def salt(self) -> bytes:
+        """8 bytes that the seed determines."""
         self._salts += 1
         return blake2b(f"{self._seed}:{self._salts}".encode(), digest_size=8).digest()
 
     def location(self, journal: str, ledger_id: int | None = None) -> str:
+        """A name for error messages."""
         return _location(journal, ledger_id)
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:
+        """The manifest; see `LedgerStore`."""
         await self._step(Step.READ_MANIFEST, journal)
         files = self.disk._files(journal)
         self.counters.reads += 1
@@ -241,6 +244,7 @@ class MemoryStore:
         return StoredManifest(files.version, files.manifest) if files.version else None
 
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        """Replace the manifest; see `LedgerStore`."""
         await self._step(Step.WRITE_MANIFEST, journal)
         if self.disk._files(journal).version != expected:
             raise ManifestConflict(journal, expected)
@@ -255,6 +259,7 @@ class MemoryStore:
         return expected + 1
 
     async def holds(self, journal: str, version: int) -> bool:
+        """Compare with the disk; see `LedgerStore`."""
         await self._step(Step.CONFIRM, journal)
         return self._holds(journal, version)
 
@@ -264,10 +269,12 @@ class MemoryStore:
         return files.version == version and self._written.get(journal) == ours
 
     async def claim_number(self, owner: str) -> int:
+        """The next number; see `LedgerStore`."""
         self.disk.numbers.append(owner)
         return len(self.disk.numbers)
 
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _MemoryWriter:
+        """Create a ledger; see `LedgerStore`."""
         await self._step(Step.CREATE, journal)
         place = _location(journal, ledger_id)
         self.disk._require_space(place, len(header))
@@ -280,6 +287,7 @@ class MemoryStore:
         return _MemoryWriter(self, journal, ledger_id, file)
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """Bytes of a ledger, unsynced ones too; see `LedgerStore`."""
         await self._step(Step.READ, journal)
         data = bytes(self.disk._file(journal, ledger_id).seen[offset : offset + length])
         self.counters.reads += 1
@@ -287,9 +295,11 @@ class MemoryStore:
         return data
 
     async def size(self, journal: str, ledger_id: int) -> int:
+        """Bytes of a ledger; see `LedgerStore`."""
         return len(self.disk._file(journal, ledger_id).seen)
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
+        """Sync a ledger and show only what is durable; see `LedgerStore`."""
         await self._step(Step.RECLAIM, journal)
         file = self.disk._file(journal, ledger_id)
         file.sync()
@@ -297,32 +307,39 @@ class MemoryStore:
         self.counters.syncs += 1
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
+        """Keep an index until the next power loss; see `LedgerStore`."""
         await self._step(Step.WRITE_INDEX, journal)
         self.disk._files_for_writing(journal).indexes[ledger_id] = data
         self.counters.bytes_written += len(data)
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
+        """A ledger's index; see `LedgerStore`."""
         data = self.disk._files(journal).indexes.get(ledger_id)
         self.counters.reads += 1
         self.counters.bytes_read += len(data or b"")
         return data
 
     async def list_ledgers(self, journal: str) -> list[int]:
+        """The stored ledgers; see `LedgerStore`."""
         files = self.disk._files(journal)
         return sorted(files.ledgers.keys() | files.indexes.keys())
 
     async def list_journals(self) -> list[str]:
+        """The stored journals; see `LedgerStore`."""
         return sorted(self.disk._journals)
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        """Remove a ledger; see `LedgerStore`."""
         await self._step(Step.DELETE, journal)
         files = self.disk._files(journal)
         files.indexes.pop(ledger_id, None)
         files.ledgers.pop(ledger_id, None)
 
     async def delete_journal(self, journal: str) -> None:
+        """Remove a journal; see `LedgerStore`."""
         await self._step(Step.DELETE, journal)
         self.disk._journals.pop(journal, None)
 
     async def close(self) -> None:
+        """Forget which versions were written here; see `LedgerStore`."""
         self._written.clear()

@@ -52,7 +52,7 @@ class Frame:
         return self.header.sequence + self.header.records
 
 
-class _Window:
+class Window:
     """A read buffer that moves forward through one ledger."""
 
     def __init__(self, reader: LedgerReader, chunk: int, limit: int | None) -> None:
@@ -114,16 +114,13 @@ class LedgerReader:
 
         Raises `CorruptJournal` at the first one that isn't what was written.
         """
-        window = _Window(self, chunk, end)
-        at = start
-        while at < end:
-            frame = await self._frame(window, at)
-            if frame is None:
-                raise CorruptJournal(
-                    self.file, at, f"a damaged frame in a range complete up to byte {end}"
-                )
+        cursor = self.cursor(start, end, chunk)
+        while (frame := await cursor.next()) is not None:
             yield frame
-            at = frame.end
+
+    def cursor(self, start: int, end: int, chunk: int = CHUNK) -> FrameCursor:
+        """The same as `whole`, for those who may stop in the middle."""
+        return FrameCursor(self, start, end, chunk)
 
     async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
         """The frames from ``start`` (first record ``sequence``) to an end that nobody noted.
@@ -131,10 +128,10 @@ class LedgerReader:
         What follows the last frame yielded was never acknowledged. Raises `CorruptJournal`
         if a bad frame is followed by proof that it had been complete once.
         """
-        window = _Window(self, CHUNK, None)
+        window = Window(self, CHUNK, None)
         at = start
         while True:
-            frame = await self._frame(window, at)
+            frame = await self.frame(window, at)
             if frame is None:
                 found = await self._find_later(at, sequence)
                 if found is None:
@@ -142,7 +139,7 @@ class LedgerReader:
                 # A live writer may have completed the frame between the two looks. The
                 # proof was written after the frame was whole, so one fresh look decides.
                 window.forget()
-                frame = await self._frame(window, at)
+                frame = await self.frame(window, at)
                 if frame is None:
                     raise CorruptJournal(
                         self.file,
@@ -160,7 +157,8 @@ class LedgerReader:
             return self.whole(info.data_offset, info.bytes)
         return self.tail(info.data_offset, info.first_sequence)
 
-    async def _frame(self, window: _Window, at: int) -> Frame | None:
+    async def frame(self, window: Window, at: int) -> Frame | None:
+        """The verified frame at ``at``, None if there is none."""
         salt = self.header.salt
         head = await window.at(at, FRAME_HEADER_SIZE)
         header = frames.decode_frame_header(salt, at, head)
@@ -188,6 +186,33 @@ class LedgerReader:
             yield from frames.records(frame.payload, frame.header.records)
         except ValueError as error:
             raise CorruptJournal(self.file, frame.offset, str(error)) from error
+
+
+class FrameCursor:
+    """Frame after frame of a range known to be whole. Obtained from `LedgerReader.cursor`."""
+
+    def __init__(self, reader: LedgerReader, start: int, end: int, chunk: int) -> None:
+        self._reader = reader
+        self._window = Window(reader, chunk, end)
+        self._at = start
+        self._end = end
+
+    async def next(self) -> Frame | None:
+        """The next frame, None at the end of the range.
+
+        Raises `CorruptJournal` if it isn't what was written.
+        """
+        if self._at >= self._end:
+            return None
+        frame = await self._reader.frame(self._window, self._at)
+        if frame is None:
+            raise CorruptJournal(
+                self._reader.file,
+                self._at,
+                f"a damaged frame in a range complete up to byte {self._end}",
+            )
+        self._at = frame.end
+        return frame
 
 
 class Continuity:

@@ -205,7 +205,7 @@ async def test_a_name_linked_anew_by_a_late_writer_revives_no_former_owner(files
     await asyncio.to_thread(_advance, others, 2, KEPT_VERSIONS + 3)
     directory = files.root / "journals" / KEY / "+manifest"
     assert not (directory / "2").exists()
-    (directory / "2").write_bytes(bytes(16) + b"the owner's")
+    (directory / "2").write_bytes(b"the owner's")
     assert not (directory / "3").exists()
     assert not await owner.holds(KEY, 2)
 
