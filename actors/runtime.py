@@ -204,6 +204,7 @@ class Runtime(Generic[StateT]):
         self._full: StorageFull | None = None
         self._deferred: tuple[Message, ...] = ()
         self._closing = False
+        self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and did without.
         self.damaged: tuple[CorruptJournal, ...] = ()
