@@ -306,7 +306,7 @@ class Dispatcher:
         for offset, _ in partial:
             if cursor.is_acked(offset):
                 self._release(offset, offset + 1)
-        self._sizes.drop(cursor.acked_before, cursor.next_unacked, self._fed)
+        self._sizes.drop(cursor.acked_before, cursor.next_unacked)
 
     def _release(self, first: int, end: int) -> None:
         if first >= end:

@@ -58,8 +58,8 @@ class EntrySizes:
         last = bisect_left(sums, permits)
         return first + last + 1, sums[last]
 
-    def drop(self, acked_before: int, next_unacked: Callable[[int], int], known: int) -> None:
-        """Forget pages whose entries are all acknowledged; sizes are known up to ``known``.
+    def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:
+        """Forget pages whose entries are all acknowledged.
 
         Cheap when there is nothing to forget: pages beyond ``acked_before`` are only looked
         at when their number has doubled.
@@ -72,7 +72,7 @@ class EntrySizes:
             self._pages = {
                 number: page
                 for number, page in self._pages.items()
-                if (number + 1) * PAGE > known or next_unacked(number * PAGE) < (number + 1) * PAGE
+                if next_unacked(number * PAGE) < (number + 1) * PAGE
             }
             self._sweep_at = max(_SWEEP_AT, 2 * len(self._pages))
 

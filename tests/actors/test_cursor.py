@@ -14,7 +14,7 @@ from velaray.actors.cursor import (
 from velaray.actors.machine import InvariantViolation
 from velaray.actors.ranges import Range, RangeSet, normalized
 
-LIMIT = 60
+LIMIT = 30
 OFFSETS = st.integers(0, LIMIT)
 RANGES = st.tuples(OFFSETS, st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
@@ -54,6 +54,7 @@ class NaiveCursor:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("range"), RANGES),
+        st.tuples(st.just("partial"), st.integers(3, 6), st.integers(0, 15)),
         st.tuples(st.just("partial"), OFFSETS, st.integers(0, 15)),
         st.tuples(st.just("before"), OFFSETS),
         st.tuples(st.just("reset"), OFFSETS),
@@ -111,6 +112,17 @@ def test_a_cursor_is_a_set_of_offsets(steps, window) -> None:
         step(cursor, naive, taken)
         compare(cursor, naive, window)
     assert Cursor(cursor.acked_before, cursor.holes(), cursor.all_partials()) == cursor
+
+
+def test_parts_of_a_batch_add_up() -> None:
+    cursor = Cursor()
+    for remaining, left in [(0b0111, 0b0111), (0b1101, 0b0101), (0b1111, 0b0101)]:
+        cursor.ack_partial(3, remaining)
+        assert cursor.remaining(3) == left
+    cursor.ack_partial(3, 0b1010)
+    assert cursor.is_acked(3) and cursor.remaining(3) is None
+    cursor.ack_partial(3, 0b1)
+    assert cursor == Cursor(0, [(3, 4)])
 
 
 @settings(max_examples=60)

@@ -169,6 +169,10 @@ def test_a_change_touches_only_its_own_segment() -> None:
     assert set(before) == {"cursor", *(f"holes/{number}" for number in range(5))}
     after = machine.snapshot(history.when(Ack(5 * SEGMENT, [(4 * SEGMENT, 4 * SEGMENT + 1)])).state)
     assert {name for name in after if after[name] != before.get(name)} == {"holes/4"}
+    before = dict(after)
+    step = Ack(5 * SEGMENT, [(3 * SEGMENT + 1, 3 * SEGMENT + 2)])  # a long hole grows
+    after = machine.snapshot(history.when(step).state)
+    assert {name for name in after if after[name] != before.get(name)} == {"holes/3"}
     gone = machine.snapshot(history.when(AckBefore(5 * SEGMENT, SEGMENT - 5)).state)
     assert set(gone) == {"cursor", "holes/4"}
 
