@@ -49,11 +49,21 @@ class Client:
 
     @takes(ClientOptions)
     def __init__(self, options: ClientOptions) -> None:
+        self._set_up(options)
+
+    def _set_up(self, options: ClientOptions) -> None:
         parse_service_url(options.service_url)
         self._options = options
         self._core: Core | None = None
         self._children: set[Child] = set()
         self._closed = False
+
+    @classmethod
+    def with_options(cls, options: ClientOptions) -> Self:
+        """A client with these options; not for users."""
+        client = cls.__new__(cls)
+        client._set_up(options)
+        return client
 
     def _live(self) -> Core:
         if self._closed:

@@ -205,14 +205,14 @@ class ConsumerBase:
         self.topics = TopicSet(core, subscription, queue_limit, inbox)
         self.closed = False
 
-    async def start(self, topics: str | Sequence[str]) -> None:
+    async def add_topics(self, topics: str | Sequence[str]) -> None:
         """Subscribe to one topic or several, with all their partitions."""
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
             raise InvalidConfiguration("topic: an empty list; name at least one topic")
         await self.topics.add([topic_name(name) for name in dict.fromkeys(names)])
 
-    async def start_pattern(self, pattern: TopicPattern, period: float) -> None:
+    async def add_pattern(self, pattern: TopicPattern, period: float) -> None:
         """Subscribe to the topics that match, and to new ones every ``period`` seconds."""
         await self.topics.add(await pattern.matches(self.core))
         self.topics.watch_pattern(pattern, period)
@@ -225,15 +225,19 @@ class ConsumerBase:
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> PartitionConsumer:
         """Note a cumulative acknowledgement; returns the partition it belongs to."""
+        self.check_cumulative()
+        part, message_id = self.located(message)
+        part.acknowledge_cumulative(message_id)
+        return part
+
+    def check_cumulative(self) -> None:
+        """Raise `CumulativeAcknowledgementNotAllowedError` unless the type allows it."""
         kind = self.subscription.consumer_type
         if kind in (ConsumerType.Shared, ConsumerType.KeyShared):
             raise CumulativeAcknowledgementNotAllowedError(
                 "acknowledge_cumulative needs an Exclusive or Failover subscription;"
                 f" this one is {kind.name}"
             )
-        part, message_id = self.located(message)
-        part.acknowledge_cumulative(message_id)
-        return part
 
     def located(self, message: Message | MessageId) -> tuple[PartitionConsumer, MessageId]:
         """The partition and the id of a message. Raises `InvalidMessage`."""
@@ -283,24 +287,27 @@ class ConsumerBase:
         self.topics.stop()
 
 
-def base_of(core: Core, options: ConsumerOptions, inbox: ConsumerInbox) -> ConsumerBase:
-    """What a consumer with these options is made of."""
-    limit = options.max_total_receiver_queue_size_across_partitions
-    return ConsumerBase(core, subscription_of(options), limit, inbox)
+class SubscribedTopics(ConsumerBase):
+    """What both faces' consumers have in common; on the loop's thread."""
 
+    def __init__(self, core: Core, options: ConsumerOptions, inbox: ConsumerInbox) -> None:
+        limit = options.max_total_receiver_queue_size_across_partitions
+        super().__init__(core, subscription_of(options), limit, inbox)
+        self._options = options
 
-async def start_consumer(base: ConsumerBase, options: ConsumerOptions) -> None:
-    """Subscribe to whatever ``options.topic`` names."""
-    topic = options.topic
-    if isinstance(options, AioConsumerOptions) and options.is_pattern_topic:
-        if not isinstance(topic, str):
-            raise InvalidConfiguration("is_pattern_topic=True needs topic to be a str")
-        topic = re.compile(topic)
-    if isinstance(topic, re.Pattern):
-        pattern = TopicPattern(topic.pattern, options.regex_subscription_mode)
-        await base.start_pattern(pattern, options.pattern_auto_discovery_period)
-    else:
-        await base.start(topic)
+    async def start(self) -> None:
+        """Subscribe to whatever the options name."""
+        options = self._options
+        topic = options.topic
+        if isinstance(options, AioConsumerOptions) and options.is_pattern_topic:
+            if not isinstance(topic, str):
+                raise InvalidConfiguration("is_pattern_topic=True needs topic to be a str")
+            topic = re.compile(topic)
+        if isinstance(topic, re.Pattern):
+            pattern = TopicPattern(topic.pattern, options.regex_subscription_mode)
+            await self.add_pattern(pattern, options.pattern_auto_discovery_period)
+        else:
+            await self.add_topics(topic)
 
 
 class Consumer:
@@ -316,12 +323,12 @@ class Consumer:
         self._options = options
         fetch = options.receiver_queue_size == 0
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
-        self._base = base_of(core, options, self._inbox)
+        self._base = SubscribedTopics(core, options, self._inbox)
         self._on_close = on_close
 
     async def start(self) -> None:
         """Subscribe; called by the client."""
-        await start_consumer(self._base, self._options)
+        await self._base.start()
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.

@@ -63,6 +63,7 @@ class AsyncInbox:
         if not self._queue:
             return None
         part, message = self._queue.popleft()
+        part.taken = message
         if not self._fetch:
             part.uncredited += 1
             if part.uncredited >= part.refill_at:
@@ -83,9 +84,12 @@ class AsyncInbox:
                     part.fetch_one()
             try:
                 await waiting
-            finally:
-                if waiting.cancelled():
+            except asyncio.CancelledError:
+                if waiting in self._waiting:
                     self._waiting.remove(waiting)
+                elif not waiting.cancelled():
+                    self._wake(1)  # the message that woke this one is for somebody else
+                raise
         return message
 
     def _wake(self, count: int) -> None:

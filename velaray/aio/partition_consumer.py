@@ -110,7 +110,7 @@ class PartitionConsumer:
         self.name = subscription.consumer_name or ""
         self.uncredited = 0
         self.generation = 0
-        self.delivered: MessageId | None = None
+        self.taken: Message | None = None
         self._core = core
         self._subscription = subscription
         self._inbox = inbox
@@ -187,12 +187,12 @@ class PartitionConsumer:
         self._overdue.clear()
         if self._seek is not None:
             self._acks.reset()
-            self.delivered = None
+            self.taken = None
             self._start = self._seek if isinstance(self._seek, MessageId) else None
             self._inclusive = self._subscription.start_inclusive
             self._seek = None
-        elif not self._subscription.durable and self.delivered is not None:
-            self._start, self._inclusive = self.delivered, False
+        elif not self._subscription.durable and self.taken is not None:
+            self._start, self._inclusive = self.taken.message_id(), False
         self._reader.skip_until(self._start, self._inclusive)
 
     def _command(self) -> pb.CommandSubscribe:
@@ -488,12 +488,12 @@ class PartitionConsumer:
         )
 
     async def has_message_available(self) -> bool:
-        """Whether the topic has a message after what was delivered, or after the start."""
+        """Whether the topic has a message after the last that was taken, or the start."""
         last, marked = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        if self.delivered is not None:
-            return last > self.delivered
+        if self.taken is not None:
+            return last > self.taken.message_id()
         if self._start is None or self._start == MessageId.latest:
             return last.position > marked.position
         return last >= self._start if self._inclusive else last > self._start

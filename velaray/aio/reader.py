@@ -35,10 +35,11 @@ class ReaderBase(ConsumerBase):
             queue_size=options.receiver_queue_size,
         )
         super().__init__(core, subscription, QUEUE_LIMIT, inbox)
+        self._topic = options.topic
 
-    async def start_reading(self, topic: str) -> None:
+    async def start(self) -> None:
         """Subscribe. "Latest, inclusive" begins with the last message there is."""
-        await self.start(topic)
+        await self.add_topics(self._topic)
         subscription = self.subscription
         if subscription.start_inclusive and subscription.start == MessageId.latest:
             for part in self.topics.parts.values():
@@ -47,10 +48,9 @@ class ReaderBase(ConsumerBase):
                     await part.seek(last)
 
     def read(self, message: Message) -> None:
-        """The user got ``message``: reading goes on after it, over reconnects as well."""
+        """The user got ``message``: the service needs to hold it no longer."""
         part = self.topics.parts[message.topic_name()]
-        part.delivered = message_id = message.message_id()
-        part.acknowledge_cumulative(message_id)
+        part.acknowledge_cumulative(message.message_id())
 
     async def has_message_available(self) -> bool:
         """Whether the service has a message after what was read."""
@@ -68,7 +68,6 @@ class Reader:
     def __init__(
         self, core: Core, options: ReaderOptions, on_close: Callable[[Reader], None]
     ) -> None:
-        self._options = options
         fetch = options.receiver_queue_size == 0
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
         self._base = ReaderBase(core, options, self._inbox)
@@ -76,7 +75,7 @@ class Reader:
 
     async def start(self) -> None:
         """Begin reading; called by the client."""
-        await self._base.start_reading(self._options.topic)
+        await self._base.start()
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.

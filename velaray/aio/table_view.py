@@ -80,9 +80,13 @@ class TableView:
             raise self._error
         return self._values.get(key)
 
+    def items(self) -> list[tuple[str, bytes]]:
+        """All keys and their newest values, as of now."""
+        return list(self._values.items())
+
     def for_each(self, callback: Listener) -> None:
         """Call ``callback(key, value)`` for every key there is now."""
-        for key, value in list(self._values.items()):
+        for key, value in self.items():
             callback(key, value)
 
     def for_each_and_listen(self, callback: Listener) -> None:

@@ -1,0 +1,150 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from velaray.aio.client import Client as AioClient
+from velaray.aio.consumer import SubscribedTopics
+from velaray.aio.producer import Producer as AioProducer
+from velaray.aio.reader import ReaderBase
+from velaray.aio.table_view import TableView as AioTableView
+from velaray.consumer import Consumer, ThreadInbox
+from velaray.exceptions import AlreadyClosed
+from velaray.loop import LoopThread
+from velaray.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    takes,
+)
+from velaray.producer import Producer
+from velaray.reader import Reader
+from velaray.table_view import TableView
+
+T = TypeVar("T")
+
+
+class Client:
+    """Connects to a service and makes producers, consumers and readers; thread-safe.
+
+    Parameters: see `velaray.options.ClientOptions`. All work is done by one background
+    thread per client; nothing connects before it's needed. Close it, or use it in a
+    ``with`` statement. The same with coroutines: `velaray.aio.Client`.
+    """
+
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        self._client = AioClient.with_options(options)
+        self._thread = LoopThread()
+        self._producers: set[Producer] = set()
+        self._closed = False
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise AlreadyClosed("the client is closed")
+        return self._thread.run(work)
+
+    @takes(ProducerOptions)
+    def create_producer(self, options: ProducerOptions) -> Producer:
+        """A producer for ``topic``, registered with the service.
+
+        Parameters: see `velaray.options.ProducerOptions`. Raises the service's refusal
+        (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
+        """
+        inner = self._run(self._producer(options))
+        producer = Producer(self._thread, inner, options, self._producers.discard)
+        self._producers.add(producer)
+        return producer
+
+    async def _producer(self, options: ProducerOptions) -> AioProducer:
+        client = self._client
+        return await client.adopt(AioProducer(client.core, options, client.forget))
+
+    @takes(ConsumerOptions)
+    def subscribe(self, options: ConsumerOptions) -> Consumer:
+        """A consumer of one topic, a list of topics, or all that match a compiled pattern.
+
+        Parameters: see `velaray.options.ConsumerOptions`. The subscription exists, durably,
+        when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
+        after the operation timeout.
+        """
+        track = options.unacked_messages_timeout_ms is not None
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track)
+        base = self._run(self._subscribe(options, inbox))
+        return Consumer(self._thread, base, inbox, options, self._client.forget)
+
+    async def _subscribe(self, options: ConsumerOptions, inbox: ThreadInbox) -> SubscribedTopics:
+        base = SubscribedTopics(self._client.core, options, inbox)
+        inbox.parts = lambda: list(base.topics.parts.values())
+        return await self._client.adopt(base)
+
+    @takes(ReaderOptions)
+    def create_reader(self, options: ReaderOptions) -> Reader:
+        """A reader of ``topic`` that begins after ``start_message_id``.
+
+        Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
+        `Timeout` after the operation timeout.
+        """
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track=False)
+        base = self._run(self._reader(options, inbox))
+        return Reader(self._thread, base, inbox, self._client.forget)
+
+    async def _reader(self, options: ReaderOptions, inbox: ThreadInbox) -> ReaderBase:
+        base = ReaderBase(self._client.core, options, inbox)
+        inbox.parts = lambda: list(base.topics.parts.values())
+        return await self._client.adopt(base)
+
+    @takes(TableViewOptions)
+    def create_table_view(self, options: TableViewOptions) -> TableView:
+        """The newest value of each key of ``topic``, complete up to now, then followed."""
+        return TableView(self._thread, self._run(self._table_view(options)))
+
+    async def _table_view(self, options: TableViewOptions) -> AioTableView:
+        client = self._client
+        return await client.adopt(AioTableView(client.core, options, client.forget))
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The full names of the topic's partitions; its own name if it has none."""
+        return self._run(self._client.get_topic_partitions(topic))
+
+    def close(self) -> None:
+        """Close all producers, consumers and readers in good order, then the connections.
+
+        Producers flush and acknowledgements are made durable, each for at most one
+        operation timeout. Closing twice does nothing.
+        """
+        if self._closed:
+            return
+        for producer in list(self._producers):
+            producer.close()
+        self._closed = True
+        self._thread.run(self._client.close())
+        self._thread.stop()
+
+    def shutdown(self) -> None:
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._thread.run(self._client.shutdown())
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._client)

@@ -1,0 +1,260 @@
+"""The synchronous producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from velaray.aio.batcher import Done
+from velaray.aio.partition_producer import PartitionProducer
+from velaray.aio.producer import Producer as AioProducer
+from velaray.enums import Result
+from velaray.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
+from velaray.loop import Funnel, LoopThread
+from velaray.message import OutgoingMessage
+from velaray.message_id import MessageId
+from velaray.options import ProducerOptions
+
+Callback = Callable[[Result, MessageId | None], object]
+
+
+class _Item(NamedTuple):
+    message: OutgoingMessage
+    done: Done
+    urgent: bool
+
+
+class Producer:
+    """Publishes to a topic. Made by `velaray.Client.create_producer`; safe for many threads.
+
+    Messages that one thread sends to one partition are stored in the order of the calls,
+    over reconnects as well.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        producer: AioProducer,
+        options: ProducerOptions,
+        on_close: Callable[[Producer], None],
+    ) -> None:
+        self._thread = thread
+        self._producer = producer
+        self._on_close = on_close
+        self._block = options.block_if_queue_full
+        self._limit = producer.pending_limit
+        self._in_flight = 0
+        self._room = threading.Condition()
+        self._closed = False
+        self._funnel = Funnel(thread, self._submit)
+        self._urgent: set[PartitionProducer] = set()
+
+    # --- sending ---
+
+    def send(
+        self,
+        content: bytes | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish one message and wait for its receipt: it's stored durably then.
+
+        ``content`` None sends a tombstone. On `Timeout` the message may or may not be
+        stored; on any other error it isn't. Doesn't wait for a batch to fill. Raises
+        `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
+        with ``block_if_queue_full=True``.
+        """
+        message = OutgoingMessage(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        future: Future[MessageId] = Future()
+        self._thread.forbid_here()
+        self._take_room()
+        self._put(_Item(message, self._completing(future), True))
+        return future.result()
+
+    def send_async(
+        self,
+        content: bytes | None,
+        callback: Callback | None = None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> Future[MessageId] | None:
+        """Publish one message without waiting for its receipt.
+
+        With a ``callback``, it is called once, on the client's own thread, with
+        ``(Result.Ok, message_id)`` or ``(error code, None)``, also if the queue is full; it
+        must not block. Without one, returns a future of the message id, which carries typed
+        errors. With ``block_if_queue_full`` the call waits for room. What success and
+        failure mean is as for `send`.
+        """
+        message = OutgoingMessage(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        if callback is None:
+            future: Future[MessageId] = Future()
+            self._take_room()
+            self._put(_Item(message, self._completing(future), False))
+            return future
+        try:
+            self._take_room()
+        except ProducerQueueIsFull as error:
+            self._thread.call(callback, error.result, None)
+            return None
+        self._put(_Item(message, self._reporting(callback), False))
+        return None
+
+    def _take_room(self) -> None:
+        with self._room:
+            if self._closed:
+                raise AlreadyClosed("the producer is closed")
+            if self._in_flight >= self._limit:
+                if not self._block:
+                    raise ProducerQueueIsFull(
+                        f"{self._limit} messages wait for receipts; wait for some, or use"
+                        " block_if_queue_full=True"
+                    )
+                self._thread.forbid_here()
+                self._room.wait_for(lambda: self._in_flight < self._limit)
+            self._in_flight += 1
+
+    def _put(self, item: _Item) -> None:
+        try:
+            self._funnel.put(item)
+        except AlreadyClosed:
+            self._give_room()
+            raise
+
+    def _give_room(self) -> None:
+        with self._room:
+            self._in_flight -= 1
+            self._room.notify()
+
+    def _completing(self, future: Future[MessageId]) -> Done:
+        def done(error: VelarayError | None, message_id: MessageId | None) -> None:
+            self._give_room()
+            if message_id is not None:
+                future.set_result(message_id)
+            elif error is not None:
+                future.set_exception(error)
+
+        return done
+
+    def _reporting(self, callback: Callback) -> Done:
+        def done(error: VelarayError | None, message_id: MessageId | None) -> None:
+            self._give_room()
+            # Not called directly: what the user's code raises is not the connection's fault.
+            result = Result.Ok if error is None else error.result
+            self._thread.loop.call_soon(callback, result, message_id)
+
+        return done
+
+    def _submit(self, item: _Item) -> None:
+        part = self._producer.submit(item.message, item.done)
+        if item.urgent and part is not None:
+            if not self._urgent:
+                self._thread.loop.call_soon(self._hurry)
+            self._urgent.add(part)
+
+    def _hurry(self) -> None:
+        # After everything that came with this wake-up, so that it shares the batch.
+        urgent, self._urgent = self._urgent, set()
+        for part in urgent:
+            part.flush_batch()
+
+    def flush(self) -> None:
+        """Send what is batched and wait for the receipts of all messages sent so far.
+
+        On return all of them are stored. Raises the error of one that failed.
+        """
+        self._thread.run(self._flush())
+
+    async def _flush(self) -> None:
+        self._funnel.drain()
+        await self._producer.flush()
+
+    # --- the end, and what there is to know ---
+
+    def close(self) -> None:
+        """Flush (for at most one operation timeout), then leave the service.
+
+        Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
+        twice does nothing.
+        """
+        with self._room:
+            if self._closed:
+                return
+            self._closed = True
+        if not self._thread.stopped:
+            self._thread.run(self._close())
+        self._on_close(self)
+
+    async def _close(self) -> None:
+        self._funnel.drain()
+        await self._producer.close()
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._producer.topic()
+
+    def producer_name(self) -> str:
+        """The name, as given or as the service made it."""
+        return self._producer.producer_name()
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id whose receipt arrived, or the service remembers; else -1."""
+        return self._producer.last_sequence_id()
+
+    def is_connected(self) -> bool:
+        """Whether every started partition is registered with the service at the moment."""
+        return not self._closed and self._producer.is_connected()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer of {self.topic()}>"

@@ -1,0 +1,103 @@
+"""The synchronous reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from velaray.aio.consumer import described_topics
+from velaray.aio.reader import ReaderBase
+from velaray.consumer import ThreadInbox
+from velaray.exceptions import AlreadyClosed, Timeout
+from velaray.loop import Funnel, LoopThread
+from velaray.message import Message
+from velaray.message_id import MessageId
+
+
+class Reader:
+    """Reads a topic from any position. Made by `velaray.Client.create_reader`; thread-safe.
+
+    Nothing is acknowledged and the service keeps no position: a new reader begins where it
+    is told to. Over reconnects no message is skipped and none is read twice.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        base: ReaderBase,
+        inbox: ThreadInbox,
+        on_close: Callable[[ReaderBase], None],
+    ) -> None:
+        self._thread = thread
+        self._base = base
+        self._inbox = inbox
+        self._on_close = on_close
+        self._read = Funnel(thread, base.read)
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+
+        Raises `AlreadyClosed` when the reader is closed.
+        """
+        deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
+        message = self._inbox.get(deadline)
+        if message is None:
+            raise Timeout(f"no message in {timeout_millis} ms")
+        self._read.put(message)
+        return message
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the reader is closed."""
+        while True:
+            try:
+                message = self.read_next()
+            except AlreadyClosed:
+                return
+            yield message
+
+    def has_message_available(self) -> bool:
+        """Whether `read_next` would return without waiting for a new publication."""
+        return len(self._inbox) > 0 or self._thread.run(self._has_more())
+
+    async def _has_more(self) -> bool:
+        self._read.drain()
+        return await self._base.has_message_available()
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Go on after ``messageid``, or at a publish time in milliseconds."""
+        self._thread.run(self._seek(messageid))
+
+    async def _seek(self, target: MessageId | int) -> None:
+        self._read.drain()
+        await self._base.seek(target)
+
+    def close(self) -> None:
+        """Stop reading; closing twice does nothing."""
+        if self._base.closed:
+            return
+        self._thread.run(self._base.close())
+        self._on_close(self._base)
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return ",".join(described_topics(self._base))
+
+    def is_connected(self) -> bool:
+        """Whether every partition is attached at the moment."""
+        return all(part.connected for part in self._base.topics.parts.values())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self.topic()}>"
