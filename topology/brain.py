@@ -1,9 +1,9 @@
 """The brain of a subscription: cursor and dispatch decisions, spoken over one port.
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
-``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``, ``terminated``.
-Requests in: ``open``, ``attach``, ``reset``, ``cursor``, ``stats``. Notices out: ``want``,
-``feed_from``, ``deliver``, ``acked``, ``active``, ``end``.
+``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
+``terminated``. Requests in: ``open``, ``reset``, ``cursor``, ``stats``. Notices out:
+``attached``, ``want``, ``feed_from``, ``deliver``, ``acked``, ``active``, ``end``, ``restart``.
 
 The brain of a durable subscription is an actor with a journal; that of a non-durable one
 lives in the partition's process without one. The code is the same.
@@ -28,6 +28,7 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import (
     Ack,
     AckBefore,
+    Acked,
     Create,
     CursorAt,
     Reset,
@@ -51,9 +52,9 @@ class Brain:
         self._send = send
         self._cursor = runtime.state.cursor
         self._dispatcher = Dispatcher(self._cursor, partition)
-        self._end = 0
         self._wanted = 0
-        self._terminated = False
+        self._terminated_at: int | None = None
+        self._resetting = 0
         self._told_end: set[int] = set()
         self._pump_scheduled = False
 
@@ -64,8 +65,6 @@ class Brain:
         match method:
             case "open":
                 return await self._open(*args)
-            case "attach":
-                return self._attach(*args)
             case "reset":
                 return await self._reset(*args)
             case "cursor":
@@ -74,14 +73,15 @@ class Brain:
                 return self.stats(args)
         raise RemoteError("not found", f"a subscription knows no method {method!r}")
 
-    async def _open(self, start: int, end: int, terminated: bool) -> int:
+    async def _open(self, start: int, terminated_at: int | None) -> int:
         """Begin with this partition; returns the cursor's mark."""
         reply = await self._runtime.ask(Create(start))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
         assert isinstance(reply, CursorAt)
         self._cursor = self._runtime.state.cursor
         self._dispatcher = Dispatcher(self._cursor, self._partition)
-        self._end = end
-        self._terminated = terminated
+        self._terminated_at = terminated_at
         self._begin_feed()
         return reply.acked_before
 
@@ -90,11 +90,18 @@ class Brain:
             ConsumerSpec(number, name, SubscriptionType(kind), priority)
         )
         if isinstance(changes, Refusal):
-            raise RemoteError(changes.reason, changes.message)
-        self._tell_changes(changes)
+            self._send("attached", [number, [changes.reason, changes.message]])
+        else:
+            self._send("attached", [number, None])
+            self._tell_changes(changes)
 
     async def _reset(self, next_offset: int, reason: str) -> None:
-        reply = await self._runtime.ask(Reset(next_offset, reason))
+        self._resetting += 1  # the cursor moves before it is durable: deliver nothing from there
+        try:
+            reply = await self._runtime.ask(Reset(next_offset, reason))
+        finally:
+            self._resetting -= 1
+            self._schedule_pump()
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(next_offset)
@@ -122,9 +129,10 @@ class Brain:
     def _on_notice(self, method: str, args: Any) -> None:
         match method:
             case "feed":
-                first, sizes, chunks = args
-                self._end = max(self._end, first + len(sizes))
-                self._dispatcher.feed(first, sizes, chunks)
+                # One that was under way during a reset isn't taken: `feed_from` has been sent.
+                self._dispatcher.feed(*args)
+            case "attach":
+                self._attach(*args)
             case "flow":
                 self._dispatcher.flow(args[0], args[1])
             case "ack":
@@ -142,23 +150,40 @@ class Brain:
                 self._told_end.discard(args)
                 self._tell_changes(self._dispatcher.detach(args))
             case "terminated":
-                self._terminated = True
+                self._terminated_at = args
 
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
-        before = self._runtime.state.cursor.acked_before
-
         def release(reply: Any, effects: Any) -> None:
+            if late and isinstance(reply, Acked):
+                self._dispatcher.acked(reply.ranges, reply.partial)
+                self._schedule_pump()
             if request_id:
                 error = reply.message if isinstance(reply, Refusal) else None
                 self._send("acked", [number, request_id, error])
 
+        before = self._cursor.acked_before
+        late = False
         self._runtime.submit(command, release)
         if isinstance(command, Ack):
             self._dispatcher.acked(command.ranges, command.partial)
         else:
-            after = self._runtime.state.cursor.acked_before
+            after = self._cursor.acked_before
             partial = () if command.remaining is None else ((command.offset, command.remaining),)
             self._dispatcher.acked([(before, after)] if before < after else [], partial)
+        late = not self._has(command)
+
+    def _has(self, command: Ack | AckBefore) -> bool:
+        """Whether the cursor has what was just submitted.
+
+        It doesn't while the runtime rolls its journal or tries a disk that was full: then the
+        cursor changes later, and the dispatcher has to hear of it then.
+        """
+        cursor = self._cursor
+        if isinstance(command, AckBefore):
+            return command.remaining is None and cursor.acked_before >= command.offset
+        return not command.partial and not any(
+            cursor.unacked_ranges(first, end) for first, end in command.ranges
+        )
 
     # -- dispatch ------------------------------------------------------------------
 
@@ -169,6 +194,8 @@ class Brain:
 
     def _pump(self) -> None:
         self._pump_scheduled = False
+        if self._resetting:
+            return
         deliveries = self._dispatcher.dispatch()
         if deliveries:
             self._send(
@@ -188,15 +215,12 @@ class Brain:
         if wanted > self._wanted:
             self._wanted = wanted
             self._send("want", wanted)
-        if self._terminated:
-            self._tell_end()
+        if self._terminated_at is not None:
+            self._tell_end(self._terminated_at)
 
-    def _tell_end(self) -> None:
-        cursor = self._runtime.state.cursor
-        if (
-            self._dispatcher.waiting()
-            or cursor.next_unacked(self._dispatcher.next_offset) < self._end
-        ):
+    def _tell_end(self, end: int) -> None:
+        next_offset = self._cursor.next_unacked(self._dispatcher.next_offset)
+        if self._dispatcher.waiting() or next_offset < end:
             return
         for consumer in self._dispatcher.consumers():
             if consumer.consumer_id not in self._told_end:
@@ -239,9 +263,10 @@ class Brain:
 class LocalPort:
     """The way to a brain in the same process, in the shape of a link."""
 
-    def __init__(self, brain: Brain, runtime: Runtime[SubscriptionState]) -> None:
+    def __init__(self, brain: Brain, end: Callable[[], None]) -> None:
+        """``end`` is called when the port closes: nobody else has this brain."""
         self._brain = brain
-        self._runtime = runtime
+        self._end = end
         self.closed = False
 
     def notify(self, method: str, args: Any) -> None:
@@ -254,6 +279,7 @@ class LocalPort:
         return await self._brain.on_request(method, args)
 
     def close(self) -> None:
-        """Forget the brain; its runtime ends by itself."""
-        self.closed = True
-        self._ending = asyncio.get_running_loop().create_task(self._runtime.close())
+        """Forget the brain."""
+        if not self.closed:
+            self.closed = True
+            self._end()

@@ -22,12 +22,14 @@ from typing import Any, NamedTuple, Protocol
 
 from velaray.events.ids import Position
 from velaray.topology.entries import EntryCache
+from velaray.topology.links import LinkClosed, RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import message_header
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import ServerError
 
 FEED_ENTRIES = 4096
+ATTACH_TIMEOUT_S = 30.0
 
 
 class Grant(NamedTuple):
@@ -102,6 +104,8 @@ class ChannelConsumer:
         self.type = kind
         self.grants: deque[Grant] = deque()
         self.loading: asyncio.Task[None] | None = None
+        self.attaching: asyncio.Future[None] | None = None
+        self.subscribed = False  # the client was told that it is
         self.closed = False
 
     def notify(self, method: str, args: Any) -> None:
@@ -115,6 +119,8 @@ class ChannelConsumer:
         self.grants.clear()
         if self.loading is not None:
             self.loading.cancel()
+        if self.attaching is not None and not self.attaching.done():
+            self.attaching.set_exception(LinkClosed("the subscription let go of its consumers"))
 
 
 def answer_ack(
@@ -149,7 +155,7 @@ class Channel:
         self._fed = 0
         self._wanted = 0
         self._feeding: asyncio.Task[None] | None = None
-        self._receipts: set[tuple[int, int]] = set()
+        self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
         self._numbers = itertools.count(1)
 
     # -- consumers -----------------------------------------------------------------
@@ -165,6 +171,20 @@ class Channel:
         consumer = ChannelConsumer(self, session, consumer_id, name, kind)
         self.consumers[consumer.number] = consumer
         return consumer
+
+    async def attach(self, consumer: ChannelConsumer, priority: int) -> None:
+        """Ask the brain to take the consumer.
+
+        A notice, not a request: notices keep their order, so that a consumer that goes away
+        meanwhile is detached after it was attached. Raises `RemoteError` if the brain
+        refuses, `LinkClosed` if the channel closes, `TimeoutError`.
+        """
+        if self.closed or self.port is None:
+            raise LinkClosed("the subscription is restarting")
+        consumer.attaching = asyncio.get_running_loop().create_future()
+        self.port.notify("attach", [consumer.number, consumer.name, consumer.type, priority])
+        async with asyncio.timeout(ATTACH_TIMEOUT_S):
+            await consumer.attaching
 
     def remove(self, consumer: ChannelConsumer) -> None:
         """The consumer left: the brain gives what it had not acknowledged to others."""
@@ -237,7 +257,7 @@ class Channel:
 
     def expect_receipt(self, consumer: ChannelConsumer, request_id: int) -> None:
         """The client wants to hear when this acknowledgement is durable."""
-        self._receipts.add((consumer.number, request_id))
+        self._receipts[consumer.number, request_id] = consumer
 
     # -- what the brain says -------------------------------------------------------
 
@@ -252,6 +272,8 @@ class Channel:
                 self.feed()
             case "feed_from":
                 self.feed_from(args[0], args[1])
+            case "attached":
+                self._on_attached(*args)
             case "acked":
                 self._on_acked(*args)
             case "active":
@@ -261,9 +283,17 @@ class Channel:
             case "restart":
                 self.close()
 
-    def _on_acked(self, number: int, request_id: int, error: str | None) -> None:
-        self._receipts.discard((number, request_id))
+    def _on_attached(self, number: int, refusal: list[str] | None) -> None:
         consumer = self.consumers.get(number)
+        if consumer is None or consumer.attaching is None or consumer.attaching.done():
+            return
+        if refusal is None:
+            consumer.attaching.set_result(None)
+        else:
+            consumer.attaching.set_exception(RemoteError(refusal[0], refusal[1]))
+
+    def _on_acked(self, number: int, request_id: int, error: str | None) -> None:
+        consumer = self._receipts.pop((number, request_id), None)
         if consumer is not None:
             answer_ack(consumer, request_id, ServerError.NotAllowedError, error)
 
@@ -338,11 +368,9 @@ class Channel:
         self.closed = True
         if self._feeding is not None:
             self._feeding.cancel()
-        for number, request_id in self._receipts:
-            consumer = self.consumers.get(number)
-            if consumer is not None:
-                restarting = "the subscription is restarting; acknowledge again"
-                answer_ack(consumer, request_id, ServerError.ServiceNotReady, restarting)
+        for (_, request_id), consumer in self._receipts.items():
+            restarting = "the subscription is restarting; acknowledge again"
+            answer_ack(consumer, request_id, ServerError.ServiceNotReady, restarting)
         self._receipts.clear()
         consumers = list(self.consumers.values())
         for consumer in consumers:

@@ -27,6 +27,7 @@ class CachedEntry(NamedTuple):
 
 
 ReadChunk = Callable[[int, int, int], Awaitable[Sequence[CachedEntry]]]
+"""Offset, entries at most, bytes at most; gives one entry at least, or raises."""
 
 
 class EntryCache:
@@ -86,9 +87,8 @@ class EntryCache:
     async def _load(self, offset: int) -> None:
         try:
             chunk = await self._read(offset, CHUNK_ENTRIES, CHUNK_BYTES)
-            if chunk:
-                self._chunks[offset] = chunk
-                while len(self._chunks) > CHUNKS_KEPT:
-                    self._chunks.popitem(last=False)
+            self._chunks[offset] = chunk
+            while len(self._chunks) > CHUNKS_KEPT:
+                self._chunks.popitem(last=False)
         finally:
             self._loading.pop(offset, None)

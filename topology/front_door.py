@@ -7,7 +7,7 @@ for clients that can reach nothing else. It has no state: any number of them may
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from crc32c import crc32c
@@ -22,6 +22,8 @@ from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
 
 ACTIVATION_TIMEOUT_S = 60.0
+LOCATED_KEPT = 100_000
+"""Addresses of partitions that tunnels may lead to: those that clients were sent to last."""
 
 
 class FrontDoor:
@@ -30,6 +32,8 @@ class FrontDoor:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.sessions: set[FrontDoorSession] = set()
+        self.tunnels: set[_Tunnel] = set()
+        self.located: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -54,6 +58,8 @@ class FrontDoor:
             self._server.close()
         for session in list(self.sessions):
             session.connection.close()
+        for tunnel in list(self.tunnels):
+            tunnel.close()
 
     async def locate(self, topic: TopicName) -> str:
         """The broker URL of a topic partition, which is created if policy allows and activated.
@@ -65,6 +71,10 @@ class FrontDoor:
         )
         key = ActorKey.of_partition(topic, found["incarnation"])
         address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
+        self.located[address.host, address.service_port] = None
+        self.located.move_to_end((address.host, address.service_port))
+        if len(self.located) > LOCATED_KEPT:
+            self.located.popitem(last=False)
         return f"pulsar://{address.host}:{address.service_port}"
 
 
@@ -74,8 +84,6 @@ class FrontDoorSession(Session):
     def __init__(self, door: FrontDoor) -> None:
         super().__init__(door.fabric.config)
         self._door = door
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._tunnel: _Tunnel | None = None
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._on_metadata,
             pb.CommandLookupTopic: self._on_lookup,
@@ -90,21 +98,13 @@ class FrontDoorSession(Session):
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """Forget the connection and what it waits for."""
+        super().on_closed(connection, error)
         self._door.sessions.discard(self)
-        for task in self._tasks:
-            task.cancel()
-        if self._tunnel is not None:
-            self._tunnel.close()
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- partition metadata --------------------------------------------------------
 
     def _on_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
-        self._spawn(self._answer_metadata(command))
+        self.spawn(self._answer_metadata(command))
 
     async def _answer_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
@@ -124,7 +124,7 @@ class FrontDoorSession(Session):
     # -- lookup --------------------------------------------------------------------
 
     def _on_lookup(self, command: pb.CommandLookupTopic) -> None:
-        self._spawn(self._answer_lookup(command))
+        self.spawn(self._answer_lookup(command))
 
     async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
         answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
@@ -145,7 +145,7 @@ class FrontDoorSession(Session):
     # -- topic lists ---------------------------------------------------------------
 
     def _on_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
-        self._spawn(self._answer_topics(command))
+        self.spawn(self._answer_topics(command))
 
     async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
         try:
@@ -185,59 +185,74 @@ class FrontDoorSession(Session):
             self.connection.close()
             return
         self.connection.pause_reading()
-        self._spawn(self._open_tunnel(command))
+        self.spawn(self._open_tunnel(command))
 
     async def _open_tunnel(self, command: pb.CommandConnect) -> None:
         target = command.proxy_to_broker_url
         url = urlsplit(target if "//" in target else f"//{target}")
-        if url.hostname != self.config.host or url.port is None:
-            self.error(0, pb.NotAllowedError, f"no partition of this cluster is at {target}")
+        if url.hostname is None or (url.hostname, url.port) not in self._door.located:
+            # Nor is any other port of the machine reached through here.
+            self.error(0, pb.NotAllowedError, f"no look-up of this service led to {target}")
             self.connection.close()
             return
         command.ClearField("proxy_to_broker_url")
         loop = asyncio.get_running_loop()
         try:
-            _, self._tunnel = await loop.create_connection(
-                lambda: _Tunnel(self.connection), url.hostname, url.port
+            _, tunnel = await loop.create_connection(
+                lambda: _Tunnel(self.connection, self._door.tunnels), url.hostname, url.port
             )
         except OSError as error:
             self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
             self.connection.close()
             return
-        self._tunnel.begin(encode_frame(command))
+        self._door.sessions.discard(self)
+        tunnel.begin(encode_frame(command))
 
 
 class _Tunnel(asyncio.Protocol):
     """The far half of a tunnel: bytes go through unread, back-pressure both ways."""
 
-    def __init__(self, near: WireConnection) -> None:
+    def __init__(self, near: WireConnection, registry: set[_Tunnel]) -> None:
         self._near = near
+        self._registry = registry
         self._far: asyncio.Transport
+        self._near_transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._far = transport
+        self._registry.add(self)
 
     def begin(self, first: bytes) -> None:
         """Send the handshake on and take the client's socket over."""
+        if self._near.closed:
+            self._far.close()
+            return
         self._far.write(first)
         self._near_transport = self._near.detach(_NearHalf(self._far))
         self._near_transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        assert self._near_transport is not None  # the partition speaks when it is spoken to
         self._near_transport.write(data)
 
     def pause_writing(self) -> None:
+        assert self._near_transport is not None
         self._near_transport.pause_reading()
 
     def resume_writing(self) -> None:
+        assert self._near_transport is not None
         self._near_transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._near_transport.close()
+        self._registry.discard(self)
+        if self._near_transport is not None:
+            self._near_transport.close()
+        else:
+            self._near.close()
 
     def close(self) -> None:
-        """The client went away."""
+        """Close both halves."""
         self._far.close()
 
 

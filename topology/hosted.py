@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from velaray.actors.machine import Machine, Reason
-from velaray.actors.runtime import Runtime
+from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.topology.fabric import Address, Body, Fabric
@@ -40,11 +40,20 @@ class HostedBody(Body):
         return Address(self.config.host, 0, link_port)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine that belongs to this body; it's cancelled with it."""
+        """Run a coroutine that belongs to this body; it's cancelled with it.
+
+        An error that it lets out ends the body.
+        """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Stopped):
+            self.fabric.fatal(self.key, error)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """What every actor answers: ``describe``."""

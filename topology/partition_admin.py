@@ -111,21 +111,14 @@ async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) ->
     name = args["name"]
     _subscription(partition, name)
     channel = partition.channels.get(name)
-    if channel is not None:
-        if channel.consumers and not args.get("force"):
-            raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
-        channel.close()
+    if channel is not None and channel.consumers and not args.get("force"):
+        raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
     await partition.delete_subscription(DeleteSubscription(name))
 
 
 async def _reset(partition: PartitionBody, name: str, offset: int, reason: str) -> None:
-    subscription = _subscription(partition, name)
-    channel = partition.channels.get(name)
-    if channel is not None:
-        await channel.reset(offset, reason)
-    else:
-        arguments = {"next_offset": offset, "reason": reason}
-        await partition.fabric.call(_key(partition, subscription), "reset_cursor", arguments)
+    _subscription(partition, name)
+    await partition.reset_subscription(name, offset, reason)
 
 
 async def seek(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
@@ -155,11 +148,7 @@ async def terminate(partition: PartitionBody, args: dict[str, Any]) -> list[int]
     reply = await partition.runtime.ask(Terminate())
     if isinstance(reply, Refusal):
         raise RemoteError(reply.reason, reply.message)
-    for channel in partition.channels.values():
-        if channel.port is not None:
-            channel.port.notify("terminated", None)
-    for session in list(partition.sessions):
-        session.topic_terminated()
+    partition.end_topic(reply.end_offset)
     return _id(partition, reply.last_position)
 
 

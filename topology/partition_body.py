@@ -7,7 +7,9 @@ appended and answered without being looked into; it goes to consumers as it came
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +29,11 @@ from velaray.actors.partition import (
 )
 from velaray.actors.producers import ProducerRegistry
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import Create, SubscriptionMachine
+from velaray.actors.subscription import SubscriptionMachine, SubscriptionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
-from velaray.journal.errors import JournalError
+from velaray.journal.errors import JournalError, NotStored
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
 from velaray.topology.catalog_body import PARTITION_POLICIES
@@ -39,7 +41,7 @@ from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric
 from velaray.topology.hosted import HostedBody
-from velaray.topology.links import Link, RemoteError
+from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.connection import WireConnection
@@ -81,7 +83,9 @@ class PartitionBody(HostedBody):
         self.channels: dict[str, Channel] = {}
         self.policies: dict[str, Any] = {}
         self.cache: EntryCache
-        self._opening: dict[str, asyncio.Lock] = {}
+        self.terminated_at: int | None = None
+        self.pending_bytes = 0
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._server: asyncio.Server | None = None
         self._names = itertools.count(1)
         self._feed_scheduled = False
@@ -92,7 +96,9 @@ class PartitionBody(HostedBody):
     async def start(self) -> Address:
         """Recover, learn the policies, listen."""
         address = await super().start()
-        self.cache = EntryCache(self._read_entries, self.runtime.state.end_offset)
+        state = self.runtime.state
+        self.cache = EntryCache(self._read_entries, state.end_offset)
+        self.terminated_at = state.end_offset if state.terminated else None
         self.policies = await self.fabric.call(
             ActorKey.catalog(),
             "policies",
@@ -156,6 +162,8 @@ class PartitionBody(HostedBody):
     ) -> Sequence[CachedEntry]:
         position = self.runtime.state.table.position_of(offset)
         found = await self.runtime.journal.read(position, max_entries, max_bytes)
+        if not found or found[0].position != position:
+            raise NotStored(f"{self.topic}: entry {position}")
         entries = []
         for _, raw, blob in found:
             event = decode(bytes(raw))
@@ -214,13 +222,15 @@ class PartitionBody(HostedBody):
             self._published(producing, send, entry, uuid, reply)
 
         self.runtime.submit(command, release)
-        if self.runtime.pending_bytes > PENDING_HIGH:
+        self.pending_bytes += len(entry)
+        if self.pending_bytes > PENDING_HIGH:
             self._pause(producing.session.connection)
 
     def _published(
         self, producing: Producing, send: Send, entry: bytes, chunk_uuid: str, reply: Any
     ) -> None:
         connection = producing.session.connection
+        self.pending_bytes -= len(entry)
         if type(reply) is Published:
             self.cache.append(CachedEntry(entry, reply.messages, chunk_uuid))
             self._schedule_feed()
@@ -242,7 +252,7 @@ class PartitionBody(HostedBody):
             )
         else:
             producing.session.send_error(producing.producer_id, send.sequence_id, reply)
-        if self._paused and self.runtime.pending_bytes < PENDING_LOW:
+        if self._paused and self.pending_bytes < PENDING_LOW:
             self._resume()
 
     def _pause(self, connection: WireConnection) -> None:
@@ -270,7 +280,20 @@ class PartitionBody(HostedBody):
         for channel in self.channels.values():
             channel.feed()
 
+    def end_topic(self, end_offset: int) -> None:
+        """The topic is terminated, durably: tell the subscriptions, close the producers."""
+        self.terminated_at = end_offset
+        for channel in self.channels.values():
+            if channel.port is not None:
+                channel.port.notify("terminated", end_offset)
+        for session in list(self.sessions):
+            session.topic_terminated()
+
     # -- subscriptions -------------------------------------------------------------
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        """Held by whoever opens, closes, resets or deletes the subscription of this name."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
     async def durable_channel(
         self, name: str, start: StartAt | int, properties: dict[str, str]
@@ -280,7 +303,7 @@ class PartitionBody(HostedBody):
         Raises `RemoteError` if the subscription may not be, `Unreachable` if its brain
         can't be had.
         """
-        async with self._opening.setdefault(name, asyncio.Lock()):
+        async with self._lock(name):
             channel = self.channels.get(name)
             if channel is not None:
                 if not channel.durable:
@@ -303,27 +326,46 @@ class PartitionBody(HostedBody):
         channel = Channel(ref.name, self, self._channel_closed, durable=True)
         key = self.key.of_subscription(ref.name, ref.incarnation)
         channel.port = await self.fabric.open_link(key, _BrainLink(channel))
-        self.channels[ref.name] = channel
-        epoch = self.runtime.journal.epoch
-        terminated = self.runtime.state.terminated
-        await channel.port.request("open", [epoch, ref.start_offset, self.end_offset, terminated])
+        terminated_at = self.terminated_at
+        try:
+            await channel.port.request(
+                "open", [self.runtime.journal.epoch, ref.start_offset, terminated_at]
+            )
+            if channel.closed:
+                raise LinkClosed(f"the link to subscription {ref.name!r} broke")
+            self.channels[ref.name] = channel
+        finally:
+            if self.channels.get(ref.name) is not channel:
+                channel.close()
+        if self.terminated_at != terminated_at:
+            channel.port.notify("terminated", self.terminated_at)
+        channel.feed()
         return channel
 
     async def volatile_channel(self, name: str, start: int) -> Channel:
-        """The channel of a subscription that leaves no trace, for readers."""
-        channel = self.channels.get(name)
-        if channel is not None:
-            return channel
+        """The channel of a subscription that leaves no trace, for readers.
+
+        Raises `RemoteError` if there is a durable one of this name.
+        """
+        async with self._lock(name):
+            channel = self.channels.get(name)
+            if name in self.runtime.state.subscriptions:
+                raise RemoteError(Reason.NOT_ALLOWED, f"subscription {name!r} is durable")
+            return channel or await self._open_volatile(name, start)
+
+    async def _open_volatile(self, name: str, start: int) -> Channel:
         channel = Channel(name, self, self._channel_closed, durable=False)
         runtime = await Runtime.volatile(
             SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
         )
-        await runtime.ask(Create(start))
         brain = Brain(runtime, self.partition_index, channel.on_notice)
-        channel.port = LocalPort(brain, runtime)
+        channel.port = LocalPort(brain, lambda: self._end_volatile(runtime))
+        await channel.port.request("open", [start, self.terminated_at])
         self.channels[name] = channel
-        await channel.port.request("open", [start, self.end_offset, self.runtime.state.terminated])
         return channel
+
+    def _end_volatile(self, runtime: Runtime[SubscriptionState]) -> None:
+        self.spawn(runtime.close())
 
     def _reader_failed(self, error: BaseException) -> None:
         self.fabric.fatal(self.key, error)
@@ -331,26 +373,70 @@ class PartitionBody(HostedBody):
     def _channel_closed(self, channel: Channel, consumers: list[ChannelConsumer]) -> None:
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
-            self._opening.pop(channel.name, None)
         for consumer in consumers:
             consumer.session.consumer_closed(consumer)
 
     def drop_if_unused(self, channel: Channel) -> None:
-        """A subscription without consumers needs no brain of its own here."""
-        if not channel.consumers:
+        """A subscription without consumers needs no brain connected."""
+        if channel.consumers or channel.closed:
+            return
+        if channel.durable:
+            self.spawn(self._retire(channel))
+        else:
             channel.close()
+
+    async def _retire(self, channel: Channel) -> None:
+        """Close an unused channel once its brain has handled all that it was told.
+
+        Else the next channel's link could overtake acknowledgements on this one's.
+        """
+        async with self._lock(channel.name):
+            if channel.consumers or channel.closed or channel.port is None:
+                return
+            with contextlib.suppress(LinkClosed, TimeoutError):
+                await channel.port.request("cursor", None)
+            if not channel.consumers:
+                channel.close()
+
+    async def reset_subscription(self, name: str, offset: int, reason: str) -> None:
+        """Move a subscription's cursor, durably; its consumers are closed and come again.
+
+        Done again if its brain restarts meanwhile. Raises `RemoteError` if there is none,
+        `Unreachable` if its brain can't be had.
+        """
+        async with self._lock(name):
+            channel = self.channels.get(name)
+            if channel is not None:
+                with contextlib.suppress(LinkClosed):
+                    await channel.reset(offset, reason)
+                    return
+            found = self.runtime.state.subscriptions.get(name)
+            if found is None:
+                raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
+            key = self.key.of_subscription(name, found.ref.incarnation)
+            # A brain begins where it is told to, unless it has begun before.
+            arguments = {
+                "start": found.ref.start_offset,
+                "next_offset": offset,
+                "reason": reason,
+            }
+            await self.fabric.call(key, "reset_cursor", arguments)
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription: its name first, then its actor and its journal.
 
         Raises `RemoteError` if there is none.
         """
-        reply = await self.runtime.ask(command)
-        if isinstance(reply, Refusal):
-            raise RemoteError(reply.reason, reply.message)
-        key = self.key.of_subscription(reply.name, reply.incarnation)
-        await self.fabric.dismiss(key)
-        await self.fabric.store.delete_journal(key.text())
+        async with self._lock(command.name):
+            reply = await self.runtime.ask(command)
+            if isinstance(reply, Refusal):
+                raise RemoteError(reply.reason, reply.message)
+            channel = self.channels.get(command.name)
+            if channel is not None and channel.durable:
+                channel.close()
+            key = self.key.of_subscription(reply.name, reply.incarnation)
+            await self.fabric.dismiss(key)
+            await self.fabric.store.delete_journal(key.text())
 
     # -- calls ---------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.actors.dispatch import SubscriptionType
 from velaray.actors.ledger_table import NoSuchEntryError
-from velaray.actors.machine import Refusal
+from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     DeleteSubscription,
     ForgetProducer,
@@ -18,8 +18,10 @@ from velaray.actors.partition import (
     last_sequence_id,
 )
 from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
+from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
+from velaray.journal.errors import StorageFull
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
@@ -34,7 +36,15 @@ from velaray.wire.messages import is_batch, read_metadata
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
 
-_CALL_ERRORS = (InvalidNameError, RemoteError, Unreachable, LinkClosed, TimeoutError)
+_CALL_ERRORS = (
+    InvalidNameError,
+    RemoteError,
+    Unreachable,
+    LinkClosed,
+    TimeoutError,
+    StorageFull,
+    Stopped,
+)
 
 
 class Producing:
@@ -58,11 +68,13 @@ class PartitionSession(Session):
         self._producers: dict[int, Producing] = {}
         self._consumers: dict[int, ChannelConsumer] = {}
         self._closed_producers: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # What a producer or consumer id is being connected by; a newer command replaces it.
+        self._connecting: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._sought: set[Channel] = set()
         self.handlers = {
-            pb.CommandProducer: lambda c: self._spawn(self._on_producer(c), c.request_id),
+            pb.CommandProducer: self._on_producer,
             pb.CommandCloseProducer: self._on_close_producer,
-            pb.CommandSubscribe: lambda c: self._spawn(self._on_subscribe(c), c.request_id),
+            pb.CommandSubscribe: self._on_subscribe,
             pb.CommandCloseConsumer: self._on_close_consumer,
             pb.CommandFlow: self._on_flow,
             pb.CommandAck: self._on_ack,
@@ -110,18 +122,35 @@ class PartitionSession(Session):
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """The client is gone: so are its producers and consumers."""
-        for task in self._tasks:
-            task.cancel()
+        super().on_closed(connection, error)
         for producing in list(self._producers.values()):
             self._drop_producer(producing)
         for consumer in list(self._consumers.values()):
             self._drop_consumer(consumer)
+        for channel in self._sought:
+            self._partition.drop_if_unused(channel)
         self._partition.forget_connection(self)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._guard(work, request_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
+        return self.spawn(self._guard(work, request_id))
+
+    def _connect_as(
+        self, kind: str, number: int, work: Coroutine[Any, Any, None], request_id: int
+    ) -> None:
+        """Run ``work``, which connects a producer or consumer, in place of any older one."""
+        self._stop_connecting(kind, number)
+        task = self._connecting[kind, number] = self._spawn(work, request_id)
+
+        def done(_: asyncio.Task[None]) -> None:
+            if self._connecting.get((kind, number)) is task:
+                del self._connecting[kind, number]
+
+        task.add_done_callback(done)
+
+    def _stop_connecting(self, kind: str, number: int) -> None:
+        task = self._connecting.pop((kind, number), None)
+        if task is not None:
+            task.cancel()
 
     async def _guard(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
         try:
@@ -131,20 +160,31 @@ class PartitionSession(Session):
 
     def _check_topic(self, text: str) -> None:
         if str(TopicName.parse(text)) != self._partition.topic:
-            raise RemoteError("unavailable", f"{text} is not served here; look it up again")
+            raise RemoteError(Reason.UNAVAILABLE, f"{text} is not served here; look it up again")
 
     # -- producers -----------------------------------------------------------------
 
-    async def _on_producer(self, command: pb.CommandProducer) -> None:
+    def _on_producer(self, command: pb.CommandProducer) -> None:
+        work = self._connect_producer(command)
+        self._connect_as("producer", command.producer_id, work, command.request_id)
+
+    async def _connect_producer(self, command: pb.CommandProducer) -> None:
         partition = self._partition
         self._check_topic(command.topic)
-        if partition.runtime.state.terminated:
-            self.error(command.request_id, pb.TopicTerminatedError, "the topic is terminated")
-            return
+        if partition.terminated_at is not None:
+            raise RemoteError(Reason.TERMINATED, "the topic is terminated")
         known = self._producers.get(command.producer_id)
         if known is not None:
-            await self._producer_success(known)
+            known.request_id = command.request_id
+            if partition.registry.is_ready(known):
+                await self._producer_success(known)
+            else:
+                self._tell_waiting(known)
             return
+        if command.initial_subscription_name:
+            await partition.create_subscription(
+                command.initial_subscription_name, StartAt.EARLIEST, {}
+            )
         name = command.producer_name or partition.producer_name()
         producing = Producing(self, command.producer_id, name)
         producing.request_id = command.request_id
@@ -166,20 +206,12 @@ class PartitionSession(Session):
         self._producers[command.producer_id] = producing
         self._closed_producers.discard(command.producer_id)
         await self._admit(producing, answer)
-        if command.initial_subscription_name:
-            await partition.durable_channel(command.initial_subscription_name, StartAt.EARLIEST, {})
 
     async def _admit(self, producing: Producing, answer: Accepted | Waiting) -> None:
         if isinstance(answer.replaced, Producing):
             answer.replaced.session.forget_producer(answer.replaced)
         if isinstance(answer, Waiting):
-            self.connection.send(
-                pb.CommandProducerSuccess(
-                    request_id=producing.request_id,
-                    producer_name=producing.name,
-                    producer_ready=False,
-                )
-            )
+            self._tell_waiting(producing)
             return
         for fenced in answer.fenced:
             assert isinstance(fenced, Producing)
@@ -192,10 +224,21 @@ class PartitionSession(Session):
             await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
         await self._producer_success(producing)
 
+    def _tell_waiting(self, producing: Producing) -> None:
+        self.connection.send(
+            pb.CommandProducerSuccess(
+                request_id=producing.request_id,
+                producer_name=producing.name,
+                producer_ready=False,
+            )
+        )
+
     async def _producer_success(self, producing: Producing) -> None:
         last_id, topic_epoch = await self._partition.runtime.read(
             lambda state: (last_sequence_id(state, producing.name), state.topic_epoch)
         )
+        if self._producers.get(producing.producer_id) is not producing:
+            raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
         producing.ready = True
         deduplicate = self._partition.policies["deduplication"]
         self.connection.send(
@@ -246,15 +289,23 @@ class PartitionSession(Session):
             waiting.session._spawn(waiting.session.promote(waiting), waiting.request_id)
 
     def _on_close_producer(self, command: pb.CommandCloseProducer) -> None:
+        self._stop_connecting("producer", command.producer_id)
         producing = self._producers.get(command.producer_id)
-        if producing is not None:
+        if producing is None:
+            self.succeed(command.request_id)
+        else:
             self._drop_producer(producing)
-            if producing.generated:
-                # Nobody comes back under a name that was made up for one connection.
-                self._partition.runtime.submit(
-                    ForgetProducer(producing.name), lambda reply, effects: None
-                )
-        self.succeed(command.request_id)
+            self._spawn(self._close_producer(producing, command.request_id), command.request_id)
+
+    async def _close_producer(self, producing: Producing, request_id: int) -> None:
+        """Answer after all receipts: clients fail what is pending when a producer is closed."""
+        runtime = self._partition.runtime
+        if producing.generated:
+            # Nobody comes back under a name that was made up for one connection.
+            await runtime.ask(ForgetProducer(producing.name))
+        else:
+            await runtime.read(lambda state: None)
+        self.succeed(request_id)
 
     def _on_send(self, producing: Producing, send: Send, entry: bytes) -> None:
         if send.txn_id is not None:
@@ -277,27 +328,29 @@ class PartitionSession(Session):
 
     # -- consumers -----------------------------------------------------------------
 
-    async def _on_subscribe(self, command: pb.CommandSubscribe) -> None:
-        self._check_topic(command.topic)
-        if command.consumer_id in self._consumers:
+    def _on_subscribe(self, command: pb.CommandSubscribe) -> None:
+        live = self._consumers.get(command.consumer_id)
+        if live is not None and live.subscribed:
             self.succeed(command.request_id)
             return
+        work = self._subscribe(command)
+        self._connect_as("consumer", command.consumer_id, work, command.request_id)
+
+    async def _subscribe(self, command: pb.CommandSubscribe) -> None:
+        self._check_topic(command.topic)
         channel = await self._open_channel(command)
         name = command.consumer_name or f"{self._partition.producer_name()}-consumer"
         consumer = channel.add(self, command.consumer_id, name, command.subType)
         self._consumers[command.consumer_id] = consumer
-        assert channel.port is not None
-        attached = False
         try:
-            await channel.port.request(
-                "attach", [consumer.number, name, command.subType, command.priority_level]
-            )
-            attached = True
+            await channel.attach(consumer, command.priority_level)
+            if consumer.closed:
+                raise LinkClosed("the subscription let go of its consumers: subscribe again")
+            consumer.subscribed = True
         finally:
-            if not attached:
+            if not consumer.subscribed:
                 self._drop_consumer(consumer)
-        if self._consumers.get(command.consumer_id) is consumer:
-            self.succeed(command.request_id)
+        self.succeed(command.request_id)
 
     async def _open_channel(self, command: pb.CommandSubscribe) -> Channel:
         partition = self._partition
@@ -324,7 +377,7 @@ class PartitionSession(Session):
     def _consumer(self, consumer_id: int) -> ChannelConsumer:
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
-            raise RemoteError("conflict", f"consumer {consumer_id} not found")
+            raise RemoteError(Reason.CONFLICT, f"consumer {consumer_id} not found")
         return consumer
 
     def _drop_consumer(self, consumer: ChannelConsumer) -> None:
@@ -337,11 +390,13 @@ class PartitionSession(Session):
         """The subscription let go of the consumer: the client may subscribe again."""
         if self._consumers.get(consumer.consumer_id) is consumer:
             del self._consumers[consumer.consumer_id]
-            self.connection.send(
-                pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
-            )
+            if consumer.subscribed:
+                self.connection.send(
+                    pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
+                )
 
     def _on_close_consumer(self, command: pb.CommandCloseConsumer) -> None:
+        self._stop_connecting("consumer", command.consumer_id)
         consumer = self._consumers.get(command.consumer_id)
         if consumer is not None:
             self._drop_consumer(consumer)
@@ -363,13 +418,15 @@ class PartitionSession(Session):
             refusal = "transactions are not available on this cluster"
             self._refuse_ack(command, ServerError.NotAllowedError, refusal)
             return
-        if command.request_id:
-            consumer.channel.expect_receipt(consumer, command.request_id)
-        if command.ack_type == pb.CommandAck.Individual:
-            self._ack_individually(consumer, command)
-        elif consumer.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+        individual = command.ack_type == pb.CommandAck.Individual
+        if not individual and consumer.type == SubscriptionType.SHARED:
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
             self._refuse_ack(command, ServerError.NotAllowedError, refusal)
+            return
+        if command.request_id:
+            consumer.channel.expect_receipt(consumer, command.request_id)
+        if individual:
+            self._ack_individually(consumer, command)
         else:
             self._ack_cumulatively(consumer, command)
 
@@ -435,11 +492,12 @@ class PartitionSession(Session):
         channel = consumer.channel
         if len(channel.consumers) > 1 and not command.force:
             others = len(channel.consumers) - 1
-            raise RemoteError("not allowed", f"{others} other consumers are connected")
+            raise RemoteError(Reason.NOT_ALLOWED, f"{others} other consumers are connected")
         self._consumers.pop(command.consumer_id, None)
         channel.remove(consumer)
-        channel.close()
-        if channel.durable:
+        if not channel.durable:
+            channel.close()
+        else:
             await self._partition.delete_subscription(DeleteSubscription(channel.name))
         self.succeed(command.request_id)
 
@@ -449,7 +507,8 @@ class PartitionSession(Session):
             offset = await self._partition.offset_at_time(command.message_publish_time)
         else:
             offset = self._seek_target(command.message_id)
-        await channel.reset(offset, "seek")
+        self._sought.add(channel)
+        await self._partition.reset_subscription(channel.name, offset, "seek")
         self.succeed(command.request_id)
 
     async def _on_last_id(self, command: pb.CommandGetLastMessageId) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
+from typing import Any
 
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.config import ClusterConfig
@@ -18,8 +20,7 @@ SERVER_VERSION = f"velaray-{version('velaray')}"
 class Session:
     """One client connection. Subclasses name their commands in ``handlers``.
 
-    A handler gets the command (and the entry, for SEND). Handlers never block: what has to
-    wait goes on in a task of the service.
+    Handlers never block: what has to wait goes on in a task of the session (`spawn`).
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -28,6 +29,7 @@ class Session:
         self.role = ""
         self._connected = False
         self.handlers: dict[type, Callable[[Command], None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connected(self, connection: WireConnection) -> None:
         """The socket is open."""
@@ -95,4 +97,24 @@ class Session:
         """The socket takes more again."""
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is gone: nobody waits for what the tasks would answer."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what has to wait; it's cancelled when the connection is gone.
+
+        An error that it lets out is reported to the event loop and ends this connection.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = f"a request of {self.connection.peer} failed"
+            task.get_loop().call_exception_handler({"message": text, "exception": error})
+            self.connection.abort()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
-from velaray.actors.subscription import Reset, SubscriptionMachine
+from velaray.actors.subscription import Create, Reset, SubscriptionMachine
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
 from velaray.topology.fabric import Fabric
@@ -59,11 +59,15 @@ class SubscriptionBody(HostedBody):
             case "describe_cursor":
                 return self._stats(args["end_offset"])
             case "reset_cursor":
-                reply = await self.runtime.ask(Reset(args["next_offset"], args["reason"]))
-                if isinstance(reply, Refusal):
-                    raise RemoteError(reply.reason, reply.message)
+                await self._decide(Create(args["start"]))
+                await self._decide(Reset(args["next_offset"], args["reason"]))
                 return None
         return await super().call(method, args)
+
+    async def _decide(self, command: Create | Reset) -> None:
+        reply = await self.runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
 
     def _stats(self, end_offset: int) -> dict[str, Any]:
         brain = self._brain

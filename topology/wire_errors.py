@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from velaray.actors.machine import Reason
 from velaray.events.ids import InvalidNameError
+from velaray.journal.errors import StorageFull
 from velaray.topology.links import RemoteError
 from velaray.wire.errors import ServerError
 
@@ -18,6 +19,7 @@ _CODES = {
     Reason.NOT_ALLOWED: ServerError.NotAllowedError,
     Reason.NOT_EMPTY: ServerError.NotAllowedError,
     Reason.UNAVAILABLE: ServerError.ServiceNotReady,
+    Reason.STORAGE_FULL: ServerError.PersistenceError,
 }
 
 
@@ -35,4 +37,6 @@ def code_of(error: Exception) -> ServerError:
             return _CODES[Reason(error.kind)]
         except ValueError:
             return ServerError.UnknownError
+    if isinstance(error, StorageFull):
+        return ServerError.PersistenceError
     return ServerError.ServiceNotReady

@@ -157,6 +157,23 @@ class WireConnection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._transport.abort()
 
+    def detach(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Hand the socket over to ``protocol``, paused; returns its transport.
+
+        What waits to be sent goes out first. Bytes that were received and not handled are
+        given to ``protocol.data_received`` before this returns. The handler hears nothing
+        more of this connection, not even `on_closed`.
+        """
+        self._flush()
+        self.closed = True
+        self._cancel_timer()
+        self._transport.pause_reading()
+        self._transport.set_protocol(protocol)
+        rest = self._parser.take_rest()
+        if rest:
+            protocol.data_received(rest)
+        return self._transport
+
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -187,7 +204,7 @@ class WireConnection(asyncio.BufferedProtocol):
         finally:
             if not handled:
                 self.abort()
-        if not self._paused and self.writable and not self._transport.is_closing():
+        if not self._paused and self.writable and not self.closed:
             self._transport.resume_reading()
 
     def _handle_frames(self) -> None:

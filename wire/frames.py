@@ -155,6 +155,12 @@ class FrameParser:
         self._view[: len(waiting)] = waiting
         self._start, self._end = 0, len(waiting)
 
+    def take_rest(self) -> bytes:
+        """Take out all bytes that wait in the buffer, whole frames or not."""
+        rest = bytes(self._view[self._start : self._end])
+        self._start = self._end = self._needed = 0
+        return rest
+
     def next_frame(self) -> Frame | None:
         """The next frame, or None if its last byte hasn't come yet.
 
