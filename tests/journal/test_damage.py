@@ -2,6 +2,7 @@
 with file and offset. Never a wrong record."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,11 @@ from tests.journal.kit import (
 )
 from velaray.events.ids import EARLIEST
 from velaray.journal import frames
+from velaray.journal.checkpoint import read_checkpoint
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
+from velaray.journal.memory import Step
+from velaray.journal.replay import replay
+from velaray.journal.scan import LedgerReader
 
 ACKNOWLEDGED = [b"one", b"two", b"three", b"four", b"five"]
 
@@ -223,3 +228,46 @@ async def test_a_damaged_manifest_is_refused(memory):
         files.manifest = _flipped(manifest, at, 4)
         with pytest.raises((CorruptJournal, UnsupportedFormat)):
             await open_journal(memory.store())
+
+
+@on_loop
+async def test_a_checkpoint_without_its_marker_is_none(backend):
+    journal = await started(backend.store())
+    info = journal.ledgers[0]
+    reader = await LedgerReader.open(backend.store(), KEY, info.ledger_id)
+    cursor = reader.cursor(reader.header.size, info.data_offset)
+    segments = await cursor.next()
+    with pytest.raises(CorruptJournal, match="no marker"):
+        await read_checkpoint(reader, dataclasses.replace(info, data_offset=segments.end))
+
+
+@pytest.mark.parametrize("wrong", ["sequence", "entry", "flags", "records"])
+@on_loop
+async def test_a_sound_frame_in_the_wrong_place_is_refused(backend, wrong):
+    ledger_id, content, ends = await _history(backend)
+    parts: list[bytes] = []
+    frames.stage_record(parts, b"six", b"blob")
+    fields = {"sequence": 5, "entry": 5, "records": 1, "flags": 0}
+    fields[wrong] += 1
+    payload = b"".join(parts)
+    header = frames.encode_frame(_salt(content), ends[-1], payload=payload, **fields)
+    backend.put(ledger_id, content[: ends[-1]] + header + payload)
+    error = await _recovered(backend)
+    assert isinstance(error, CorruptJournal) and error.offset == ends[-1]
+
+
+@on_loop
+async def test_a_frame_completed_between_two_looks_of_a_reader_is_no_damage(memory):
+    ledger_id, content, ends = await _history(memory)
+    memory.put(ledger_id, content[: ends[-2] + 50])
+    reads = 0
+
+    async def complete(step: Step, journal: str) -> None:
+        nonlocal reads
+        reads += step is Step.READ
+        if reads == 3:
+            memory.put(ledger_id, content)
+
+    found = [record.event async for record in replay(memory.store(complete), KEY)]
+    assert found == ACKNOWLEDGED
+    assert reads > 3

@@ -66,12 +66,12 @@ async def _fill_and_free(backend, free, *, fill=None) -> None:
     assert [record.event for record in (await journal.reload()).records] == accepted
     with pytest.raises(StorageFull):
         await journal.roll({"events": b"", "big": BIG * 5}, b"")
+    assert len(await journal._store.list_ledgers(KEY)) == 1
     free()
     assert await write(journal, b"after") == len(accepted)
     await journal.roll({"events": b"\n".join([*accepted, b"after"])}, b"")
     await write(journal, b"last")
     assert events_of(await open_journal(backend.store())) == [*accepted, b"after", b"last"]
-    assert len(await journal._store.list_ledgers(KEY)) == 2
 
 
 @on_loop
@@ -226,6 +226,54 @@ async def test_a_failed_sync_in_memory_loses_what_it_was_to_sync(memory):
         lambda: set_hook(None),
     )
     assert b"unknown" not in events_of(await open_journal(memory.store()))
+
+
+@on_loop
+async def test_a_writer_never_syncs_again_after_a_failed_sync(files, monkeypatch):
+    store = files.store()
+    await store.write_manifest(KEY, 0, b"m")
+    writer = await store.create_ledger(KEY, 7, b"h")
+    fdatasync = os.fdatasync
+
+    def broken(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(SyncFailed):
+        await writer.append([b"a"])
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(SyncFailed):
+        await writer.append([b"b"])
+    assert await store.read(KEY, 7, 0, 9) == b"ha"
+
+
+@on_loop
+async def test_what_a_new_owner_has_read_is_durable(memory):
+    """The former owner's write, not synced, arrives between the new one's sync and read."""
+    former = await started(memory.store())
+    await write(former, b"a")
+    may_write, written = asyncio.Event(), asyncio.Event()
+
+    async def slow(step: Step, journal: str) -> None:
+        if step is Step.WRITE:
+            await may_write.wait()
+        if step is Step.SYNC:
+            written.set()
+            await asyncio.Event().wait()
+
+    async def let_it_write(step: Step, journal: str) -> None:
+        if step is Step.READ:
+            may_write.set()
+            await written.wait()
+
+    former._store.hook = slow
+    commit = asyncio.ensure_future(write(former, b"late"))
+    await asyncio.sleep(0)
+    successor = await open_journal(memory.store(let_it_write))
+    assert events_of(successor) == [b"a", b"late"]
+    commit.cancel()
+    memory.disk.power_loss()
+    assert events_of(await open_journal(memory.store())) == [b"a", b"late"]
 
 
 @on_loop

@@ -174,20 +174,22 @@ def _advance(store: FileStore, version: int, times: int) -> int:
     return version + times
 
 
+@pytest.mark.parametrize("moment", ["urandom", "link"])
 @on_loop
-async def test_a_writer_that_stands_still_before_linking_loses(files, monkeypatch):
-    """Meanwhile so many versions come and go that the name it wants is free again."""
+async def test_a_writer_that_stands_still_before_linking_loses(files, monkeypatch, moment):
+    """Meanwhile so many versions come and go that the name it wants is free again. It stops
+    before it creates its file (which others would clean up) or before it links it."""
     slow, fast = files.store(), files.store()
     await fast.write_manifest(KEY, 0, b"theirs")
-    link = os.link
+    call = getattr(os, moment)
     newest = []
 
-    def late_link(source, target):
-        monkeypatch.setattr(os, "link", link)
+    def late(*args):
+        monkeypatch.setattr(os, moment, call)
         newest.append(_advance(fast, 1, KEPT_VERSIONS + 3))
-        link(source, target)
+        return call(*args)
 
-    monkeypatch.setattr(os, "link", late_link)
+    monkeypatch.setattr(os, moment, late)
     with pytest.raises(ManifestConflict):
         await slow.write_manifest(KEY, 1, b"stale")
     assert await slow.read_manifest(KEY) == (newest[0], b"theirs")

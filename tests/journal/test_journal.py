@@ -120,6 +120,17 @@ async def test_reads_by_position_within_limits_and_across_ledgers(backend):
 
 
 @on_loop
+async def test_small_reads_through_big_frames_in_any_order(backend):
+    journal = await started(backend.store())
+    for start in range(0, 30, 10):
+        await write_events(journal, *[b"%d" % i for i in range(start, start + 10)])
+    ledger_id = journal.ledgers[0].ledger_id
+    for first in (15, 17, 3, 5, 5, 4, 29, 12, 0, 9, 10, 11, 20):
+        entries = await journal.read(Position(ledger_id, first), 2, 1 << 20)
+        assert [int(entry.event) for entry in entries] == list(range(first, min(first + 2, 30)))
+
+
+@on_loop
 async def test_staged_and_uncommitted_entries_are_not_read(backend):
     journal = await started(backend.store())
     await write_events(journal, b"a")
@@ -162,6 +173,8 @@ async def test_calls_out_of_turn_are_refused_and_harmless(backend):
     await journal.close()
     with pytest.raises(Misuse, match="closed"):
         journal.stage(b"x")
+    with pytest.raises(Misuse, match="closed"):
+        await journal.start({}, b"")
     assert events_of(await open_journal(backend.store())) == [b"a", b"b"]
 
 
