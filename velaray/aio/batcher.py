@@ -26,6 +26,8 @@ _SIZE = Struct(">I")
 _ROOM_FOR_METADATA = 16
 """What a batch counts per message beside its payload, roughly."""
 
+_ROOM_FOR_CHUNK_NUMBERS = 16
+
 
 class Entry(NamedTuple):
     """One entry ready to be sent, and who waits for its receipt."""
@@ -143,7 +145,8 @@ class EntryBuilder:
 
     def _entry_of(self, batch: Batch) -> Entry | None:
         metadata, payload = batch.close()
-        data = self._build(metadata, batch.first, payload)
+        self._stamp(metadata, batch.first, len(payload))
+        data = build_entry(metadata, self._compress(payload))
         if len(data) > self.max_message_size:
             error = self._too_big(len(data))
             for done in batch.waiting:
@@ -152,61 +155,50 @@ class EntryBuilder:
         return Entry(batch.first, batch.last, batch.count, data, batch.waiting, batch=True)
 
     def _alone(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
-        metadata = self._metadata_of(message)
-        payload = message.payload
-        plain_size = len(payload)
-        compressed = self._compress(payload)
-        room = self.max_message_size - ENTRY_HEADER_SIZE - metadata.ByteSize() - 200
-        if len(compressed) <= room:
-            data = self._build(metadata, sequence_id, payload, compressed)
-            return [Entry(sequence_id, sequence_id, 1, data, [done])]
-        if not self._chunking or room <= 0:
-            raise self._too_big(len(compressed))
-        pieces = list(cut(compressed, room))
-        metadata.uuid = f"{self.producer_name}-{sequence_id}"
-        metadata.num_chunks_from_msg = len(pieces)
-        metadata.total_chunk_msg_size = len(compressed)
-        entries = []
-        for index, piece in enumerate(pieces):
-            metadata.chunk_id = index
-            data = self._build(metadata, sequence_id, piece, bytes(piece), plain_size)
-            waiting = [done] if index == len(pieces) - 1 else []
-            entries.append(
-                Entry(sequence_id, sequence_id, 1, data, waiting, chunk=(index, len(pieces)))
-            )
-        return entries
-
-    def _metadata_of(self, message: OutgoingMessage) -> MessageMetadata:
         metadata = MessageMetadata()
         message.describe(metadata)
         if message.deliver_at:
             metadata.deliver_at_time = message.deliver_at
         if message.replicate_to:
             metadata.replicate_to.extend(message.replicate_to)
-        return metadata
+        self._stamp(metadata, sequence_id, len(message.payload))
+        compressed = self._compress(message.payload)
+        if ENTRY_HEADER_SIZE + metadata.ByteSize() + len(compressed) <= self.max_message_size:
+            data = build_entry(metadata, compressed)
+            return [Entry(sequence_id, sequence_id, 1, data, [done])]
+        return self._in_chunks(metadata, compressed, done)
 
-    def _compress(self, payload: bytes) -> bytes:
-        if self._compression == CompressionType.NONE:
-            return payload
-        return compress(Compression(self._compression), payload)
+    def _in_chunks(self, metadata: MessageMetadata, payload: bytes, done: Done) -> list[Entry]:
+        sequence_id = metadata.sequence_id
+        metadata.uuid = f"{self.producer_name}-{sequence_id}"
+        metadata.total_chunk_msg_size = len(payload)
+        overhead = ENTRY_HEADER_SIZE + metadata.ByteSize() + _ROOM_FOR_CHUNK_NUMBERS
+        room = self.max_message_size - overhead
+        if not self._chunking or room <= 0:
+            raise self._too_big(len(payload))
+        pieces = list(cut(payload, room))
+        metadata.num_chunks_from_msg = len(pieces)
+        entries = []
+        for number, piece in enumerate(pieces):
+            metadata.chunk_id = number
+            waiting = [done] if number == len(pieces) - 1 else []
+            chunk = (number, len(pieces))
+            data = build_entry(metadata, piece)
+            entries.append(Entry(sequence_id, sequence_id, 1, data, waiting, chunk=chunk))
+        return entries
 
-    def _build(
-        self,
-        metadata: MessageMetadata,
-        sequence_id: int,
-        payload: bytes | memoryview,
-        compressed: bytes | None = None,
-        plain_size: int | None = None,
-    ) -> bytes:
+    def _stamp(self, metadata: MessageMetadata, sequence_id: int, plain_size: int) -> None:
         metadata.producer_name = self.producer_name
         metadata.sequence_id = sequence_id
         metadata.publish_time = int(time() * 1000)
         if self._compression != CompressionType.NONE:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
-            metadata.uncompressed_size = len(payload) if plain_size is None else plain_size
-        if compressed is None:
-            compressed = self._compress(bytes(payload))
-        return build_entry(metadata, compressed)
+            metadata.uncompressed_size = plain_size
+
+    def _compress(self, payload: bytes) -> bytes:
+        if self._compression == CompressionType.NONE:
+            return payload
+        return compress(Compression(self._compression), payload)
 
     def _too_big(self, size: int) -> MessageTooBig:
         hint = "" if self._chunking else "; send smaller messages or set chunking_enabled=True"

@@ -188,9 +188,11 @@ class TopicPattern:
             f"listing the topics of {self._namespace}",
             lambda: core.lookup.topics_of(self._namespace, self._mode),
         )
-        return [
-            topic_name(name) for name in names if self._pattern.fullmatch(name.partition("://")[2])
-        ]
+        return [topic_name(name) for name in names if self.matches_name(name)]
+
+    def matches_name(self, name: str) -> bool:
+        """Whether a full topic name matches, its domain left aside."""
+        return self._pattern.fullmatch(name.partition("://")[2]) is not None
 
 
 class ConsumerBase:

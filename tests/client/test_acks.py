@@ -1,0 +1,133 @@
+"""What an AckTracker says is to be sent, for any order of acknowledgements."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velaray.aio.acks import AckTracker, bits_of, words
+from velaray.exceptions import InvalidMessage
+from velaray.message_id import MessageId
+
+
+def in_batch(entry, index, size, ledger=1):
+    return MessageId(-1, ledger, entry, index, batch_size=size)
+
+
+def single(entry, ledger=1):
+    return MessageId(-1, ledger, entry)
+
+
+def sent(tracker):
+    acks = tracker.take()
+    return {ack.where: ack.bits for ack in acks.individual}, acks.cumulative
+
+
+def test_a_single_message_is_sent_once():
+    acks = AckTracker()
+    assert acks.individual(single(5))
+    assert sent(acks) == ({(1, 5): None}, None)
+    assert sent(acks) == ({}, None)
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.permutations(range(n))))
+def test_a_batch_is_acknowledged_with_its_last_message_in_any_order(order):
+    acks = AckTracker()
+    acks.batch_arrived((1, 0), len(order))
+    for index in order[:-1]:
+        assert not acks.individual(in_batch(0, index, len(order)))
+        assert sent(acks) == ({}, None)
+    assert acks.individual(in_batch(0, order[-1], len(order)))
+    assert sent(acks) == ({(1, 0): None}, None)
+    assert acks.open_batches == 0
+
+
+def test_with_batch_index_acks_the_open_messages_are_told():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 0), 3)
+    acks.individual(in_batch(0, 1, 3))
+    assert sent(acks) == ({(1, 0): 0b101}, None)
+    acks.individual(in_batch(0, 0, 3))
+    acks.individual(in_batch(0, 2, 3))
+    assert sent(acks) == ({(1, 0): None}, None)
+
+
+def test_what_was_acknowledged_is_not_handed_out_again():
+    acks = AckTracker()
+    assert acks.batch_arrived((1, 0), 4) == 0b1111
+    acks.individual(in_batch(0, 2, 4))
+    assert acks.batch_arrived((1, 0), 4) == 0b1011
+    assert acks.batch_arrived((1, 0), 4, outstanding=0b0011) == 0b0011
+
+
+def test_an_id_from_elsewhere_counts_with_its_batch_size_and_is_refused_without():
+    acks = AckTracker()
+    assert not acks.individual(in_batch(7, 0, 2))
+    assert acks.individual(in_batch(7, 1, 2))
+    with pytest.raises(InvalidMessage, match="unknown size"):
+        acks.individual(in_batch(8, 3, 0))
+
+
+def test_cumulative_in_the_middle_of_a_batch_ends_before_it():
+    acks = AckTracker()
+    acks.batch_arrived((1, 5), 3)
+    assert acks.cumulative(in_batch(5, 1, 3)) == (1, 4)
+    _, cumulative = sent(acks)
+    assert (cumulative.where, cumulative.bits) == ((1, 4), None)
+    assert acks.cumulative(in_batch(5, 2, 3)) == (1, 5)
+    _, cumulative = sent(acks)
+    assert (cumulative.where, cumulative.bits) == ((1, 5), None)
+
+
+def test_cumulative_in_the_middle_of_a_batch_with_batch_index_acks():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 5), 3)
+    acks.cumulative(in_batch(5, 1, 3))
+    _, cumulative = sent(acks)
+    assert (cumulative.where, cumulative.bits, cumulative.size) == ((1, 5), 0b100, 3)
+
+
+def test_cumulative_never_goes_back_and_swallows_individual_ones():
+    acks = AckTracker()
+    for entry in range(10):
+        acks.individual(single(entry))
+    acks.cumulative(single(6))
+    individual, cumulative = sent(acks)
+    assert sorted(individual) == [(1, 7), (1, 8), (1, 9)]
+    assert cumulative.where == (1, 6)
+    acks.cumulative(single(3))
+    assert sent(acks) == ({}, None)
+
+
+def test_put_back_is_sent_again():
+    acks = AckTracker()
+    acks.individual(single(1))
+    acks.cumulative(single(0))
+    taken = acks.take()
+    assert len(acks) == 0
+    acks.put_back(taken)
+    assert acks.take() == taken
+
+
+def test_all_chunks_go_with_their_message():
+    acks = AckTracker()
+    acks.chunks_arrived((1, 9), [(1, 3), (1, 5), (1, 9)])
+    assert acks.individual(single(9))
+    assert sent(acks) == ({(1, 3): None, (1, 5): None, (1, 9): None}, None)
+
+
+def test_reset_forgets_everything():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 0), 4)
+    acks.individual(in_batch(0, 0, 4))
+    acks.cumulative(single(9))
+    acks.reset()
+    assert sent(acks) == ({}, None)
+    assert acks.batch_arrived((1, 0), 4) == 0b1111
+
+
+@given(st.integers(1, 300), st.data())
+def test_words_and_bits_are_each_others_reverse(size, data):
+    bits = data.draw(st.integers(0, (1 << size) - 1))
+    encoded = words(bits, size)
+    assert all(-(1 << 63) <= word < 1 << 63 for word in encoded)
+    assert bits_of(encoded) == bits
