@@ -1,0 +1,394 @@
+"""Administration over the REST interface: tenants, namespaces, topics, subscriptions.
+
+    admin = Admin("http://127.0.0.1:8080")
+    admin.create_topic("flights", partitions=4)
+    admin.seek("flights", "counting", MessageId.earliest)
+
+Calls are synchronous and use one short connection each, so an `Admin` may be shared between
+threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from velaray.events.ids import MessageId as StoredId
+from velaray.events.ids import TopicName
+from velaray.exceptions import VelarayError
+from velaray.message_id import MessageId
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+_PREFIX = "/admin/v2"
+
+
+class AdminError(VelarayError):
+    """A request was refused or failed; ``status`` is the HTTP status (0: no answer came)."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFound(AdminError):
+    """What the request names isn't there."""
+
+
+class Conflict(AdminError):
+    """It exists already, or still holds something."""
+
+
+class PreconditionFailed(AdminError):
+    """Clients are connected, or a limit or rule forbids it."""
+
+
+class Invalid(AdminError):
+    """A name, number or policy that isn't accepted."""
+
+
+class Unauthorized(AdminError):
+    """The token is missing or not accepted."""
+
+
+class Unavailable(AdminError):
+    """No answer, or a part of the cluster can't be reached now: try again. Whether a change
+    took effect is unknown."""
+
+
+_ERRORS: Mapping[int, type[AdminError]] = {
+    400: Invalid,
+    401: Unauthorized,
+    404: NotFound,
+    409: Conflict,
+    412: PreconditionFailed,
+    413: Invalid,
+    422: Invalid,
+    503: Unavailable,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedEntry:
+    """An un-acknowledged entry: its payload (a batch, if ``messages_in_batch`` isn't None)."""
+
+    message_id: MessageId
+    payload: bytes
+    publish_time: int
+    properties: Mapping[str, str]
+    messages_in_batch: int | None
+
+
+class Admin:
+    """A cluster's admin interface.
+
+    Every method raises an `AdminError`: `NotFound`, `Conflict`, `PreconditionFailed`,
+    `Invalid`, `Unauthorized` or `Unavailable` where those fit. After `Unavailable` a change
+    may have taken effect; repeating it is safe but for `skip`.
+
+    Topics are named as everywhere (``flights`` is ``persistent://public/default/flights``);
+    a partition's own name stands for that partition alone.
+    """
+
+    def __init__(
+        self, url: str = DEFAULT_URL, *, token: str | None = None, timeout_s: float = 90.0
+    ) -> None:
+        """``timeout_s`` limits every request. Raises `ValueError` if ``url`` isn't http(s)."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not an admin URL: {url!r}; write http://host:port")
+        self.url = url
+        self._address = parts
+        self._token = token
+        self._timeout_s = timeout_s
+
+    # -- requests ------------------------------------------------------------------
+
+    def request(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send one request below ``/admin/v2``; returns the parsed answer, None if it's empty."""
+        response, content = self._exchange(method, path, body, query)
+        if not content:
+            return None
+        if response.headers.get_content_type() != "application/json":
+            return content.decode()
+        return json.loads(content)
+
+    def _exchange(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> tuple[HTTPResponse, bytes]:
+        target = f"{self._address.path.rstrip('/')}{_PREFIX}/{path}"
+        if query:
+            target += f"?{urlencode(query)}"
+        headers = {"Accept": "*/*", "Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        kind = HTTPSConnection if self._address.scheme == "https" else HTTPConnection
+        connection = kind(str(self._address.hostname), self._address.port, timeout=self._timeout_s)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, target, data, headers)
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, HTTPException) as error:
+            raise Unavailable(
+                0,
+                f"no answer from {self.url} ({error or type(error).__name__}): is velaray "
+                "running there? Start it with `velaray start`",
+            ) from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise _error(response.status, content)
+        return response, content
+
+    # -- clusters ------------------------------------------------------------------
+
+    def health(self) -> None:
+        """Return if the cluster answers; otherwise raise `AdminError`."""
+        self.request("GET", "brokers/health")
+
+    def clusters(self) -> dict[str, dict[str, str]]:
+        """Every known cluster's ``serviceUrl`` and ``brokerServiceUrl``, by name."""
+        return {name: self.request("GET", _path("clusters", name)) for name in self._clusters()}
+
+    def _clusters(self) -> list[str]:
+        found: list[str] = self.request("GET", "clusters")
+        return found
+
+    # -- tenants and namespaces ----------------------------------------------------
+
+    def tenants(self) -> list[str]:
+        """The names of all tenants."""
+        return list(self.request("GET", "tenants"))
+
+    def tenant(self, name: str) -> dict[str, list[str]]:
+        """A tenant's ``adminRoles`` and ``allowedClusters``."""
+        return dict(self.request("GET", _path("tenants", name)))
+
+    def create_tenant(
+        self,
+        name: str,
+        *,
+        admin_roles: Sequence[str] = (),
+        allowed_clusters: Sequence[str] | None = None,
+    ) -> None:
+        """Create a tenant; without ``allowed_clusters`` it may use all that are known."""
+        clusters = self._clusters() if allowed_clusters is None else list(allowed_clusters)
+        body = {"adminRoles": list(admin_roles), "allowedClusters": clusters}
+        self.request("PUT", _path("tenants", name), body)
+
+    def delete_tenant(self, name: str) -> None:
+        """Delete a tenant; `Conflict` while it has namespaces."""
+        self.request("DELETE", _path("tenants", name))
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """A tenant's namespaces, as ``tenant/namespace``."""
+        return list(self.request("GET", _path("namespaces", tenant)))
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create ``tenant/namespace``."""
+        self.request("PUT", _namespace(namespace))
+
+    def delete_namespace(self, namespace: str) -> None:
+        """Delete ``tenant/namespace``; `Conflict` while it has topics."""
+        self.request("DELETE", _namespace(namespace))
+
+    def policies(self, namespace: str) -> dict[str, Any]:
+        """What is set on ``tenant/namespace``, in the fields of Pulsar's namespace document."""
+        return dict(self.request("GET", _namespace(namespace)))
+
+    def policy(self, namespace: str, name: str, *, applied: bool = False) -> Any:
+        """A policy of ``tenant/namespace``, None if it isn't set there.
+
+        With ``applied``: what holds there, wherever it is set.
+        """
+        query = {"applied": "true"} if applied else None
+        return self.request("GET", f"{_namespace(namespace)}/{quote(name, safe='')}", query=query)
+
+    def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        """Set a policy by its name in Pulsar's REST interface, such as ``retention``."""
+        self.request("POST", f"{_namespace(namespace)}/{quote(name, safe='')}", value)
+
+    def remove_policy(self, namespace: str, name: str) -> None:
+        """Let a policy be what the wider scope says."""
+        self.request("DELETE", f"{_namespace(namespace)}/{quote(name, safe='')}")
+
+    # -- topics --------------------------------------------------------------------
+
+    def topics(self, namespace: str = "public/default") -> dict[str, int]:
+        """The topics of ``tenant/namespace``: the number of partitions (0: plain) by name."""
+        found: dict[str, int] = {}
+        for text in self.request("GET", _path("persistent", *_split(namespace))):
+            name = TopicName.parse(text)
+            found[str(name.topic)] = max(found.get(str(name.topic), 0), name.partition + 1)
+        return found
+
+    def create_topic(
+        self, topic: str, *, partitions: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic; `Conflict` if it exists."""
+        given = dict(properties or {})
+        if partitions:
+            body = {"partitions": partitions, "properties": given}
+            self.request("PUT", f"{_topic(topic)}/partitions", body)
+        else:
+            self.request("PUT", _topic(topic), given)
+
+    def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with its messages and subscriptions.
+
+        `PreconditionFailed` while clients are connected, unless ``force``. A deletion that
+        failed half-way is finished by repeating it.
+        """
+        query = {"force": "true"} if force else None
+        try:
+            self.request("DELETE", _topic(topic), query=query)
+        except Conflict:
+            self.request("DELETE", f"{_topic(topic)}/partitions", query=query)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 for a plain one."""
+        return int(self.request("GET", f"{_topic(topic)}/partitions")["partitions"])
+
+    def grow_partitions(self, topic: str, partitions: int) -> None:
+        """Give a partitioned topic more partitions, ``partitions`` in all."""
+        self.request("POST", f"{_topic(topic)}/partitions", partitions)
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Statistics; of a partitioned topic the sums, with each partition's in ``partitions``."""
+        kind = "partitioned-stats" if self._is_partitioned(topic) else "stats"
+        return dict(self.request("GET", f"{_topic(topic)}/{kind}"))
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors; of a partitioned topic in ``partitions``."""
+        kind = "partitioned-internalStats" if self._is_partitioned(topic) else "internalStats"
+        return dict(self.request("GET", f"{_topic(topic)}/{kind}"))
+
+    def _is_partitioned(self, topic: str) -> bool:
+        return self.partitions(topic) > 0
+
+    def last_message_id(self, topic: str) -> MessageId:
+        """The last entry of a plain topic or a partition; entry id -1 if there is none."""
+        return _message_id(self.request("GET", f"{_topic(topic)}/lastMessageId"))
+
+    def terminate(self, topic: str) -> list[MessageId]:
+        """Let a topic take no more messages; the last id of every partition, in order."""
+        found = self.request("POST", f"{_topic(topic)}/terminate")
+        if "ledgerId" in found:
+            return [_message_id(found)]
+        return [_message_id(found[number]) for number in sorted(found, key=int)]
+
+    def unload(self, topic: str) -> None:
+        """Stop the topic's partition actors in good order; the next use starts them again."""
+        self.request("PUT", f"{_topic(topic)}/unload")
+
+    # -- subscriptions -------------------------------------------------------------
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """The names of the durable subscriptions."""
+        return list(self.request("GET", f"{_topic(topic)}/subscriptions"))
+
+    def create_subscription(
+        self,
+        topic: str,
+        subscription: str,
+        start: MessageId = MessageId.latest,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a durable subscription; `Conflict` if every partition has it.
+
+        ``start``: the first message it gets; on a partitioned topic the earliest or latest.
+        """
+        body = {**_id_body(start), "properties": dict(properties or {})}
+        self.request("PUT", _subscription(topic, subscription), body)
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        """Delete a subscription; `PreconditionFailed` while consumed, unless ``force``."""
+        query = {"force": "true"} if force else None
+        self.request("DELETE", _subscription(topic, subscription), query=query)
+
+    def seek(self, topic: str, subscription: str, to: MessageId | int) -> None:
+        """Move a subscription to a message id, or to a publish time in ms since 1970.
+
+        That message is next. An id belongs to one partition: on a partitioned topic only the
+        earliest and the latest are accepted.
+        """
+        path = f"{_subscription(topic, subscription)}/resetcursor"
+        if isinstance(to, MessageId):
+            self.request("POST", path, _id_body(to))
+        else:
+            self.request("POST", f"{path}/{to}")
+
+    def skip(self, topic: str, subscription: str, entries: int | None = None) -> None:
+        """Acknowledge the next ``entries`` of every partition, all of the backlog if None."""
+        what = "skip_all" if entries is None else f"skip/{entries}"
+        self.request("POST", f"{_subscription(topic, subscription)}/{what}")
+
+    def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
+        """A plain topic's or partition's ``number``-th un-acknowledged entry (from 1), or None."""
+        path = f"{_subscription(topic, subscription)}/position/{number}"
+        try:
+            response, content = self._exchange("GET", path)
+        except NotFound:
+            if subscription not in self.subscriptions(topic):
+                raise
+            return None
+        headers = response.headers
+        batch = headers["X-Pulsar-num-batch-message"]
+        return PeekedEntry(
+            MessageId.from_stored(StoredId.parse(headers["X-Pulsar-Message-ID"])),
+            content,
+            int(headers["X-Pulsar-publish-time"]),
+            json.loads(headers["X-Pulsar-PROPERTY"] or "{}"),
+            None if batch is None else int(batch),
+        )
+
+
+def _error(status: int, content: bytes) -> AdminError:
+    try:
+        reason = json.loads(content)["reason"]
+    except (ValueError, KeyError, TypeError):
+        reason = content[:200].decode("utf-8", "replace") or f"HTTP status {status}"
+    return _ERRORS.get(status, AdminError)(status, reason)
+
+
+def _path(*parts: str) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def _split(namespace: str) -> tuple[str, str]:
+    tenant, separator, name = namespace.partition("/")
+    if not separator:
+        raise Invalid(422, f"not a namespace: {namespace!r}; write tenant/namespace")
+    return tenant, name
+
+
+def _namespace(namespace: str) -> str:
+    return _path("namespaces", *_split(namespace))
+
+
+def _topic(topic: str) -> str:
+    name = TopicName.parse(topic)
+    local = str(name).rpartition("/")[2]
+    return _path(name.domain, name.tenant, name.namespace, local)
+
+
+def _subscription(topic: str, subscription: str) -> str:
+    return f"{_topic(topic)}/{_path('subscription', subscription)}"
+
+
+def _message_id(found: Mapping[str, int]) -> MessageId:
+    return MessageId(found["partitionIndex"], found["ledgerId"], found["entryId"])
+
+
+def _id_body(found: MessageId) -> dict[str, int]:
+    return {
+        "ledgerId": found.ledger_id(),
+        "entryId": found.entry_id(),
+        "partitionIndex": found.partition(),
+    }

@@ -1,0 +1,167 @@
+"""The command ``velaray``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from velaray.admin import Admin
+from velaray.cli_admin import namespaces, subscriptions, tenants, topics
+from velaray.cli_common import Commands, Output, with_admin
+from velaray.cli_journal import journal
+from velaray.cli_messages import consume, produce
+from velaray.cli_tokens import read_secret, tokens
+
+if TYPE_CHECKING:
+    from velaray.topology.config import AuthSettings
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="velaray")
+def main() -> None:
+    """Durable publish-subscribe for Ray and Spark, speaking Pulsar's protocol."""
+
+
+@main.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("velaray-data"),
+    show_default=True,
+    help="Directory that holds the journals; created if need be.",
+)
+@click.option(
+    "--service-port",
+    type=click.IntRange(0, 65535),
+    default=6650,
+    show_default=True,
+    help="Port for clients; 0 takes a free one.",
+)
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for the admin interface; 0 takes a free one.",
+)
+@click.option("--ray-address", help="Use this Ray cluster instead of starting Ray here.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--token-secret", type=_FILE, help="Accept HS256 tokens signed with this key.")
+@click.option("--token-public-key", type=_FILE, help="Accept RS256 tokens for this PEM key.")
+@click.option("--tunnel", is_flag=True, help="Let clients reach topics through the service port.")
+@click.option(
+    "--passivate-after",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds after which an actor that nobody uses leaves memory.",
+)
+def start(
+    data: Path,
+    service_port: int,
+    admin_port: int,
+    ray_address: str | None,
+    host: str,
+    token_secret: Path | None,
+    token_public_key: Path | None,
+    tunnel: bool,
+    passivate_after: float,
+) -> None:
+    """Start a cluster and run it until Ctrl-C or SIGTERM."""
+    auth = _auth(token_secret, token_public_key)
+    # Only this command needs Ray, which takes a second to load.
+    from velaray.topology.cluster import Cluster, ClusterError
+    from velaray.topology.config import UnsafeBindingError
+
+    try:
+        cluster = Cluster.start(
+            data,
+            host=host,
+            service_port=service_port,
+            admin_port=admin_port,
+            ray_address=ray_address,
+            auth=auth,
+            tunnel=tunnel,
+            passivate_after_s=passivate_after,
+        )
+    except (ClusterError, UnsafeBindingError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    with cluster:
+        stopped = _on_stop_signals()
+        click.echo(f"service  {cluster.service_url}")
+        click.echo(f"admin    {cluster.admin_url}")
+        click.echo(f"data     {data.resolve()}")
+        click.echo("velaray is running; stop it with Ctrl-C")
+        os.read(stopped, 1)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # who asks twice doesn't want to wait
+        click.echo("velaray is stopping")
+    click.echo("velaray has stopped")
+
+
+def _on_stop_signals() -> int:
+    """A descriptor that can be read once SIGINT or SIGTERM has come."""
+    readable, writable = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os.write(writable, b"."))
+    return readable
+
+
+def _auth(secret: Path | None, public_key: Path | None) -> AuthSettings | None:
+    from velaray.topology.config import AuthSettings
+
+    if secret is not None and public_key is not None:
+        raise click.UsageError("give --token-secret or --token-public-key, not both")
+    if secret is not None:
+        return AuthSettings(secret=read_secret(secret))
+    if public_key is None:
+        return None
+    text = public_key.read_text(encoding="utf-8", errors="replace")
+    if "PUBLIC KEY" not in text:
+        raise click.ClickException(f"{public_key} holds no public key in PEM form")
+    return AuthSettings(public_key=text)
+
+
+@main.command()
+@with_admin
+def status(show: Output, admin: Admin) -> None:
+    """Show whether the cluster answers, and what it holds."""
+    admin.health()
+    spaces = [space for tenant in admin.tenants() for space in admin.namespaces(tenant)]
+    held = [admin.topics(space) for space in spaces]
+    counts = {
+        "health": "ok",
+        "tenants": len(admin.tenants()),
+        "namespaces": len(spaces),
+        "topics": sum(len(topics) for topics in held),
+    }
+    facts = [{"cluster": name, **urls, **counts} for name, urls in sorted(admin.clusters().items())]
+    columns = {
+        "cluster": "CLUSTER",
+        "brokerServiceUrl": "SERVICE",
+        "serviceUrl": "ADMIN",
+        "health": "HEALTH",
+        "tenants": "TENANTS",
+        "namespaces": "NAMESPACES",
+        "topics": "TOPICS",
+    }
+    show.rows(columns, facts)
+
+
+for _command in (
+    consume,
+    journal,
+    namespaces,
+    produce,
+    subscriptions,
+    tenants,
+    tokens,
+    topics,
+):
+    main.add_command(_command)

@@ -1,0 +1,91 @@
+"""The states of machines as plain values, for people and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from velaray.actors.catalog_state import Catalog
+from velaray.actors.cursor import mask_to_words
+from velaray.actors.partition import PartitionState
+from velaray.actors.subscription import SubscriptionState
+
+
+def describe(state: Any) -> dict[str, Any]:
+    """``state`` as dicts, lists, numbers and texts. Raises `TypeError` for an unknown kind."""
+    match state:
+        case Catalog():
+            return _catalog(state)
+        case PartitionState():
+            return _partition(state)
+        case SubscriptionState():
+            return _subscription(state)
+    raise TypeError(f"not the state of a machine: {type(state).__name__}")
+
+
+def _catalog(state: Catalog) -> dict[str, Any]:
+    return {
+        "clusters": {
+            name: {"serviceUrl": cluster.service_url, "adminUrl": cluster.admin_url}
+            for name, cluster in sorted(state.clusters.items())
+        },
+        "tenants": {
+            name: {
+                "adminRoles": list(tenant.admin_roles),
+                "allowedClusters": list(tenant.allowed_clusters),
+            }
+            for name, tenant in sorted(state.tenants.items())
+        },
+        "namespaces": sorted("/".join(key) for key in state.namespaces),
+        "topics": {
+            name: {
+                "partitions": topic.partitions,
+                "incarnation": topic.incarnation,
+                "properties": dict(topic.properties),
+            }
+            for _, topics in sorted(state.namespaces.items())
+            for name, topic in sorted(topics.items())
+        },
+        "policies": {
+            str(scope): {name: json.loads(value) for name, value in sorted(values.items())}
+            for scope, values in sorted(state.policies.items(), key=lambda item: str(item[0]))
+        },
+        "nextIncarnation": state.next_incarnation,
+    }
+
+
+def _partition(state: PartitionState) -> dict[str, Any]:
+    return {
+        "firstOffset": state.first_offset,
+        "endOffset": state.end_offset,
+        "terminated": state.terminated,
+        "topicEpoch": state.topic_epoch,
+        "ledgers": [
+            {"ledgerId": ledger_id, "firstOffset": first}
+            for ledger_id, first in state.table.ledgers()
+        ],
+        "producers": {
+            name: {"lastSequenceId": producer.last_sequence_id, "lastPublishMs": producer.at_ms}
+            for name, producer in sorted(state.producers.items())
+        },
+        "subscriptions": {
+            name: {
+                "incarnation": found.ref.incarnation,
+                "startOffset": found.ref.start_offset,
+                "properties": found.properties,
+            }
+            for name, found in sorted(state.subscriptions.items())
+        },
+    }
+
+
+def _subscription(state: SubscriptionState) -> dict[str, Any]:
+    cursor = state.cursor
+    return {
+        "created": state.created,
+        "ackedBefore": cursor.acked_before,
+        "ackedRanges": [list(hole) for hole in cursor.holes()],
+        "partial": {
+            str(offset): mask_to_words(remaining) for offset, remaining in cursor.all_partials()
+        },
+    }
