@@ -10,8 +10,6 @@ import asyncio
 from collections import OrderedDict
 from urllib.parse import urlsplit
 
-from crc32c import crc32c
-
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import RemoteError
@@ -20,6 +18,7 @@ from velaray.topology.wire_errors import code_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
+from velaray.wire.hashing import topics_hash
 
 ACTIVATION_TIMEOUT_S = 60.0
 LOCATED_KEPT = 100_000
@@ -157,7 +156,7 @@ class FrontDoorSession(Session):
             return
         if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
             topics = []
-        digest = f"{crc32c(','.join(sorted(topics)).encode()):08x}"
+        digest = topics_hash(topics)
         self.connection.send(
             pb.CommandGetTopicsOfNamespaceResponse(
                 request_id=command.request_id,

@@ -8,9 +8,11 @@ are text and are hashed as UTF-8, except by Java's hash, which counts UTF-16 uni
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 import mmh3
+from crc32c import crc32c
 
 _MASK_31 = 0x7FFFFFFF
 _MASK_32 = 0xFFFFFFFF
@@ -81,6 +83,11 @@ def partition_of(key: str, partitions: int, scheme: HashingScheme = HashingSchem
     else:
         hashed = murmur3_32(key.encode())
     return (hashed & _MASK_31) % partitions
+
+
+def topics_hash(names: Iterable[str]) -> str:
+    """What clients compare to learn whether the topics of a namespace have changed."""
+    return f"{crc32c(','.join(sorted(names)).encode()):08x}"
 
 
 def sticky_hash(key: bytes) -> int:

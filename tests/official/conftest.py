@@ -1,0 +1,64 @@
+"""One cluster per module, in two kinds: in this process (fast), and on real Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.official.support import LocalServer, RayServer, Server, topic_name
+from tests.support.local_cluster import LocalCluster
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The cluster that a test that asks for no more runs against."""
+    with tempfile.TemporaryDirectory(prefix="vo-") as folder:
+        if request.param == "local":
+            with LocalCluster(Path(folder)) as cluster:
+                yield LocalServer(cluster)
+                assert cluster.fabric.failures == []
+        else:
+            ray_server = RayServer(Path(folder))
+            yield ray_server
+            ray_server.cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalServer]:
+    """A cluster in this process, for tests that look into actors or kill them."""
+    with tempfile.TemporaryDirectory(prefix="vo-") as folder, LocalCluster(Path(folder)) as cluster:
+        yield LocalServer(cluster)
+        assert cluster.fabric.failures == []
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., pulsar.Client]]:
+    """Makes clients, and closes them when the test is over."""
+    clients = []
+
+    def connect(service_url: str, **kwargs) -> pulsar.Client:
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        clients.append(pulsar.Client(service_url, logger=logger, **kwargs))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        with contextlib.suppress(pulsar.AlreadyClosed):
+            client.close()
+
+
+@pytest.fixture
+def client(server: Server, connect: Callable[..., pulsar.Client]) -> pulsar.Client:
+    """A client of ``server``."""
+    return connect(server.service_url)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of this test's own."""
+    return topic_name(request.node.originalname.removeprefix("test_").replace("_", "-")[:60])
