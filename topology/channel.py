@@ -83,6 +83,7 @@ class ConsumerSession(Protocol):
     """What a channel needs of the client's connection."""
 
     connection: WireConnection
+    knows_end_of_topic: bool
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:
         """The channel let go of the consumer."""
@@ -306,7 +307,7 @@ class Channel:
 
     def _on_end(self, number: int) -> None:
         consumer = self.consumers.get(number)
-        if consumer is not None:
+        if consumer is not None and consumer.session.knows_end_of_topic:
             consumer.connection.send(pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id))
 
     def _grant(self, number: int, grant: Grant) -> None:

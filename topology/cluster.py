@@ -238,6 +238,7 @@ def _connect_ray(address: str | None) -> bool:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
+        address="local",  # not some other cluster that happens to run on this machine
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=False,

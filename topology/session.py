@@ -27,6 +27,7 @@ class Session:
         self.config = config
         self.connection: WireConnection
         self.role = ""
+        self.knows_end_of_topic = True
         self._connected = False
         self.handlers: dict[type, Callable[[Command], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,6 +63,9 @@ class Session:
             self.connection.close()
             return
         self._connected = True
+        # The C++ client (and those built on it) drops the connection on REACHED_END_OF_TOPIC,
+        # comes back, and would be told again, for ever.
+        self.knows_end_of_topic = not command.client_version.startswith("Pulsar-CPP")
         if command.proxy_to_broker_url:
             self.on_tunnel(command)
             return

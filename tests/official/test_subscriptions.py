@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import pulsar
 import pytest
@@ -101,7 +102,7 @@ def test_shared_consumers_get_every_message_once(client, server, topic):
                 continue
             got[index].append(message.data())
             consumer.acknowledge(message)
-    assert sorted(sum(got.values(), [])) == sorted(numbered(300))
+    assert sorted(itertools.chain(*got.values())) == sorted(numbered(300))
     assert all(len(part) >= 50 for part in got.values())
     order = {payload: n for n, payload in enumerate(numbered(300))}
     for part in got.values():
