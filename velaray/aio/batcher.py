@@ -191,12 +191,13 @@ class EntryBuilder:
         metadata.producer_name = self.producer_name
         metadata.sequence_id = sequence_id
         metadata.publish_time = int(time() * 1000)
-        if self._compression != CompressionType.NONE:
+        # Nothing is not compressed: zlib's eight bytes for it break Pulsar's C++ client.
+        if self._compression != CompressionType.NONE and plain_size:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = plain_size
 
     def _compress(self, payload: bytes) -> bytes:
-        if self._compression == CompressionType.NONE:
+        if self._compression == CompressionType.NONE or not payload:
             return payload
         return compress(Compression(self._compression), payload)
 

@@ -1,0 +1,167 @@
+"""The client while actors die, topics grow and connections break."""
+
+import threading
+import time
+
+import jwt
+import pytest
+
+import velaray
+import velaray.aio.core
+from tests.support.local_cluster import LocalCluster
+from velaray import ConsumerType, InitialPosition
+from velaray.aio.pool import ConnectionPool
+from velaray.topology.config import AuthSettings
+
+EARLIEST = {"initial_position": InitialPosition.Earliest}
+WAIT = 15_000
+
+
+class Killer:
+    """Kills every actor of the cluster again and again until stopped."""
+
+    def __init__(self, cluster, pause=0.15):
+        self.kills = 0
+        self._cluster = cluster
+        self._pause = pause
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self._stopped.wait(self._pause):
+            for key in list(self._cluster.fabric.bodies):
+                self._cluster.kill(key)
+                self.kills += 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self._stopped.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_nothing_is_lost_doubled_or_reordered_while_actors_die(
+    client, cluster, catalog, topic, batching
+):
+    catalog.deduplicated(topic)
+    outcomes = []
+    producer = client.create_producer(
+        topic,
+        producer_name="steady",
+        batching_enabled=batching,
+        batching_max_messages=20,
+        block_if_queue_full=True,
+        max_pending_messages=200,
+    )
+    total = 3000
+    with Killer(cluster) as killer:
+        for number in range(total):
+            producer.send_async(b"%d" % number, lambda result, message_id: outcomes.append(result))
+            if number % 100 == 0:
+                time.sleep(0.03)  # spreads the load over several kills
+        producer.flush()
+        assert killer.kills > 3
+    assert outcomes == [velaray.Result.Ok] * total
+    producer.close()
+    with client.subscribe(topic, "s", **EARLIEST) as consumer:
+        assert [int(consumer.receive(WAIT).data()) for _ in range(total)] == list(range(total))
+
+
+def test_every_message_is_received_and_every_confirmed_ack_final_while_actors_die(
+    client, cluster, topic
+):
+    with client.create_producer(topic, batching_enabled=True, batching_max_messages=30) as producer:
+        for number in range(400):
+            producer.send_async(b"%d" % number)
+    received, final, again = set(), set(), set()
+    options = {"batch_index_ack_enabled": True, "receiver_queue_size": 50, **EARLIEST}
+    with client.subscribe(topic, "s", ConsumerType.Shared, **options) as consumer:
+        turn = 0
+        while len(received) < 400:
+            message = consumer.receive(WAIT)
+            number = int(message.data())
+            received.add(number)
+            again |= {number} & final
+            if number % 10 == 0:
+                consumer.acknowledge(message, receipt=True)
+                final.add(number)
+            else:
+                consumer.acknowledge(message)
+            turn += 1
+            if turn % 45 == 0:
+                for key in list(cluster.fabric.bodies):
+                    cluster.kill(key)
+        (part,) = consumer._base.topics.parts.values()
+        assert part.generation > 5  # the kills were felt
+    assert again == set()
+
+
+def test_seeks_and_requests_get_through_while_actors_die(client, cluster, topic):
+    with client.create_producer(topic) as producer:
+        ids = [producer.send(b"%d" % number) for number in range(20)]
+    with (
+        Killer(cluster, pause=0.1),
+        client.subscribe(topic, "s", **EARLIEST) as consumer,
+    ):
+        for number in (5, 0, 15, 3):
+            consumer.seek(ids[number])
+            assert int(consumer.receive(WAIT).data()) == number + 1
+            assert consumer.get_last_message_id() == ids[-1]
+
+
+def test_new_partitions_are_found(client, catalog, topic, monkeypatch):
+    monkeypatch.setattr(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 0.1)
+    catalog.partitioned(topic, 1)
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s", **EARLIEST)
+    catalog.grow(topic, 3)
+    seen, deadline = set(), time.monotonic() + 20
+    while seen != {0, 1, 2} and time.monotonic() < deadline:
+        seen.add(producer.send(b"x").partition())
+    assert seen == {0, 1, 2}
+    seen = set()
+    while seen != {0, 1, 2}:
+        seen.add(consumer.receive(WAIT).message_id().partition())
+
+
+def test_a_tunnel_through_the_service_url_is_enough(tmp_path, monkeypatch):
+    opened = []
+    connect = ConnectionPool._connect
+
+    async def watched(self, address, proxy_to):
+        opened.append((address, proxy_to))
+        return await connect(self, address, proxy_to)
+
+    monkeypatch.setattr(ConnectionPool, "_connect", watched)
+    with LocalCluster(tmp_path, tunnel=True) as cluster:
+        service = cluster.service_url.removeprefix("pulsar://")
+        with velaray.Client(cluster.service_url) as client:
+            consumer = client.subscribe("through", "s")
+            with client.create_producer("through") as producer:
+                producer.send(b"x")
+            assert consumer.receive(WAIT).data() == b"x"
+    assert {address for address, _ in opened} == {service}
+    assert any(proxy_to is not None for _, proxy_to in opened)
+
+
+def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
+    secret = b"a secret of at least thirty-two bytes"
+    with LocalCluster(tmp_path, auth=AuthSettings(secret=secret)) as cluster:
+        token = jwt.encode({"sub": "me"}, secret, "HS256")
+        for good in (token, lambda: token):
+            auth = velaray.AuthenticationToken(good)
+            with (
+                velaray.Client(cluster.service_url, authentication=auth) as client,
+                client.create_producer("t") as producer,
+            ):
+                producer.send(b"x")
+        forged = jwt.encode({"sub": "me"}, b"another secret of thirty-two bytes..", "HS256")
+        for bad in (None, velaray.AuthenticationToken(forged)):
+            with (
+                velaray.Client(cluster.service_url, authentication=bad) as client,
+                pytest.raises(velaray.AuthenticationError),
+            ):
+                client.create_producer("t")
