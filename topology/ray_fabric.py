@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
@@ -22,7 +23,7 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.tenure import Superseded, check_tenure
 
-_IDLE_CHECK_S = 1.0
+_WATCH_S = 1.0
 
 
 class RayFabric(Fabric):
@@ -82,27 +83,30 @@ class VelarayActor:
         self._fabric = RayFabric(config)
         self._body: Body | None = None
         self._starting: asyncio.Task[Address] | None = None
-        self._idle_watch: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        # Refused here, Ray doesn't start this actor again: its cluster is a thing of the past.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, check_tenure(self._fabric.store, config)).result()
 
     async def address(self) -> tuple[str, int, int]:
-        """Recover unless that's done, and return (host, service port, link port).
-
-        An actor of a cluster that another one replaced exits for good instead.
-        """
+        """Recover unless that's done, and return (host, service port, link port)."""
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        try:
-            return tuple(await asyncio.shield(self._starting))
-        except Superseded as error:
-            print(f"velaray: {self._key} stops: {error}", file=sys.stderr, flush=True)
-            ray.actor.exit_actor()
-            raise
+        host, service_port, link_port = await asyncio.shield(self._starting)
+        return host, service_port, link_port
 
     async def _start(self) -> Address:
-        await check_tenure(self._fabric.store, self._fabric.config)
-        self._body = make_body(self._key, self._fabric)
-        address = await self._body.start()
-        self._idle_watch = asyncio.get_running_loop().create_task(self._watch_idleness())
+        body = make_body(self._key, self._fabric)
+        started = False
+        try:
+            address = await body.start()
+            started = True
+        finally:
+            if not started:
+                body.abort()
+                self._starting = None  # the next request tries again
+        self._body = body
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         return address
 
     async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
@@ -118,23 +122,27 @@ class VelarayActor:
 
     async def retire(self, force: bool = False) -> None:
         """Leave in good order (if idle, or ``force``); the next use activates the actor again."""
-        if self._body is not None and (force or self._body.idle()):
+        if self._starting is None:
+            ray.actor.exit_actor()
+        elif self._body is not None and (force or self._body.idle()):
             await self._body.stop()
             ray.actor.exit_actor()
 
-    async def _watch_idleness(self) -> None:
-        """Passivate after the configured idle time."""
+    async def _watch(self) -> None:
+        """Passivate after the configured idle time; stop when another cluster owns the data."""
         assert self._body is not None
         limit = self._fabric.config.passivate_after_s
         loop = asyncio.get_running_loop()
-        idle_since: float | None = None
+        busy_at = loop.time()
         while True:
-            await asyncio.sleep(min(_IDLE_CHECK_S, limit))
+            await asyncio.sleep(min(_WATCH_S, limit))
+            try:
+                await check_tenure(self._fabric.store, self._fabric.config)
+            except Superseded as error:
+                self._fabric.fatal(self._key, error)
             if not self._body.idle():
-                idle_since = None
-            elif idle_since is None:
-                idle_since = loop.time()
-            elif loop.time() - idle_since >= limit:
+                busy_at = loop.time()
+            elif loop.time() - busy_at >= limit:
                 handle = ray.get_actor(self._key.text(), self._fabric.config.ray_namespace)
                 await handle.retire.remote()
-                idle_since = None
+                busy_at = loop.time()

@@ -1,0 +1,110 @@
+"""SIGKILL of each kind of actor in the middle of publishing, acknowledging and seeking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ray.support import Publisher, RayNodes, Receiver, kill, quiet_client, wait_until
+from velaray.topology.cluster import Cluster
+
+KINDS = ("partition", "subscription", "catalog", "front-door")
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A velaray cluster on those nodes."""
+    data: Path = tmp_path_factory.mktemp("data")
+    with Cluster.start(data, service_port=0, admin_port=0) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_or_reordered_when_an_actor_dies(cluster: Cluster, kind: str) -> None:
+    topic = f"killed-{kind}"
+    client = quiet_client(cluster.service_url)
+    receiver = Receiver(client.subscribe(topic, "reader"))
+    publisher = Publisher(cluster.service_url, topic)
+    publisher.start()
+    receiver.receive_until(lambda: len(receiver.first_seen) >= 50)
+    for _ in range(2):
+        killed = kill(cluster, kind, topic)
+        before = len(publisher.acknowledged)
+        receiver.receive_until(
+            lambda before=before: len(publisher.acknowledged) >= before + 50  # type: ignore[misc]
+        )
+        wait_until(
+            lambda killed=killed: any(  # type: ignore[misc]
+                each["key"] == killed["key"] and each["pid"] != killed["pid"]
+                for each in cluster.actors()
+            ),
+            f"{killed['key']} answers from a new process",
+        )
+    acknowledged = publisher.stop()
+    receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
+    assert receiver.numbers == acknowledged
+    client.close()
+
+
+def test_what_was_acknowledged_cumulatively_stays_so(cluster: Cluster) -> None:
+    client = quiet_client(cluster.service_url)
+    consumer = client.subscribe("cumulative", "reader")
+    producer = client.create_producer("cumulative", batching_enabled=False)
+    for number in range(100):
+        producer.send(str(number).encode())
+    messages = [consumer.receive(timeout_millis=20_000) for _ in range(100)]
+    consumer.acknowledge_cumulative(messages[59])
+    consumer.close()  # closing flushes what acknowledgements wait in the client
+    again = client.subscribe("cumulative", "reader")
+    first = again.receive(timeout_millis=20_000)
+    assert first.data() == b"60"
+    kill(cluster, "subscription", "cumulative")
+    receiver = Receiver(again)
+    receiver.receive_until(lambda: len(receiver.first_seen) >= 40)
+    # What the client had fetched before comes first; nothing below 60 comes again.
+    assert sorted(receiver.numbers) == list(range(60, 100))
+    client.close()
+
+
+@pytest.mark.parametrize("kind", ["partition", "subscription"])
+def test_a_seek_survives_the_death_of_whoever_serves_it(cluster: Cluster, kind: str) -> None:
+    topic = f"seek-{kind}"
+    client = quiet_client(cluster.service_url)
+    consumer = client.subscribe(topic, "reader")
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = [producer.send(str(number).encode()) for number in range(50)]
+    receiver = Receiver(consumer)
+    receiver.receive_until(lambda: len(receiver.first_seen) >= 50)
+    consumer.seek(ids[20])
+    kill(cluster, kind, topic)
+    again = Receiver(consumer)
+    again.receive_until(lambda: 49 in again.first_seen.values())
+    # A consumer that asks for an inclusive start gets the named message, others the next.
+    assert again.numbers == list(range(21, 50))
+    client.close()
+
+
+def test_a_worker_of_ray_finds_the_cluster_by_itself(cluster: Cluster) -> None:
+    import ray
+
+    import velaray
+
+    @ray.remote
+    def publish_from_a_task() -> int:
+        import velaray
+
+        with velaray.connect() as client:
+            producer = client.create_producer("from-a-task")
+            producer.send(b"hello")
+            return 1
+
+    client = quiet_client(cluster.service_url)
+    consumer = client.subscribe("from-a-task", "reader")
+    assert ray.get(publish_from_a_task.remote()) == 1
+    assert consumer.receive(timeout_millis=20_000).data() == b"hello"
+    stats = ray.get(velaray.handle("from-a-task").call.remote("stats"))
+    assert stats["end_offset"] == 1
+    assert list(stats["subscriptions"]) == ["reader"]
+    client.close()

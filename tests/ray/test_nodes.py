@@ -1,0 +1,196 @@
+"""Loss of a node, and life of a data directory across clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from tests.ray.support import (
+    GENEROUS_S,
+    Publisher,
+    RayNodes,
+    Receiver,
+    actors,
+    quiet_client,
+    wait_until,
+)
+from velaray.journal.files import FileStore
+from velaray.topology.cluster import Cluster, ClusterError
+from velaray.topology.tenure import take_tenure
+
+SERVING_AGAIN_S = 8.0
+
+
+def test_losing_a_node_interrupts_service_for_less_than_eight_seconds(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    with Cluster.start(data_dir, service_port=0, admin_port=0) as cluster:
+        client = quiet_client(cluster.service_url)
+        topics = [f"node-{number}" for number in range(4)]
+        consumers = [client.subscribe(topic, "reader") for topic in topics]
+        publishers = [Publisher(cluster.service_url, topic) for topic in topics]
+        for publisher in publishers:
+            publisher.start()
+        receivers = [Receiver(consumer) for consumer in consumers]
+        for receiver in receivers:
+            receiver.receive_until(lambda receiver=receiver: len(receiver.first_seen) >= 10)  # type: ignore[misc]
+        here = ray.get_runtime_context().get_node_id()
+        running = cluster.actors()
+        victim = next(
+            node
+            for node in nodes.nodes
+            if node.node_id != here
+            and any(
+                each["node"] == node.node_id and each["key"].startswith("partition")
+                for each in running
+            )
+        )
+        gone = [each for each in running if each["node"] == victim.node_id]
+        before = [len(publisher.acknowledged) for publisher in publishers]
+        lost_at = time.monotonic()
+        nodes.lose(victim, [each["pid"] for each in gone])
+        for publisher, count in zip(publishers, before, strict=True):
+            wait_until(
+                lambda publisher=publisher, count=count: len(publisher.acknowledged) > count + 20,  # type: ignore[misc]
+                "publishing goes on",
+            )
+        serving_again = time.monotonic() - lost_at
+        print(f"serving again {serving_again:.2f} s after the loss of {len(gone)} actors")
+        for publisher, receiver in zip(publishers, receivers, strict=True):
+            acknowledged = publisher.stop()
+            count = len(acknowledged)
+            receiver.receive_until(
+                lambda receiver=receiver, count=count: len(receiver.first_seen) >= count  # type: ignore[misc]
+            )
+            assert receiver.numbers == acknowledged
+        client.close()
+        assert serving_again <= SERVING_AGAIN_S
+    nodes.add()
+
+
+def test_a_cluster_that_stops_and_starts_again_goes_on_where_it_was(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    with Cluster.start(data_dir, service_port=0, admin_port=0) as cluster:
+        client = quiet_client(cluster.service_url)
+        consumer = client.subscribe("restart", "reader")
+        producer = client.create_producer("restart", batching_enabled=False)
+        for number in range(20):
+            producer.send(str(number).encode())
+        for _ in range(7):
+            consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+        client.close()
+    with Cluster.start(data_dir, service_port=0, admin_port=0) as cluster:
+        client = quiet_client(cluster.service_url)
+        receiver = Receiver(client.subscribe("restart", "reader"))
+        receiver.receive_until(lambda: len(receiver.first_seen) >= 13)
+        assert receiver.numbers == list(range(7, 20))
+        client.close()
+
+
+def test_a_second_cluster_on_a_directory_in_use_is_refused(nodes: RayNodes, data_dir: Path) -> None:
+    with (
+        Cluster.start(data_dir, service_port=0, admin_port=0, name="first"),
+        pytest.raises(ClusterError, match="another cluster is running"),
+    ):
+        Cluster.start(data_dir, service_port=0, admin_port=0, name="second")
+
+
+def test_a_cluster_that_was_replaced_stops_and_loses_nothing(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    """As if the lock were not seen: two machines that share the directory over a network."""
+    first = Cluster.start(data_dir, service_port=0, admin_port=0, name="first")
+    publisher = Publisher(first.service_url, "contested")
+    publisher.start()
+    wait_until(lambda: len(publisher.acknowledged) > 20, "the first cluster serves")
+    (data_dir / "owner.lock").unlink()
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="second") as second:
+        client = quiet_client(second.service_url)
+        receiver = Receiver(client.subscribe("contested", "reader", initial_position=_earliest()))
+        wait_until(lambda: not actors(first, "front-door"), "the first front door closes")
+        wait_until(lambda: not actors(first, "partition"), "the first partition stops")
+        acknowledged = list(publisher.acknowledged)
+        receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
+        assert receiver.numbers[: len(acknowledged)] == acknowledged
+        client.close()
+    publisher.stopping.set()
+    first.stop()
+
+
+def _earliest() -> object:
+    import pulsar
+
+    return pulsar.InitialPosition.Earliest
+
+
+def test_an_idle_actor_leaves_and_comes_back_with_its_state(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, name="idle", passivate_after_s=1.0
+    ) as cluster:
+        client = quiet_client(cluster.service_url)
+        client.subscribe("idle", "reader")
+        client.create_producer("idle").send(b"0")
+        client.close()
+        wait_until(lambda: not actors(cluster, "partition"), "the partition leaves")
+        wait_until(lambda: not actors(cluster, "subscription"), "the subscription leaves")
+        client = quiet_client(cluster.service_url)
+        receiver = Receiver(client.subscribe("idle", "reader"))
+        receiver.receive_until(lambda: receiver.numbers == [0])
+        client.close()
+
+
+def test_an_actor_refuses_a_directory_without_its_data(nodes: RayNodes, data_dir: Path) -> None:
+    store = FileStore(str(data_dir))
+    assert asyncio.run(take_tenure(store)) == 1
+    assert asyncio.run(take_tenure(store)) == 2
+
+
+def test_killing_the_process_that_started_everything(data_dir: Path) -> None:
+    """Ray and all goes down with its driver; the directory serves the next start."""
+    script = (
+        "import sys, json, threading\n"
+        "from pathlib import Path\n"
+        "from velaray.topology.cluster import Cluster\n"
+        "c = Cluster.start(Path(sys.argv[1]), service_port=0, admin_port=0)\n"
+        "print(json.dumps(c.service_url), flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(data_dir)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        return process, json.loads(process.stdout.readline())
+
+    process, url = start()
+    client = quiet_client(url)
+    producer = client.create_producer("whole", batching_enabled=False)
+    client.subscribe("whole", "reader")
+    acknowledged = []
+    for number in range(200):
+        producer.send(str(number).encode())
+        acknowledged.append(number)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    client.close()
+    process, url = start()
+    client = quiet_client(url)
+    receiver = Receiver(client.subscribe("whole", "reader"))
+    receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged), GENEROUS_S)
+    assert receiver.numbers == acknowledged
+    client.close()
+    process.terminate()
+    process.wait(timeout=GENEROUS_S)
