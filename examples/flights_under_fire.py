@@ -291,7 +291,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
     progress = Progress(len(every))
     with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
         console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
-        velaray.Admin(cluster.admin_url).create_partitioned_topic(TOPIC, PARTITIONS)
+        velaray.Admin(cluster.admin_url).create_topic(TOPIC, partitions=PARTITIONS)
         workers = Workers(cluster.service_url, folder)
         for _ in range(WORKERS):
             workers.start()

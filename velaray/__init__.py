@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from velaray.admin import (
+        Admin as Admin,
+    )
     from velaray.auth import (
         Authentication as Authentication,
     )
@@ -229,6 +232,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "velaray.admin": ("Admin",),
     "velaray.auth": ("Authentication", "AuthenticationToken"),
     "velaray.client": ("Client",),
     "velaray.consumer": ("Consumer",),
