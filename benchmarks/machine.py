@@ -1,0 +1,55 @@
+"""What the figures were measured on, so that they can be compared with others."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("velaray", "ray", "pulsar-client", "redis", "hiredis", "protobuf", "uvloop")
+
+
+def describe_machine() -> dict[str, str]:
+    """Date, processor, memory, kernel, file system of the journals, versions, load."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
+        "processor": f"{os.cpu_count()} x {_first('/proc/cpuinfo', 'model name')}",
+        "memory": _first("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "journals on": f"{_file_system(tempfile.gettempdir())} (the directory for temporary files)",
+        "python": platform.python_version(),
+        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        **{name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _first(path: str, label: str) -> str:
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == label:
+            return value.strip()
+    return "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _file_system(path: str) -> str:
+    """Type and device of the mount that holds ``path``."""
+    best, found = "", "unknown"
+    real = os.path.realpath(path)
+    for line in Path("/proc/mounts").read_text().splitlines():
+        device, mount, kind = line.split()[:3]
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, found = mount, f"{kind} on {device}"
+    return found

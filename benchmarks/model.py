@@ -1,0 +1,87 @@
+"""What a benchmark returns: rows of measured values, verdicts on goals, and notes."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity of one subject in one case; ``values`` has one value per round."""
+
+    case: str
+    subject: str
+    measure: str
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median over the rounds."""
+        return statistics.median(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal, what was measured, and whether the one is met by the other."""
+
+    goal: str
+    measured: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Whether ``measured`` is at most ``limit``."""
+        return self.measured <= self.limit
+
+
+@dataclass(slots=True)
+class Result:
+    """Everything that one benchmark found. Ratios are to the rows of ``baseline``."""
+
+    name: str
+    settings: dict[str, str]
+    baseline: str
+    rows: list[Row] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def ratio(self, row: Row) -> float | None:
+        """``row`` over the baseline's row of the same case and measure, if there is one."""
+        if row.subject == self.baseline:
+            return None
+        for other in self.rows:
+            same = (other.case, other.measure) == (row.case, row.measure)
+            if same and other.subject == self.baseline and other.median:
+                return row.median / other.median
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the results file; medians and ratios are written out."""
+        return {
+            "name": self.name,
+            "settings": self.settings,
+            "baseline": self.baseline,
+            "rows": [
+                {**asdict(row), "median": row.median, "ratio": self.ratio(row)} for row in self.rows
+            ],
+            "verdicts": [{**asdict(verdict), "met": verdict.met} for verdict in self.verdicts],
+            "notes": self.notes,
+        }
+
+
+class Samples:
+    """Collects values round by round; rows come out in the order of first use."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str, str, str], list[float]] = {}
+
+    def add(self, case: str, subject: str, measure: str, unit: str, value: float) -> None:
+        """Note the value of one more round."""
+        self._values.setdefault((case, subject, measure, unit), []).append(value)
+
+    def rows(self) -> list[Row]:
+        """Everything noted, one row per quantity."""
+        return [Row(*key, tuple(values)) for key, values in self._values.items()]
