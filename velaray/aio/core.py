@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from velaray.aio.lookup import Lookup, retrying
+from velaray.aio.lookup import ATTEMPTS_PER_OPERATION, Lookup, retrying
 from velaray.aio.pool import ConnectionPool
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.exceptions import AlreadyClosed, InvalidTopicName, VelarayError
@@ -38,6 +38,7 @@ class Core:
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self.timeout = float(options.operation_timeout_seconds)
+        self.attempt_timeout = self.timeout / ATTEMPTS_PER_OPERATION
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool)

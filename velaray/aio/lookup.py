@@ -33,13 +33,18 @@ logger = logging.getLogger("velaray")
 
 MAX_REDIRECTS = 20
 
-RETRIABLE = (
+ATTEMPTS_PER_OPERATION = 3
+"""An answer is waited for this part of the operation timeout: one that is lost, because the
+server that owed it died silently, leaves time to ask again."""
+
+RETRIABLE: tuple[type[VelarayError], ...] = (
     BrokerMetadataError,
     BrokerPersistenceError,
     ConnectError,
     NotConnected,
     ReadError,
     ServiceUnitNotReady,
+    Timeout,
     TooManyLookupRequestException,
     UnknownError,
 )
@@ -82,7 +87,7 @@ class Lookup:
         self._turn = 0
         self._options = options
         self._pool = pool
-        self._timeout = float(options.operation_timeout_seconds)
+        self._timeout = options.operation_timeout_seconds / ATTEMPTS_PER_OPERATION
 
     async def _service(self) -> Connection:
         # After a failure the next attempt goes to the next address.

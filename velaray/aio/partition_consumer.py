@@ -43,7 +43,7 @@ REDELIVERY_GROUP = 0.01
 
 _END_OF_BATCH = (1 << 31) - 1
 
-_PASSING = (*RETRIABLE, ConsumerBusy, Timeout)
+_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy)
 """What a consumer that was subscribed before tries to get over: its old self may linger."""
 
 
@@ -157,7 +157,7 @@ class PartitionConsumer:
         self._restart()
         connection.consumers[self._id] = self
         try:
-            await connection.request(self._command(), self._core.timeout)
+            await connection.request(self._command(), self._core.attempt_timeout)
         except (Timeout, asyncio.CancelledError):
             # The service may subscribe us all the same: undo that.
             if not self._core.closed:
@@ -223,7 +223,7 @@ class PartitionConsumer:
     async def _leave(self, connection: Connection) -> None:
         try:
             close = pb.CommandCloseConsumer(consumer_id=self._id)
-            await connection.request(close, self._core.timeout)
+            await connection.request(close, self._core.attempt_timeout)
         except VelarayError as error:
             logger.debug("closing a consumer of %s: %s", self.topic, error)
 
@@ -363,7 +363,7 @@ class PartitionConsumer:
             nonlocal acks
             connection = await self._attached()
             for command in self._ack_commands(acks):
-                answer = await connection.request(command, self._core.timeout)
+                answer = await connection.request(command, self._core.attempt_timeout)
                 if answer.HasField("error"):
                     raise from_server(answer.error, answer.message)
 
@@ -439,7 +439,7 @@ class PartitionConsumer:
     async def _request(self, what: str, make: Callable[[], Any]) -> Any:
         async def attempt() -> Any:
             connection = await self._attached()
-            return await connection.request(make(), self._core.timeout)
+            return await connection.request(make(), self._core.attempt_timeout)
 
         return await self._core.retrying(f"{what} on {self.topic}", attempt)
 
@@ -456,7 +456,7 @@ class PartitionConsumer:
             # The service closes the consumer before it answers; subscribing again must know.
             self._seek = target
             try:
-                await connection.request(seek, self._core.timeout)
+                await connection.request(seek, self._core.attempt_timeout)
             except VelarayError:
                 self._seek = None
                 raise

@@ -33,7 +33,7 @@ from velaray.wire.commands import entry_header
 
 logger = logging.getLogger("velaray")
 
-_PASSING = (*RETRIABLE, ProducerBusy, Timeout)
+_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ProducerBusy)
 """What a producer that was registered before tries to get over: its old self may linger."""
 
 
@@ -115,7 +115,7 @@ class PartitionProducer:
         """One attempt to register, then send what is pending."""
         connection = await self._core.lookup.server_of(self.topic)
         connection.producers[self._id] = self
-        timeout = None if wait_for_turn else self._core.timeout
+        timeout = None if wait_for_turn else self._core.attempt_timeout
         try:
             answer = await connection.request(self._command(), timeout)
         except (Timeout, asyncio.CancelledError):
@@ -173,7 +173,7 @@ class PartitionProducer:
 
     async def _quietly(self, connection: Connection, close: pb.CommandCloseProducer) -> None:
         try:
-            await connection.request(close, self._core.timeout)
+            await connection.request(close, self._core.attempt_timeout)
         except VelarayError as error:
             logger.debug("closing a producer on %s: %s", self.topic, error)
 
