@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import random
 import secrets
 import socket
 from collections.abc import Coroutine
@@ -48,9 +49,16 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on and that outgoing connections don't use either.
+
+    The system hands out ports from 32768 on to outgoing connections: one of those could be
+    taken while a front door is restarting.
+    """
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) != 0:
+                return port
+    raise ClusterError(f"no free port on {host}; name one with --service-port and --admin-port")
 
 
 class Cluster:

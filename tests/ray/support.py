@@ -92,11 +92,11 @@ class Publisher(threading.Thread):
     ``acknowledged`` are those whose receipt arrived: none of them may be lost.
     """
 
-    def __init__(self, service_url: str, topic: str, name: str = "publisher") -> None:
-        super().__init__(daemon=True)
+    def __init__(self, service_url: str, topic: str, send_timeout_ms: int = 0) -> None:
+        super().__init__()
         self._service_url = service_url
         self._topic = topic
-        self._name = name
+        self._send_timeout_ms = send_timeout_ms
         self.acknowledged: list[int] = []
         self.stopping = threading.Event()
         self.error: Exception | None = None
@@ -105,7 +105,7 @@ class Publisher(threading.Thread):
         """Publish until told to stop."""
         client = quiet_client(self._service_url)
         producer = client.create_producer(
-            self._topic, producer_name=self._name, send_timeout_millis=0
+            self._topic, producer_name="publisher", send_timeout_millis=self._send_timeout_ms
         )
         number = 0
         while not self.stopping.is_set():

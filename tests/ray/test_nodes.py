@@ -110,7 +110,7 @@ def test_a_cluster_that_was_replaced_stops_and_loses_nothing(
 ) -> None:
     """As if the lock were not seen: two machines that share the directory over a network."""
     first = Cluster.start(data_dir, service_port=0, admin_port=0, name="first")
-    publisher = Publisher(first.service_url, "contested")
+    publisher = Publisher(first.service_url, "contested", send_timeout_ms=5000)
     publisher.start()
     wait_until(lambda: len(publisher.acknowledged) > 20, "the first cluster serves")
     (data_dir / "owner.lock").unlink()
@@ -123,7 +123,7 @@ def test_a_cluster_that_was_replaced_stops_and_loses_nothing(
         receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
         assert receiver.numbers[: len(acknowledged)] == acknowledged
         client.close()
-    publisher.stopping.set()
+    publisher.join()
     first.stop()
 
 
