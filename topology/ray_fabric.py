@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +25,7 @@ from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.tenure import Superseded, check_tenure
 
 _WATCH_S = 1.0
+_FIRST_ASK_AGAIN_S = 0.1
 
 
 class RayFabric(Fabric):
@@ -35,7 +37,8 @@ class RayFabric(Fabric):
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor and return where it listens."""
         try:
-            return Address(*await activate(key, self.config).address.remote())
+            handle = activate(key, self.config)
+            return Address(*await _first_answer(handle.address.remote))
         except RayActorError as error:
             raise Unreachable(f"{key} is restarting") from error
         except RayError as error:
@@ -53,6 +56,29 @@ class RayFabric(Fabric):
         """End this process: Ray starts the actor anew, which recovers from its journal."""
         print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+async def _first_answer(ask: Callable[[], Any]) -> Any:
+    """Ask, and ask again while there is no answer; the first one counts.
+
+    Ray lets a call that was under way when the actor's process died fail two seconds later
+    at the earliest, long after it has started the actor anew; a later call is answered as
+    soon as the actor is back. Waits between calls grow up to a second. Raises what the calls
+    that end first raise.
+    """
+    delay = _FIRST_ASK_AGAIN_S
+    asked: set[asyncio.Future[Any]] = set()
+    try:
+        while True:
+            asked.add(asyncio.ensure_future(ask()))
+            done, _ = await asyncio.wait(asked, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                failed = [call for call in done if call.exception() is not None]
+                return (done.difference(failed) or done).pop().result()
+            delay = min(delay * 1.5, 1.0)
+    finally:
+        for call in asked:
+            call.cancel()
 
 
 def activate(key: ActorKey, config: ClusterConfig) -> Any:
