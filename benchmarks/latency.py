@@ -36,7 +36,7 @@ def run(options: Options) -> Result:
         for number in range(options.rounds):
             for peer in in_turn(found, number):
                 _measure(peer, options.seconds, samples)
-    result.rows = sorted(samples.rows(), key=lambda row: row.measure)
+    result.rows = samples.rows()
     return result
 
 

@@ -73,7 +73,7 @@ class Result:
 
 
 class Samples:
-    """Collects values round by round; rows come out in the order of first use."""
+    """Collects values round by round; rows come out by case and measure, as first used."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str, str, str], list[float]] = {}
@@ -84,4 +84,6 @@ class Samples:
 
     def rows(self) -> list[Row]:
         """Everything noted, one row per quantity."""
-        return [Row(*key, tuple(values)) for key, values in self._values.items()]
+        rows = [Row(*key, tuple(values)) for key, values in self._values.items()]
+        places = list(dict.fromkeys((row.case, row.measure) for row in rows))
+        return sorted(rows, key=lambda row: places.index((row.case, row.measure)))

@@ -40,7 +40,7 @@ def run(options: Options) -> Result:
                     case = f"{size} B, {'batched' if batched else 'unbatched'}"
                     for peer in in_turn(found, number):
                         _measure(peer, case, size, batched, options.seconds, samples)
-    result.rows = sorted(samples.rows(), key=lambda row: (row.case, row.measure))
+    result.rows = samples.rows()
     return result
 
 
