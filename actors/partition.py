@@ -9,7 +9,8 @@ come from counters and are never given twice.
 De-duplication is by producer name and sequence id, of a batch by its highest one. The chunks
 of one message share a sequence id and arrive one after the other: until the last one is
 stored the message isn't complete, and a chunk is a duplicate if the same message (same uuid)
-already has it. The last sequence id is tracked whether de-duplication is on or not.
+already has it. The last sequence id is tracked whether de-duplication is on or not. Batches
+by key interleave; see `velaray.actors.interleaving`.
 
 Commands: `Publish`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `Terminate`, `ForgetProducer`, `ExpireProducers`. Events: LedgerOpened, ProducerRegistered,
@@ -22,11 +23,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Any
 
 from google.protobuf.message import Message
 
+from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.events.events_pb2 import (
@@ -190,6 +193,7 @@ class Producer:
     chunk_sequence_id: int = -1
     chunk_uuid: str = ""
     chunk_id: int = -1
+    interleaving: Interleaving | None = None
 
 
 @dataclass(slots=True)
@@ -230,7 +234,9 @@ def last_sequence_id(state: PartitionState, producer: str) -> int:
     return -1 if known is None else known.last_sequence_id
 
 
-def _is_duplicate(producer: Producer, highest: int, chunk: Chunk | None) -> bool:
+def _is_duplicate(producer: Producer, first: int, highest: int, chunk: Chunk | None) -> bool:
+    if producer.interleaving is not None and chunk is None:
+        return producer.interleaving.has(first, highest)
     if highest <= producer.last_sequence_id:
         return True
     return (
@@ -246,7 +252,11 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
     if highest < sequence_id:
         highest = sequence_id
     known = state.producers.get(command.producer)
-    if known is not None and command.deduplicate and _is_duplicate(known, highest, chunk):
+    if (
+        known is not None
+        and command.deduplicate
+        and _is_duplicate(known, sequence_id, highest, chunk)
+    ):
         return Decision(reply=Duplicate(sequence_id))
     if state.terminated:
         return refuse(Reason.TERMINATED, "the topic is terminated: it takes no more messages")
@@ -348,6 +358,14 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     producer = state.by_index[event.producer]
     producer.at_ms = event.at_ms
     sequence_id = event.highest_sequence_id or event.sequence_id
+    if producer.interleaving is not None:
+        producer.interleaving.add(event.sequence_id, sequence_id)
+    elif event.highest_sequence_id and is_sparse(
+        event.sequence_id, sequence_id, event.messages or 1
+    ):
+        # What came before has lower ids than this batch's first message.
+        producer.interleaving = Interleaving(event.sequence_id)
+        producer.interleaving.add(event.sequence_id, sequence_id)
     if sequence_id <= producer.last_sequence_id:
         return
     if event.chunk_id + 1 < event.chunks:
@@ -443,7 +461,7 @@ class PartitionMachine:
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
         return {
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
-            "producers": _to_json([astuple(producer) for producer in numbered]),
+            "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
                 [[*astuple(known.ref), sorted(known.properties.items())] for known in named]
             ),
@@ -460,7 +478,7 @@ class PartitionMachine:
     def restore(self, segments: Mapping[str, bytes]) -> PartitionState:
         """The state whose snapshot is ``segments``."""
         end_offset, ledgers = json.loads(segments["ledgers"])
-        known = [Producer(*fields) for fields in json.loads(segments["producers"])]
+        known = [_producer(*fields) for fields in json.loads(segments["producers"])]
         return PartitionState(
             table=LedgerTable(ledgers, end_offset),
             producers={producer.name: producer for producer in known},
@@ -471,6 +489,24 @@ class PartitionMachine:
             },
             **json.loads(segments["partition"]),
         )
+
+
+def _producer_fields(producer: Producer) -> list[Any]:
+    fields = [getattr(producer, field.name) for field in dataclass_fields(Producer)]
+    interleaving = fields.pop()
+    return [
+        *fields,
+        None if interleaving is None else [interleaving.floor, list(interleaving.entries.items())],
+    ]
+
+
+def _producer(*fields: Any) -> Producer:
+    *plain, interleaving = fields
+    producer = Producer(*plain)
+    if interleaving is not None:
+        floor, entries = interleaving
+        producer.interleaving = Interleaving(floor, dict(map(tuple, entries)))
+    return producer
 
 
 def _to_json(value: Any) -> bytes:

@@ -5,6 +5,7 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from velaray.actors.interleaving import WINDOW, Interleaving
 from velaray.actors.kit import drive, given
 from velaray.actors.ledger_table import LedgerRun, LedgerTable, NoSuchEntryError
 from velaray.actors.machine import InvariantViolation, Reason
@@ -505,3 +506,36 @@ def test_a_table_that_grew_finds_everything(counts, ledger, entry) -> None:
         for number in range(run.entries)
     ]
     assert runs == positions
+
+
+def _batch(first: int, highest: int, messages: int) -> Publish:
+    return Publish("by-key", first, highest, messages, b"batch", deduplicate=True)
+
+
+def test_batches_by_key_interleave_and_are_no_duplicates() -> None:
+    flush = [_batch(0, 9, 3), _batch(1, 8, 6), _batch(5, 5, 1), _batch(10, 10, 1)]
+    history = given(PartitionMachine(), LedgerOpened(ledger_id=1, epoch=1))
+    for offset, command in enumerate(flush):
+        history.when(command).then(reply=Published(offset, Position(1, offset), command.messages))
+    for command in flush:
+        history.when(command).then(events=[], reply=Duplicate(command.sequence_id))
+
+
+def test_what_came_before_the_first_sparse_batch_stays_a_duplicate() -> None:
+    history = given(PartitionMachine(), LedgerOpened(ledger_id=1, epoch=1))
+    history.when(_batch(0, 0, 1)).then(reply=Published(0, Position(1, 0), 1))
+    history.when(_batch(1, 3, 2)).then(reply=Published(1, Position(1, 1), 2))
+    history.when(_batch(0, 0, 1)).then(events=[], reply=Duplicate(0))
+    history.when(_batch(2, 2, 1)).then(reply=Published(2, Position(1, 2), 1))
+
+
+def test_only_so_many_interleaved_entries_are_remembered() -> None:
+    seen = Interleaving(0)
+    for first in range(WINDOW + 10):
+        seen.add(first, first + 5)
+    assert len(seen.entries) == WINDOW
+    assert seen.floor == 10
+    assert seen.has(9, 9)
+    assert seen.has(10, 15)
+    assert not seen.has(10, 14)
+    assert not seen.has(WINDOW + 10, WINDOW + 15)
