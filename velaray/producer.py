@@ -145,6 +145,8 @@ class Producer:
             if self._closed:
                 raise AlreadyClosed("the producer is closed")
             if self._in_flight >= self._limit:
+                self._limit = self._producer.pending_limit  # partitions may have been added
+            if self._in_flight >= self._limit:
                 if not self._block:
                     raise ProducerQueueIsFull(
                         f"{self._limit} messages wait for receipts; wait for some, or use"

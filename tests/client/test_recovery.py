@@ -62,14 +62,12 @@ def test_nothing_is_lost_doubled_or_reordered_while_actors_die(
         block_if_queue_full=True,
         max_pending_messages=200,
     )
-    total = 3000
+    total = 0
     with Killer(cluster) as killer:
-        for number in range(total):
-            producer.send_async(b"%d" % number, lambda result, message_id: outcomes.append(result))
-            if number % 100 == 0:
-                time.sleep(0.03)  # spreads the load over several kills
+        while total < 2000 or killer.kills < 10:
+            producer.send_async(b"%d" % total, lambda result, message_id: outcomes.append(result))
+            total += 1
         producer.flush()
-        assert killer.kills > 3
     assert outcomes == [velaray.Result.Ok] * total
     producer.close()
     with client.subscribe(topic, "s", **EARLIEST) as consumer:

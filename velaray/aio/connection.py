@@ -291,6 +291,7 @@ class Connection:
         self._error = error
         if not self._connected.done():
             self._connected.set_exception(error)
+            self._connected.exception()  # nobody may be waiting
         for answer in list(self._requests.values()):
             if not answer.done():
                 answer.set_exception(NotConnected(str(error)))

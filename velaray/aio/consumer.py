@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from velaray.aio.core import Core, topic_name, watch_partitions
+from velaray.aio.core import Core, start_all, topic_name, watch_partitions
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.partition_consumer import Inbox, PartitionConsumer, Subscription
 from velaray.enums import ConsumerType, RegexSubscriptionMode
@@ -82,13 +82,7 @@ class TopicSet:
             added += [topic.of_partition(index) for index in range(count)] or [topic]
         self._bound_queues(len(self.parts) + len(added))
         made = self._made(added)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for part in made:
-                    group.create_task(part.start())
-        except* VelarayError as errors:
-            await asyncio.gather(*(part.close() for part in made))
-            raise errors.exceptions[0] from None
+        await start_all(self._core, made)
         self.parts.update({part.topic: part for part in made})
         for topic, count in zip(topics, counts, strict=True):
             self._topics[str(topic)] = count

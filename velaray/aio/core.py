@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from velaray.aio.lookup import ATTEMPTS_PER_OPERATION, Lookup, retrying
 from velaray.aio.pool import ConnectionPool
@@ -59,7 +59,9 @@ class Core:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, VelarayError):  # those go to whoever waits for them
             logger.error("a background task of the client failed", exc_info=error)
 
     async def retrying(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -82,6 +84,31 @@ class Core:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
+
+
+class Part(Protocol):
+    """A partition's producer or consumer."""
+
+    async def start(self) -> None:
+        """Register with the service."""
+
+    async def close(self) -> None:
+        """Leave it."""
+
+
+async def start_all(core: Core, parts: Sequence[Part]) -> None:
+    """Start all of ``parts``; if one fails, close all and raise its error."""
+    try:
+        results = await asyncio.gather(*(part.start() for part in parts), return_exceptions=True)
+    except asyncio.CancelledError:
+        if not core.closed:
+            for part in parts:
+                core.spawn(part.close())
+        raise
+    errors = [result for result in results if result is not None]
+    if errors:
+        await asyncio.gather(*(part.close() for part in parts))
+        raise errors[0]
 
 
 async def watch_partitions(

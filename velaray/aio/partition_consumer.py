@@ -372,6 +372,7 @@ class PartitionConsumer:
         except VelarayError:
             # They were acknowledged all the same, by calls that asked for no receipt perhaps.
             self._acks.put_back(acks)
+            self._schedule_acks()
             raise
 
     # --- redelivery ---

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from velaray.aio.batcher import Done
-from velaray.aio.core import Core, topic_name, watch_partitions
+from velaray.aio.core import Core, start_all, topic_name, watch_partitions
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.routing import Router
 from velaray.exceptions import InvalidMessage, ProducerQueueIsFull, VelarayError
@@ -50,13 +50,7 @@ class Producer:
         eager = self._parts
         if self._options.lazy_start_partitioned_producers:
             eager = [self._parts[self._router.start]]
-        try:
-            async with asyncio.TaskGroup() as group:
-                for part in eager:
-                    group.create_task(part.start())
-        except* VelarayError as errors:
-            await self._undo()
-            raise errors.exceptions[0] from None
+        await start_all(self._core, eager)
         if count:
             watch = watch_partitions(self._core, str(self._topic), count, self._grow)
             self._watcher = self._core.spawn(watch)
@@ -72,9 +66,6 @@ class Producer:
         for part in added:
             part.start_lazily()
         self._parts += added
-
-    async def _undo(self) -> None:
-        await asyncio.gather(*(part.close() for part in self._parts))
 
     # --- sending ---
 
