@@ -8,7 +8,7 @@ kept, so that several consumers draining the same backlog share one read.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -36,7 +36,10 @@ class EntryCache:
     def __init__(self, read: ReadChunk, next_offset: int, budget: int = TAIL_BUDGET) -> None:
         self._read = read
         self._budget = budget
-        self._tail: deque[CachedEntry] = deque()
+        # A list, since the middle of a deque is slow to reach. What was dropped leaves its
+        # places, up to ``_dropped``, until they are the greater part.
+        self._tail: list[CachedEntry | None] = []
+        self._dropped = 0
         self._tail_start = next_offset
         self._tail_bytes = 0
         self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
@@ -45,7 +48,7 @@ class EntryCache:
     @property
     def end(self) -> int:
         """The offset after the newest entry."""
-        return self._tail_start + len(self._tail)
+        return self._tail_start + len(self._tail) - self._dropped
 
     @property
     def bytes_held(self) -> int:
@@ -56,14 +59,25 @@ class EntryCache:
         """Add the newest durable entry."""
         self._tail.append(entry)
         self._tail_bytes += len(entry.data)
-        while self._tail_bytes > self._budget and len(self._tail) > 1:
-            self._tail_bytes -= len(self._tail.popleft().data)
-            self._tail_start += 1
+        while self._tail_bytes > self._budget and len(self._tail) - self._dropped > 1:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._tail[self._dropped]
+        assert oldest is not None
+        self._tail_bytes -= len(oldest.data)
+        self._tail_start += 1
+        self._tail[self._dropped] = None
+        self._dropped += 1
+        if self._dropped * 2 > len(self._tail):
+            del self._tail[: self._dropped]
+            self._dropped = 0
 
     def get(self, offset: int) -> CachedEntry | None:
         """The entry if it is in memory."""
         index = offset - self._tail_start
         if index >= 0:
+            index += self._dropped
             return self._tail[index] if index < len(self._tail) else None
         for start in reversed(self._chunks):
             chunk = self._chunks[start]
