@@ -132,7 +132,9 @@ class PartitionSession(Session):
         self._partition.forget_connection(self)
 
     def _spawn(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
-        return self.spawn(self._guard(work, request_id))
+        task = self.spawn(self._guard(work, request_id))
+        task.add_done_callback(lambda _: work.close())  # in case it was cancelled before it began
+        return task
 
     def _connect_as(
         self, kind: str, number: int, work: Coroutine[Any, Any, None], request_id: int
