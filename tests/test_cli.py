@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from tests.support.local_cluster import LocalCluster
 from velaray.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed, Unavailable
 from velaray.cli import main
+from velaray.cli_admin import TimeType
 from velaray.client import Client
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
@@ -147,6 +148,19 @@ def test_subscriptions_are_moved(run: Run) -> None:
     assert as_json(run("subscriptions", "list", "moved", "-o", "json")) == [{"subscription": "s"}]
     run("subscriptions", "delete", "moved", "s")
     assert as_json(run("subscriptions", "list", "moved", "-o", "json")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1500", 1500),
+        ("1970-01-01T00:01", 60_000),
+        ("1970-01-01T02:00:00.5+02:00", 500),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_times_are_read(text: str, milliseconds: int) -> None:
+    assert TimeType().convert(text, None, None) == milliseconds
 
 
 @pytest.mark.parametrize(
