@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, overload
 
 from velaray.aio.batcher import Done
 from velaray.aio.partition_producer import PartitionProducer
@@ -92,6 +92,38 @@ class Producer:
         self._take_room()
         self._put(_Item(message, self._completing(future), True))
         return future.result()
+
+    @overload
+    def send_async(
+        self,
+        content: bytes | None,
+        callback: Callback,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None: ...
+
+    @overload
+    def send_async(
+        self,
+        content: bytes | None,
+        callback: None = None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: Sequence[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> Future[MessageId]: ...
 
     def send_async(
         self,

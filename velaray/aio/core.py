@@ -70,10 +70,11 @@ class Core:
             raise AlreadyClosed("the client is closed")
         return await retrying(what, self.timeout, attempt)
 
-    async def partitions_of(self, topic: str) -> int:
-        """How many partitions ``topic`` has, 0 if it is plain, with retries."""
+    async def partitions_of(self, topic: str, create: bool = True) -> int:
+        """`velaray.aio.lookup.Lookup.partitions_of` with retries."""
         return await self.retrying(
-            f"looking up the partitions of {topic}", lambda: self.lookup.partitions_of(topic)
+            f"looking up the partitions of {topic}",
+            lambda: self.lookup.partitions_of(topic, create),
         )
 
     async def close(self) -> None:
@@ -121,7 +122,7 @@ async def watch_partitions(
     while True:
         await asyncio.sleep(PARTITIONS_UPDATE_SECONDS)
         try:
-            now = await core.partitions_of(topic)
+            now = await core.partitions_of(topic, create=False)
             if now > known:
                 await grow(known, now)
                 known = now

@@ -122,14 +122,19 @@ class Lookup:
             )
         raise LookupError(f"{topic}: more than {MAX_REDIRECTS} redirects")
 
-    async def partitions_of(self, topic: str) -> int:
-        """How many partitions ``topic`` has; 0 if it is a plain topic. May create the topic."""
+    async def partitions_of(self, topic: str, create: bool = True) -> int:
+        """How many partitions ``topic`` has; 0 if it is a plain topic.
+
+        Creates the topic if it doesn't exist, the service's policy allows that, and
+        ``create`` is true; else raises `TopicNotFound` for one that doesn't exist.
+        """
         if TopicName.parse(topic).partition >= 0:
             return 0
         connection = await self._service()
-        answer = await connection.request(
-            pb.CommandPartitionedTopicMetadata(topic=topic), self._timeout
+        request = pb.CommandPartitionedTopicMetadata(
+            topic=topic, metadata_auto_creation_enabled=create
         )
+        answer = await connection.request(request, self._timeout)
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise from_server(answer.error, answer.message)
         return int(answer.partitions)
