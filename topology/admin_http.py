@@ -150,9 +150,12 @@ async def json_body(request: web.Request) -> Any:
     if not raw.strip():
         return None
     try:
-        return json.loads(raw)
+        value = json.loads(raw)
+        # JSON can spell halves of surrogate pairs, which no UTF-8 text can hold.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise AdminError(400, f"the body isn't JSON: {error}") from error
+    return value
 
 
 async def object_body(request: web.Request) -> dict[str, Any]:

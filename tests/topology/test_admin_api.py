@@ -352,6 +352,12 @@ def test_a_body_that_is_too_big_is_refused(http: Http) -> None:
     assert list(refused.body) == ["reason"]
 
 
+@pytest.mark.parametrize("raw", [b'{"a": "\\ud800"}', b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_a_body_that_is_no_good_json_is_refused(http: Http, raw: bytes) -> None:
+    refused = http("PUT", f"{TOPICS}/bad-body", raw=raw)
+    assert (refused.status, list(refused.body)) == (400, ["reason"])
+
+
 def test_stats_tell_what_is_there(http: Http, client: pulsar.Client) -> None:
     http("PUT", f"{TOPICS}/told")
     producer = client.create_producer("told", "teller", batching_enabled=False)
