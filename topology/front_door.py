@@ -188,8 +188,8 @@ class FrontDoorSession(Session):
 
     async def _open_tunnel(self, command: pb.CommandConnect) -> None:
         target = command.proxy_to_broker_url
-        url = urlsplit(target if "//" in target else f"//{target}")
-        if url.hostname is None or (url.hostname, url.port) not in self._door.located:
+        address = _split_address(target)
+        if address not in self._door.located:
             # Nor is any other port of the machine reached through here.
             self.error(0, pb.NotAllowedError, f"no look-up of this service led to {target}")
             self.connection.close()
@@ -198,7 +198,7 @@ class FrontDoorSession(Session):
         loop = asyncio.get_running_loop()
         try:
             _, tunnel = await loop.create_connection(
-                lambda: _Tunnel(self.connection, self._door.tunnels), url.hostname, url.port
+                lambda: _Tunnel(self.connection, self._door.tunnels), *address
             )
         except OSError as error:
             self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
@@ -206,6 +206,15 @@ class FrontDoorSession(Session):
             return
         self._door.sessions.discard(self)
         tunnel.begin(encode_frame(command))
+
+
+def _split_address(target: str) -> tuple[str, int]:
+    """Host and port of "host:port", with or without a scheme; ("", 0) if it is none."""
+    try:
+        url = urlsplit(target if "//" in target else f"//{target}")
+        return url.hostname or "", url.port or 0
+    except ValueError:
+        return "", 0
 
 
 class _Tunnel(asyncio.Protocol):
