@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -177,6 +181,7 @@ def test_times_are_read(text: str, milliseconds: int) -> None:
         ("topics", "list", "-o", "yaml"),
         ("start", "--service-port", "70000"),
         ("start", "--data", __file__),
+        ("start", "--token-secret", __file__, "--token-public-key", __file__),
         ("journal", "replay", "partition/x", "--data", "."),
     ],
 )
@@ -333,6 +338,50 @@ def test_the_network_needs_a_token(run: Run, tmp_path: Path) -> None:
     refused = run("start", "--host", "0.0.0.0", "--data", str(data), code=1)
     assert "--token-secret" in refused.stderr
     assert not data.exists()
+
+
+def test_a_public_key_must_be_one(run: Run, tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("secret")
+    refused = run("start", "--token-public-key", str(key), "--data", str(tmp_path), code=1)
+    assert "no public key in PEM form" in refused.stderr
+
+
+@contextmanager
+def started(data: Path) -> Iterator[dict[str, str]]:
+    """`velaray start` in a process of its own, stopped by SIGTERM: its URLs by name."""
+    command = [sys.executable, "-c", "from velaray.cli import main; main()", "start"]
+    ports = ["--service-port", "0", "--admin-port", "0"]
+    with subprocess.Popen(
+        [*command, "--data", str(data), *ports], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = list(itertools.takewhile(lambda line: "is running" not in line, process.stdout))
+        try:
+            yield dict(line.split() for line in lines)
+        finally:
+            process.terminate()
+            rest, _ = process.communicate(timeout=60)
+    assert rest == "velaray is stopping\nvelaray has stopped\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_cluster_runs_until_it_is_told_to_stop_and_comes_back(tmp_path: Path) -> None:
+    for start in range(2):
+        with started(tmp_path) as urls:
+            admin = Admin(urls["admin"])
+            if start == 0:
+                admin.create_topic("kept")
+                admin.create_subscription("kept", "s")
+            with Client(urls["service"]) as client:
+                client.create_producer("kept").send(b"%d" % start)
+            stats = admin.stats("kept")
+            assert stats["numberOfEntries"] == start + 1
+            assert stats["subscriptions"]["s"]["msgBacklog"] == start + 1
+    result = CliRunner().invoke(main, ["journal", "verify", "--data", str(tmp_path)])
+    assert result.exit_code == 0, result.output
 
 
 # -- the Admin class ---------------------------------------------------------------
