@@ -18,7 +18,8 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from velaray.events.ids import Position
 from velaray.topology.entries import EntryCache
@@ -32,8 +33,9 @@ FEED_ENTRIES = 4096
 ATTACH_TIMEOUT_S = 30.0
 
 
-class Grant(NamedTuple):
-    """Consecutive entries that the brain gave to a consumer."""
+@dataclass(slots=True)
+class Grant:
+    """Consecutive entries that the brain gave to a consumer, but for those it has by now."""
 
     first: int
     count: int
@@ -345,10 +347,10 @@ class Channel:
                 )
             )
             consumer.connection.write(entry.data)
-            if grant.count == 1:
+            grant.first += 1
+            grant.count -= 1
+            if not grant.count:
                 consumer.grants.popleft()
-            else:
-                consumer.grants[0] = grant._replace(first=grant.first + 1, count=grant.count - 1)
 
     def _loaded(self, consumer: ChannelConsumer, task: asyncio.Task[None]) -> None:
         consumer.loading = None
