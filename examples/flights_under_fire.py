@@ -39,7 +39,7 @@ SUBSCRIPTION = "carriers"
 PARTITIONS = 4
 WORKERS = 3
 KINDS = ("partition", "subscription")
-DRAIN_TIMEOUT_S = 90.0
+DRAIN_TIMEOUT_S = 60.0
 console = Console()
 
 
@@ -56,11 +56,11 @@ class Progress:
 
     def table(self) -> Table:
         """The figures of this moment."""
-        table = Table.grid(padding=(0, 3))
+        table = Table.grid(padding=(0, 2))
         table.add_row(
             f"[bold]{time.monotonic() - self.began:5.1f} s[/]",
-            f"published [cyan]{self.published:,}[/] of {self.total:,}",
-            f"acknowledged [green]{self.acknowledged:,}[/]",
+            f"published [cyan]{self.published:,}[/]/{self.total:,}",
+            f"acked [green]{self.acknowledged:,}[/]",
             f"kills [red]{self.kills}[/]",
             f"recoveries [yellow]{self.recoveries}[/]",
         )

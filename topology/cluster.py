@@ -153,7 +153,7 @@ class Cluster:
             )
             .remote(self.config)
         )
-        ray.get(door.describe.remote())
+        ray.get(door.describe.remote())  # type: ignore[attr-defined]
 
     @property
     def service_url(self) -> str:
@@ -171,11 +171,12 @@ class Cluster:
         Actors that are restarting just now are left out.
         """
         namespace = self.config.ray_namespace
-        reports = []
+        reports: list[dict[str, Any]] = []
         for name in _names(namespace):
             try:
                 handle = ray.get_actor(name, namespace)
-                reports.append(ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S))
+                found: Any = ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S)
+                reports.append(found)
             except (ValueError, RayError):
                 continue
         return reports

@@ -10,8 +10,8 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from velaray.events.ids import ActorKey
 from velaray.journal.store import LedgerStore
@@ -21,6 +21,8 @@ from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, conn
 REACH_TIMEOUT_S = 30.0
 _FIRST_DELAY_S = 0.02
 _MAX_DELAY_S = 1.0
+
+ResultT = TypeVar("ResultT")
 
 
 class Unreachable(ConnectionError):
@@ -150,7 +152,7 @@ class Fabric(abc.ABC):
         self._links.clear()
 
 
-async def persist(attempt: Callable[[], Any], timeout: float, what: str) -> Any:
+async def persist(attempt: Callable[[], Awaitable[ResultT]], timeout: float, what: str) -> ResultT:
     """Run ``attempt`` until it doesn't fail for want of a connection.
 
     Waits between attempts, twice as long each time up to a second; raises `Unreachable`

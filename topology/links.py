@@ -36,6 +36,9 @@ class RemoteError(Exception):
         self.kind = kind
         self.message = message
 
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
+        return RemoteError, (self.kind, self.message)
+
 
 class LinkPeer(Protocol):
     """What an end of a link does with what arrives."""
@@ -188,8 +191,8 @@ class Link(asyncio.Protocol):
         request_id = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = future
-        self._send([_REQUEST, request_id, method, args])
         try:
+            self._send([_REQUEST, request_id, method, args])
             async with asyncio.timeout(timeout):
                 return await future
         finally:

@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.events.ids import ActorKey
 from velaray.journal.files import FileStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
+from velaray.topology.links import RemoteError
 from velaray.topology.tenure import Superseded, check_tenure
 
 _WATCH_S = 1.0
@@ -43,6 +44,10 @@ class RayFabric(Fabric):
             return Address(*await _first_answer(handle.address.remote))
         except RayActorError as error:
             raise Unreachable(f"{key} is restarting") from error
+        except RayTaskError as error:
+            if isinstance(error.cause, RemoteError):
+                raise error.cause from error
+            raise Unreachable(f"{key}: {error.cause}") from error
         except RayError as error:
             raise Unreachable(f"{key}: {error}") from error
 
@@ -162,10 +167,10 @@ class VelarayActor:
     async def retire(self, force: bool = False) -> None:
         """Leave in good order (if idle, or ``force``); the next use activates the actor again."""
         if self._starting is None:
-            ray.actor.exit_actor()
+            ray.actor.exit_actor()  # type: ignore[no-untyped-call]
         elif self._body is not None and (force or self._body.idle()):
             await self._body.stop()
-            ray.actor.exit_actor()
+            ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
     async def _watch(self) -> None:
         """Passivate after the configured idle time; stop when another cluster owns the data."""

@@ -1,0 +1,77 @@
+"""The demo passes as it is, and fails on builds that lose, reorder or forget something."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("events", "journal", "actors", "wire", "topology", "pipelines", "velaray", "examples")
+SMALL = ("--flights", "20000", "--seconds", "8", "--kills", "2")
+
+# What each broken build changes: file, text, replacement, what the demo must say.
+BROKEN = {
+    "acknowledgements are dropped before they are journaled": (
+        "topology/brain.py",
+        "        self._runtime.submit(command, release)\n",
+        "        release(None, ())\n",
+        "FAILED",
+    ),
+    "one flight is lost": (
+        "examples/flights_worker.py",
+        "            number, tail, carrier, delay = flight\n",
+        "            number, tail, carrier, delay = flight\n"
+        "            if number == 7777:\n"
+        "                consumer.acknowledge(message)\n"
+        "                continue\n",
+        "missing 1,",
+    ),
+    "one flight is counted late": (
+        "examples/flights_worker.py",
+        "            at = time.monotonic_ns()\n",
+        "            at = time.monotonic_ns() + (10**11 if number == 7777 else 0)\n",
+        "out of order 1,",
+    ),
+}
+
+
+def run_demo(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run the demo of a tree, with that tree's code in every process."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, str(tree / "examples" / "flights_under_fire.py"), *SMALL],
+        env=environment,
+        cwd=tree,  # Ray's workers look for modules in the driver's folder first
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_passes() -> None:
+    finished = run_demo(ROOT)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "all as it should be" in finished.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", BROKEN)
+def test_the_demo_fails_when(fault: str, data_dir: Path) -> None:
+    file, text, replacement, expected = BROKEN[fault]
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, data_dir / room, symlinks=True)
+    source = (data_dir / file).read_text()
+    assert source.count(text) == 1, f"{file} has changed: adapt this test"
+    (data_dir / file).write_text(source.replace(text, replacement))
+    finished = run_demo(data_dir)
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert expected in finished.stdout, finished.stdout
