@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from benchmarks.redis_peer import RedisPeer, redis_absence
 from benchmarks.velaray_peer import VelarayPeer
@@ -25,7 +25,7 @@ class Peer(Protocol):
     """A running system with one topic and one subscription. Ends with its context."""
 
     name: str
-    settings: dict[str, str]
+    settings: ClassVar[dict[str, str]]
 
     def servers(self) -> Iterable[int]:
         """The processes that serve the topic."""

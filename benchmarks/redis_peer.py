@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import redis
 from redis.exceptions import ConnectionError as NotYet
@@ -34,7 +34,7 @@ class RedisPeer:
     """One stream with one consumer group, on loopback, ended by its process id."""
 
     name = "redis"
-    settings = {  # noqa: RUF012
+    settings: ClassVar[dict[str, str]] = {
         "redis": 'redis-server --save "" --appendonly yes --appendfsync always, one stream',
         "redis client": f"redis-py with hiredis; XADD in pipelines of {PIPELINE}, one "
         f"outstanding, batched or not; XREADGROUP COUNT {PIPELINE} and one XACK for what it gave",

@@ -7,7 +7,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import ClassVar, Self
 
 import pulsar
 
@@ -25,9 +25,9 @@ class VelarayPeer:
     """A cluster on this machine, one topic with one partition, one durable subscription."""
 
     name = "velaray"
-    settings = {  # noqa: RUF012
+    settings: ClassVar[dict[str, str]] = {
         "velaray": "one partition, journal synced before every receipt, defaults of Cluster.start",
-        "velaray client": f"pulsar-client, {PENDING} pending messages, block_if_queue_full, flush(); "
+        "velaray client": f"pulsar-client, {PENDING} pending messages, flush() at the end; "
         "batched: the client's defaults (1000 messages, 128 KiB, 10 ms); "
         "Exclusive subscription, receiver queue 1000, an acknowledge() per message",
         "velaray drained": "consumer closed and the server's backlog 0",
