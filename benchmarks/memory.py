@@ -29,8 +29,8 @@ def run(options: Options) -> Result:
             samples.add(CASE, BARE, MEASURE, "MiB", private_bytes(bare.pid()) / (1 << 20))
             retire(bare)
             for kind in KINDS:
-                size = private_bytes(_pid(cluster, kind, topic)) / (1 << 20)
-                samples.add(CASE, kind, MEASURE, "MiB", size)
+                found = private_bytes(_pid(cluster, kind, topic)) / (1 << 20)
+                samples.add(CASE, kind, MEASURE, "MiB", found)
     result = Result(
         name="memory",
         settings={
