@@ -7,7 +7,9 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from typing import ClassVar, Self
+from urllib.error import HTTPError
 
 import pulsar
 
@@ -87,10 +89,16 @@ class VelarayPeer:
             waiting.wait(_ASK_EVERY_S)
         raise RuntimeError(f"a backlog of {backlog} entries is left of {count} messages")
 
-    def _backlog(self) -> int:
+    def _backlog(self) -> int | None:
+        """None while the server asks to try again: it's letting go of the last consumer."""
         url = f"{self._cluster.admin_url}/admin/v2/persistent/public/default/{TOPIC}/stats"
-        with urllib.request.urlopen(url, timeout=DRAINED_WITHIN_S) as answer:
-            return int(json.load(answer)["subscriptions"][SUBSCRIPTION]["msgBacklog"])
+        try:
+            with urllib.request.urlopen(url, timeout=DRAINED_WITHIN_S) as answer:
+                return int(json.load(answer)["subscriptions"][SUBSCRIPTION]["msgBacklog"])
+        except HTTPError as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+                return None
+            raise
 
     @contextmanager
     def latency(self, on_message: Callable[[bytes], None]) -> Iterator[_Latency]:
