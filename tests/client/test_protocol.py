@@ -430,3 +430,26 @@ def test_fresh_credentials_are_given_on_demand():
             assert (first.auth_method_name, first.auth_data) == ("token", b"first")
 
     run(work())
+
+
+def test_a_reader_subscribes_again_after_what_was_taken():
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            reader = await client.create_reader("t", velaray.MessageId.earliest)
+            for number in range(3):
+                deliver(server.connections[0], number, entry_of(b"a", b"b"))
+            for _ in range(3):
+                await reader.read_next(WAIT)
+            await until(lambda: server.count("Ack") == 1)
+            server.connections[0].abort()
+            await until(lambda: server.count("Flow") == 2)
+            first, second = (
+                c.start_message_id for c in server.seen if isinstance(c, pb.CommandSubscribe)
+            )
+            assert first.entryId == 2**64 - 1
+            assert (second.ledgerId, second.entryId, second.batch_index) == (1, 1, 0)
+            deliver(server.connections[1], 1, entry_of(b"a", b"b"))
+            message = await reader.read_next(WAIT)
+            assert (message.data(), message.message_id().entry_id()) == (b"b", 1)
+
+    run(work())
