@@ -12,7 +12,7 @@ from velaray.events.ids import ActorKey
 from velaray.journal.store import LedgerStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Address, Body, Fabric
+from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 
 
 class LocalFabric(Fabric):
@@ -25,11 +25,17 @@ class LocalFabric(Fabric):
         self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
 
     async def address(self, key: ActorKey) -> Address:
-        """Start the actor's body unless it runs."""
+        """Start the actor's body unless it runs.
+
+        Raises `Unreachable` if it was killed meanwhile, or what its start raised.
+        """
         task = self._starting.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(key))
-        return await asyncio.shield(task)
+        await asyncio.wait([task])  # neither's cancellation is the other's
+        if task.cancelled():
+            raise Unreachable(f"{key} was killed while it started")
+        return task.result()
 
     async def _start(self, key: ActorKey) -> Address:
         body = make_body(key, self)
