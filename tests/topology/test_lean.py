@@ -1,0 +1,30 @@
+"""Actor processes load what their kind needs, and none of the edge's libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+import ray
+before = set(sys.modules)
+import velaray.topology.ray_fabric
+import velaray.topology.{body}
+print(*sorted({{name.split(".")[0] for name in set(sys.modules) - before}}))
+print(*sorted(name for name in sys.modules if name.startswith("velaray.topology.")))
+"""
+
+
+@pytest.mark.parametrize("body", ["partition_body", "subscription_body", "catalog_body"])
+def test_an_actor_process_stays_small(body: str) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(body=body)]
+    answer = subprocess.run(program, check=True, capture_output=True, text=True)
+    packages, modules = (set(line.split()) for line in answer.stdout.splitlines())
+    assert "velaray" in packages
+    assert not packages & {"aiohttp", "click", "cramjam", "jwt", "rich"}
+    assert "velaray.topology.admin_api" not in modules
+    if body != "partition_body":
+        assert not any(module.startswith("velaray.topology.partition") for module in modules)
