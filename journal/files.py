@@ -5,7 +5,7 @@
     numbers/<n>                             one file per journal number, naming its owner
     journals/<key part>/.../                one directory per journal
         +manifest/<version>                 the newest few versions of the manifest
-        <ledger id>.ledger, <ledger id>.index
+        <ledger id>.ledger, <ledger id>.mark, <ledger id>.index
 
 Nothing is locked, so a process that is stopped or dead can't stand in anybody's way. A
 manifest version is claimed by linking a complete file to its name, which only one can do.
@@ -136,13 +136,15 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
 class _FileWriter:
     """Appends to one ledger file."""
 
-    def __init__(self, store: FileStore, journal: str, path: Path, fd: int, end: int) -> None:
+    def __init__(
+        self, store: FileStore, journal: str, path: Path, fd: int, mark_fd: int, end: int
+    ) -> None:
         self._store = store
         self._journal = journal
         self._path = path
         self._fd = fd
+        self._mark_fd = mark_fd
         self._end = end
-        self._mark = b""
         self._dead: SyncFailed | None = None
 
     async def append(
@@ -156,15 +158,13 @@ class _FileWriter:
         size = self._write(buffers)
         self._sync()
         self._end += size
-        self._mark = b""
         self._store.counters.bytes_written += size
         self._store.counters.syncs += 1
         if confirm is None:
             return True
         if not self._store._holds(self._journal, confirm):
             return False
-        self._mark = mark
-        self._write_mark()
+        self._write_mark(mark)
         return True
 
     def _write(self, buffers: Sequence[Buffer]) -> int:
@@ -183,7 +183,6 @@ class _FileWriter:
             os.ftruncate(self._fd, self._end)
         except OSError as error:
             self._die(f"removing a refused write: {error.strerror}", error)
-        self._write_mark()
 
     def _sync(self) -> None:
         # Out of space counts as failed here as well: the frame is complete in the page cache,
@@ -193,11 +192,11 @@ class _FileWriter:
         except OSError as error:
             self._die(f"syncing: {error.strerror}", error)
 
-    def _write_mark(self) -> None:
+    def _write_mark(self, mark: bytes) -> None:
         # The mark is evidence about frames that are durable without it; if there is no room
-        # for it, a later damage to the last frame is taken for a torn write, no more.
+        # for it, later damage to the newest ones may be taken for a torn write, no more.
         with suppress(OSError):
-            os.pwrite(self._fd, self._mark, self._end)
+            os.pwrite(self._mark_fd, mark, 0)
 
     def _die(self, cause: str, error: OSError) -> None:
         self._dead = SyncFailed(str(self._path), cause)
@@ -210,6 +209,7 @@ class _FileWriter:
     def _close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            os.close(self._mark_fd)
             self._fd = -1
             self._store._open.discard(self)
         self._dead = self._dead or SyncFailed(str(self._path), "the writer is closed")
@@ -250,6 +250,9 @@ class FileStore:
 
     def _ledger(self, journal: str, ledger_id: int) -> Path:
         return self._directory(journal) / f"{ledger_id}.ledger"
+
+    def _mark(self, journal: str, ledger_id: int) -> Path:
+        return self._directory(journal) / f"{ledger_id}.mark"
 
     def _index(self, journal: str, ledger_id: int) -> Path:
         return self._directory(journal) / f"{ledger_id}.index"
@@ -381,23 +384,40 @@ class FileStore:
     # ---------------------------------------------------------------- ledgers
 
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
-        """Create the ledger's file, and make its name durable; see `LedgerStore`."""
+        """Create the ledger's file and its mark's, and make their names durable; see
+        `LedgerStore`."""
         return await self._in_writer(lambda: self._create_ledger(journal, ledger_id, header))
 
     def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         path = self._ledger(journal, ledger_id)
         with _io(path):
             fd = _create_file(path, header)
+        mark_fd = self._create_mark(journal, ledger_id, fd)
         try:
             _fsync_directory(path.parent)
         except SyncFailed:
             os.close(fd)
+            os.close(mark_fd)
             raise
         self.counters.bytes_written += len(header)
         self.counters.syncs += 1
-        writer = _FileWriter(self, journal, path, fd, len(header))
+        writer = _FileWriter(self, journal, path, fd, mark_fd, len(header))
         self._open.add(writer)
         return writer
+
+    def _create_mark(self, journal: str, ledger_id: int, ledger_fd: int) -> int:
+        """Create the empty file of a ledger's mark; returns its descriptor, or takes the
+        ledger back."""
+        path = self._mark(journal, ledger_id)
+        try:
+            with _io(path):
+                # Whose it is, creating the ledger decided.
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        except JournalError:
+            os.close(ledger_fd)
+            with suppress(OSError):
+                self._ledger(journal, ledger_id).unlink()
+            raise
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger's file; see `LedgerStore`."""
@@ -414,6 +434,18 @@ class FileStore:
         self.counters.reads += 1
         self.counters.bytes_read += len(data)
         return data
+
+    async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
+        """The content of a mark's file; see `LedgerStore`."""
+        return await self._in_reader(lambda: self._read_mark(journal, ledger_id))
+
+    def _read_mark(self, journal: str, ledger_id: int) -> bytes | None:
+        path = self._mark(journal, ledger_id)
+        try:
+            with _io(path):
+                return path.read_bytes()
+        except NotStored:
+            return None
 
     async def size(self, journal: str, ledger_id: int) -> int:
         """The size of a ledger's file; see `LedgerStore`."""
@@ -493,6 +525,7 @@ class FileStore:
         path = self._ledger(journal, ledger_id)
         with _io(path):
             self._index(journal, ledger_id).unlink(missing_ok=True)
+            self._mark(journal, ledger_id).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         if path.parent.exists():
             _fsync_directory(path.parent)
@@ -508,7 +541,7 @@ class FileStore:
         with _io(directory):
             for ledger_id in _ledgers(directory):
                 self._delete_ledger(journal, ledger_id)
-            for name in directory.glob("new-*"):
+            for name in (*directory.glob("new-*"), *directory.glob("*.mark")):
                 name.unlink(missing_ok=True)
             manifest = directory / _MANIFEST
             if manifest.exists():

@@ -7,9 +7,9 @@ Every checksum is salted with 8 bytes that the ledger's header carries and with 
 of the frame, so that neither a frame inside somebody's payload nor one copied from elsewhere
 in the same file passes for a frame of the ledger.
 
-After a frame is synced and the owner's epoch confirmed, a *commit mark* is written behind
-it, where the next frame will overwrite it. A bad frame that is followed by a mark had been
-acknowledged: it is damaged, not torn.
+After a frame is synced and the owner's epoch confirmed, the ledger's *commit mark* is
+overwritten: one small record, kept beside the ledger, of how far it is acknowledged. Whatever
+can't be read before that place is damaged or cut off, not torn.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ _LEDGER_MAGIC: Final = b"\x89VLEDGER"
 _LEDGER_HEADER: Final = struct.Struct("<8sHHQQ8s")
 _CRC: Final = struct.Struct("<I")
 
-_MAGIC_PREFIX: Final = b"\x9eVL"
 _FRAME_MAGIC: Final = b"\x9eVLF"
 _MARK_MAGIC: Final = b"\x9eVLM"
 _FRAME: Final = struct.Struct("<4sIIIQQII")
 _FRAME_TAIL: Final = struct.Struct("<IIQQII")
-_MARK: Final = struct.Struct("<4sIQ")
-_MARK_TAIL: Final = struct.Struct("<Q")
+_MARK: Final = struct.Struct("<4sIQQQ")
+_MARK_TAIL: Final = struct.Struct("<QQQ")
 _SEED: Final = struct.Struct("<8sQ")
 _LENGTHS: Final = struct.Struct("<II")
 _pack_lengths = _LENGTHS.pack
@@ -101,11 +100,12 @@ class FrameHeader(NamedTuple):
     flags: int
 
 
-class Found(NamedTuple):
-    """A piece of evidence that what precedes it had been completed."""
+class Mark(NamedTuple):
+    """How far a ledger was acknowledged at least: the last record's sequence, and the offset
+    at which its frame ends."""
 
-    offset: int
     sequence: int
+    end: int
 
 
 def _seed(salt: bytes, offset: int) -> int:
@@ -137,33 +137,37 @@ def payload_is_whole(salt: bytes, offset: int, header: FrameHeader, payload: Buf
     return crc32c(payload, _seed(salt, offset)) == header.payload_crc
 
 
-def encode_mark(salt: bytes, offset: int, next_sequence: int) -> bytes:
-    """The commit mark at ``offset``: everything before ``next_sequence`` is acknowledged."""
-    tail = _MARK_TAIL.pack(next_sequence)
-    return _MARK_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
+def encode_mark(salt: bytes, ledger_id: int, sequence: int, end: int) -> bytes:
+    """The commit mark of a ledger acknowledged up to the record ``sequence``, whose frame
+    ends at ``end``."""
+    tail = _MARK_TAIL.pack(ledger_id, sequence, end)
+    return _MARK_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, 0))) + tail
 
 
-def decode_mark(salt: bytes, offset: int, raw: Buffer, at: int = 0) -> int | None:
-    """The next sequence that the mark at ``raw[at:]`` names; None if it is no mark."""
-    if len(raw) - at < _MARK.size or raw[at : at + 4] != _MARK_MAGIC:
+def decode_mark(salt: bytes, ledger_id: int, raw: bytes) -> Mark | None:
+    """Read what `encode_mark` wrote; None if ``raw`` isn't this ledger's mark.
+
+    A mark is written without a sync. One that is missing, torn or damaged proves nothing,
+    neither for the ledger nor against it.
+    """
+    if len(raw) != _MARK.size or not raw.startswith(_MARK_MAGIC):
         return None
-    _, crc, sequence = _MARK.unpack_from(raw, at)
-    if crc != crc32c(raw[at + 8 : at + _MARK.size], _seed(salt, offset)):
+    _, crc, owner, sequence, end = _MARK.unpack(raw)
+    if owner != ledger_id or crc != crc32c(raw[8:], _seed(salt, 0)):
         return None
-    return int(sequence)
+    return Mark(sequence, end)
 
 
-def find_later(salt: bytes, base: int, raw: bytes, sequence: int) -> Found | None:
-    """The first frame header or mark in ``raw`` (stored at ``base``) that was written after
-    the record ``sequence``. A header suffices: it was only written once the frame before it
-    was synced."""
-    at = raw.find(_MAGIC_PREFIX)
+def find_later(salt: bytes, base: int, raw: bytes, sequence: int) -> int | None:
+    """The offset of the first frame header in ``raw`` (stored at ``base``) that was written
+    after the record ``sequence``. A header suffices: it was only written once the frame before
+    it was synced."""
+    at = raw.find(_FRAME_MAGIC)
     while at >= 0:
         header = decode_frame_header(salt, base + at, raw, at)
-        later = header.sequence if header else decode_mark(salt, base + at, raw, at)
-        if later is not None and later > sequence:
-            return Found(base + at, later)
-        at = raw.find(_MAGIC_PREFIX, at + 1)
+        if header is not None and header.sequence > sequence:
+            return base + at
+        at = raw.find(_FRAME_MAGIC, at + 1)
     return None
 
 

@@ -317,7 +317,8 @@ class Journal:
             bytes=end,
         )
         self._clear_staged()
-        return after, [header, payload], frames.encode_mark(salt, end, after.next_sequence)
+        mark = frames.encode_mark(salt, live.ledger_id, after.next_sequence - 1, end)
+        return after, [header, payload], mark
 
     def _clear_staged(self) -> None:
         self._parts = []

@@ -38,8 +38,9 @@ class Step(StrEnum):
     WRITE = "write to a ledger"
     SYNC = "sync a ledger"
     CONFIRM = "confirm the version"
-    MARK = "write the mark"
+    MARK = "write a mark"
     RETURN = "return from an append"
+    READ_MARK = "read a mark"
     READ = "read a ledger"
     RECLAIM = "sync a former writer's ledger"
     WRITE_INDEX = "write an index"
@@ -50,7 +51,8 @@ Hook = Callable[[Step, str], Awaitable[None]]
 
 
 class TornWrite(Exception):
-    """Raised by a hook at ``WRITE``: the process dies when ``kept`` bytes are written."""
+    """Raised by a hook at ``WRITE`` or ``MARK``: the process dies when ``kept`` bytes are
+    written."""
 
     def __init__(self, kept: int) -> None:
         super().__init__(f"died after writing {kept} bytes")
@@ -95,6 +97,7 @@ class _Files:
     manifest: bytes = b""
     written_as: int = 0
     ledgers: dict[int, _File] = field(default_factory=dict)
+    marks: dict[int, _File] = field(default_factory=dict)
     indexes: dict[int, bytes] = field(default_factory=dict)
 
     def size(self) -> int:
@@ -119,7 +122,7 @@ class MemoryDisk:
         """
         for files in self._journals.values():
             files.indexes.clear()
-            for file in files.ledgers.values():
+            for file in (*files.ledgers.values(), *files.marks.values()):
                 for offset, data in file.pending:
                     sectors = _sectors(offset, data)
                     for index in keep(len(sectors)):
@@ -160,10 +163,13 @@ def _location(journal: str, ledger_id: int | None) -> str:
 
 
 class _MemoryWriter:
-    def __init__(self, store: MemoryStore, journal: str, ledger_id: int, file: _File) -> None:
+    def __init__(
+        self, store: MemoryStore, journal: str, ledger_id: int, file: _File, mark: _File
+    ) -> None:
         self._store = store
         self._journal = journal
         self._file = file
+        self._mark = mark
         self._end = len(file.seen)
         self._place = _location(journal, ledger_id)
         self._dead: SyncFailed | None = None
@@ -175,12 +181,7 @@ class _MemoryWriter:
             raise self._dead
         store, data = self._store, b"".join(buffers)
         store.disk._require_space(self._place, self._end + len(data) - len(self._file.seen))
-        try:
-            await store._step(Step.WRITE, self._journal)
-        except TornWrite as torn:
-            self._file.write(self._end, data[: torn.kept])
-            raise
-        self._file.write(self._end, data)
+        await self._write(Step.WRITE, self._file, self._end, data)
         await self._sync()
         store.counters.bytes_written += len(data)
         self._end += len(data)
@@ -189,10 +190,17 @@ class _MemoryWriter:
             await store._step(Step.CONFIRM, self._journal)
             held = store._holds(self._journal, confirm)
             if held and mark:
-                await store._step(Step.MARK, self._journal)
-                self._file.write(self._end, mark)
+                await self._write(Step.MARK, self._mark, 0, mark)
         await store._step(Step.RETURN, self._journal)
         return held
+
+    async def _write(self, step: Step, file: _File, offset: int, data: bytes) -> None:
+        try:
+            await self._store._step(step, self._journal)
+        except TornWrite as torn:
+            file.write(offset, data[: torn.kept])
+            raise
+        file.write(offset, data)
 
     async def _sync(self) -> None:
         try:
@@ -278,13 +286,14 @@ class MemoryStore:
         await self._step(Step.CREATE, journal)
         place = _location(journal, ledger_id)
         self.disk._require_space(place, len(header))
-        ledgers = self.disk._files_for_writing(journal).ledgers
-        if ledger_id in ledgers:
+        files = self.disk._files_for_writing(journal)
+        if ledger_id in files.ledgers:
             raise LedgerExists(place)
-        file = ledgers[ledger_id] = _File(bytearray())
+        file = files.ledgers[ledger_id] = _File(bytearray())
+        mark = files.marks[ledger_id] = _File(bytearray())
         file.write(0, header)
         self.counters.bytes_written += len(header)
-        return _MemoryWriter(self, journal, ledger_id, file)
+        return _MemoryWriter(self, journal, ledger_id, file, mark)
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger, unsynced ones too; see `LedgerStore`."""
@@ -293,6 +302,12 @@ class MemoryStore:
         self.counters.reads += 1
         self.counters.bytes_read += len(data)
         return data
+
+    async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
+        """A ledger's mark, unsynced as it is; see `LedgerStore`."""
+        await self._step(Step.READ_MARK, journal)
+        mark = self.disk._files(journal).marks.get(ledger_id)
+        return bytes(mark.seen) if mark is not None else None
 
     async def size(self, journal: str, ledger_id: int) -> int:
         """Bytes of a ledger; see `LedgerStore`."""
@@ -333,6 +348,7 @@ class MemoryStore:
         await self._step(Step.DELETE, journal)
         files = self.disk._files(journal)
         files.indexes.pop(ledger_id, None)
+        files.marks.pop(ledger_id, None)
         files.ledgers.pop(ledger_id, None)
 
     async def delete_journal(self, journal: str) -> None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from velaray.events.ids import Position
 from velaray.journal import frames
 from velaray.journal.errors import CorruptJournal
-from velaray.journal.frames import FRAME_HEADER_SIZE, Found, FrameHeader, LedgerHeader
+from velaray.journal.frames import FRAME_HEADER_SIZE, FrameHeader, LedgerHeader, Mark
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.store import LedgerStore
 
@@ -125,30 +125,46 @@ class LedgerReader:
     async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
         """The frames from ``start`` (first record ``sequence``) to an end that nobody noted.
 
-        What follows the last frame yielded was never acknowledged. Raises `CorruptJournal`
-        if a bad frame is followed by proof that it had been complete once.
+        What follows the last frame yielded is not known to be acknowledged. Raises
+        `CorruptJournal` if a frame is bad or missing before the place that the ledger's mark
+        names, or is followed by a later one.
         """
+        # Read before the frames: of a live ledger, what the mark speaks of is there then.
+        mark = await self._mark()
         window = Window(self, CHUNK, None)
         at = start
         while True:
             frame = await self.frame(window, at)
             if frame is None:
-                found = await self._find_later(at, sequence)
-                if found is None:
+                if mark is not None and (at < mark.end or sequence <= mark.sequence):
+                    raise CorruptJournal(
+                        self.file,
+                        at,
+                        f"the frame of sequence {sequence} is damaged or cut off; the ledger "
+                        f"was acknowledged up to sequence {mark.sequence}, byte {mark.end}",
+                    )
+                later = await self._find_later(at, sequence)
+                if later is None:
                     return
                 # A live writer may have completed the frame between the two looks. The
-                # proof was written after the frame was whole, so one fresh look decides.
+                # later one was written after the frame was whole, so one fresh look decides.
                 window.forget()
                 frame = await self.frame(window, at)
                 if frame is None:
                     raise CorruptJournal(
                         self.file,
                         at,
-                        f"the frame of sequence {sequence} is damaged, but byte {found.offset} "
-                        f"proves that it had been complete",
+                        f"the frame of sequence {sequence} is damaged, but the later one at byte "
+                        f"{later} proves that it had been complete",
                     )
             yield frame
             at, sequence = frame.end, frame.next_sequence
+
+    async def _mark(self) -> Mark | None:
+        raw = await self._store.read_mark(self._journal, self.header.ledger_id)
+        if raw is None:
+            return None
+        return frames.decode_mark(self.header.salt, self.header.ledger_id, raw)
 
     def history(self, info: LedgerInfo) -> AsyncIterator[Frame]:
         """The frames behind the checkpoint: a sealed ledger's as listed, an open one's as
@@ -171,7 +187,7 @@ class LedgerReader:
             return None
         return Frame(at, header, payload)
 
-    async def _find_later(self, start: int, sequence: int) -> Found | None:
+    async def _find_later(self, start: int, sequence: int) -> int | None:
         at = start
         while True:
             raw = await self.read(at, CHUNK)

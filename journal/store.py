@@ -26,7 +26,8 @@ class StoredManifest(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """What a store object did so far; bytes are those of ledgers, manifests and indexes."""
+    """What a store object did so far; bytes are those of ledgers, manifests and indexes (marks
+    don't count)."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -44,9 +45,9 @@ class LedgerWriter(Protocol):
 
         With ``confirm``, afterwards (never before) look whether that manifest version is
         still the newest; the result says so, and False means that nothing may be
-        acknowledged. If it is, ``mark`` is written after the end without a sync and
-        without moving the end: the next append overwrites it. Without ``confirm`` the
-        result is True and no mark is written.
+        acknowledged. If it is, ``mark`` is written over the ledger's former mark (always of
+        the same size), without a sync and at no risk for the ledger: where there is no room
+        for it, it is not written. Without ``confirm`` the result is True and no mark is written.
 
         One append at a time. Raises `StorageFull`: nothing of the buffers counts, the end
         has not moved, later appends may succeed. Raises `SyncFailed`: the writer is dead,
@@ -116,8 +117,13 @@ class LedgerStore(Protocol):
         """
         ...
 
+    async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
+        """A ledger's mark as it was last written; an older one, a torn one or None after a
+        crash. Never one that speaks of an append that isn't durable."""
+        ...
+
     async def size(self, journal: str, ledger_id: int) -> int:
-        """Bytes stored, marks and torn writes included. Raises `NotStored`."""
+        """Bytes stored, torn writes included. Raises `NotStored`."""
         ...
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
@@ -142,7 +148,7 @@ class LedgerStore(Protocol):
         ...
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
-        """Remove a ledger and its index. Idempotent. The caller has checked the owner."""
+        """Remove a ledger, its mark and its index. Idempotent. The caller has checked the owner."""
         ...
 
     async def delete_journal(self, journal: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from velaray.events.ids import EARLIEST
 from velaray.journal.files import FileStore
 from velaray.journal.journal import Journal, JournalSettings
-from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step
+from velaray.journal.memory import Hook, MemoryDisk, MemoryStore, Step, _File
 from velaray.journal.store import LedgerStore
 
 KEY = "partition/public/default/orders/0/1"
@@ -55,6 +55,16 @@ class MemoryBackend:
         file.durable[:] = data
         file.pending.clear()
 
+    def mark(self, ledger_id: int, journal: str = KEY) -> bytes | None:
+        mark = self.disk._files(journal).marks.get(ledger_id)
+        return bytes(mark.seen) if mark is not None else None
+
+    def put_mark(self, ledger_id: int, data: bytes | None, journal: str = KEY) -> None:
+        marks = self.disk._files(journal).marks
+        marks.pop(ledger_id, None)
+        if data is not None:
+            marks[ledger_id] = _File(bytearray(data), bytearray(data))
+
     def close(self) -> None:
         return
 
@@ -80,6 +90,17 @@ class FileBackend:
 
     def put(self, ledger_id: int, data: bytes, journal: str = KEY) -> None:
         self.path(ledger_id, journal).write_bytes(data)
+
+    def mark(self, ledger_id: int, journal: str = KEY) -> bytes | None:
+        path = self.path(ledger_id, journal).with_suffix(".mark")
+        return path.read_bytes() if path.exists() else None
+
+    def put_mark(self, ledger_id: int, data: bytes | None, journal: str = KEY) -> None:
+        path = self.path(ledger_id, journal).with_suffix(".mark")
+        if data is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(data)
 
     def close(self) -> None:
         for store in self._stores:

@@ -25,6 +25,7 @@ from tests.journal.kit import (
     write,
 )
 from velaray.events.ids import EARLIEST
+from velaray.journal import frames
 from velaray.journal.errors import Fenced, StorageFull, SyncFailed
 from velaray.journal.files import FileStore
 from velaray.journal.memory import Step, TornWrite
@@ -121,11 +122,11 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_write(files, monkeypatch):
 
 
 @on_loop
-async def test_a_refused_write_leaves_nothing_behind_and_the_mark_in_place(files, monkeypatch):
+async def test_a_refused_write_leaves_nothing_behind_and_the_mark_as_it_was(files, monkeypatch):
     journal = await started(files.store())
     await write(journal, b"a")
     ledger_id = journal.ledgers[0].ledger_id
-    before = files.content(ledger_id)
+    before = files.content(ledger_id), files.mark(ledger_id)
     pwritev = os.pwritev
 
     def fake(fd, buffers, offset):
@@ -135,9 +136,81 @@ async def test_a_refused_write_leaves_nothing_behind_and_the_mark_in_place(files
     monkeypatch.setattr(os, "pwritev", fake)
     with pytest.raises(StorageFull):
         await write(journal, b"refused", blob=BIG)
-    assert files.content(ledger_id) == before
+    assert (files.content(ledger_id), files.mark(ledger_id)) == before
     monkeypatch.setattr(os, "pwritev", pwritev)
     assert events_of(await open_journal(files.store())) == [b"a"]
+
+
+@on_loop
+async def test_a_mark_that_finds_no_room_is_left_out(files, monkeypatch):
+    journal = await started(files.store())
+    ledger_id = journal.ledgers[0].ledger_id
+    await write(journal, b"a")
+    older = files.mark(ledger_id)
+
+    def full(fd, data, offset):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert await write(journal, b"b") == 1
+    assert files.mark(ledger_id) == older
+    assert events_of(await open_journal(files.store())) == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_ledger_whose_mark_finds_no_room_is_not_created(files, monkeypatch):
+    journal = await started(files.store())
+    await write(journal, b"a")
+    call = os.open
+
+    def full(path, *args, **kwargs):
+        if str(path).endswith(".mark"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return call(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(StorageFull, match=r"\.mark"):
+            await journal.roll({"events": b"a"}, b"")
+    assert await files.store().list_ledgers(KEY) == [journal.ledgers[0].ledger_id]
+    await journal.roll({"events": b"a"}, b"")
+    await write(journal, b"b")
+    assert events_of(await open_journal(files.store())) == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_mark_is_lost_with_the_power_unless_it_had_reached_the_disk(memory):
+    journal = await started(memory.store())
+    ledger_id = journal.ledgers[0].ledger_id
+    marks = []
+    for event in (b"a", b"b"):
+        await write(journal, event)
+        marks.append(memory.mark(ledger_id))
+    kept = iter([True, False])
+    memory.disk.power_loss(lambda count: range(count) if next(kept) else ())
+    assert memory.mark(ledger_id) == marks[0] != marks[1]
+    await write(journal, b"c")
+    await memory.store().sync_ledger(KEY, ledger_id)
+    memory.disk.power_loss()
+    assert memory.mark(ledger_id) == marks[0]
+    assert events_of(await open_journal(memory.store())) == [b"a", b"b", b"c"]
+
+
+@on_loop
+async def test_a_process_that_dies_in_the_middle_of_a_mark_loses_nothing(memory):
+    for kept in range(frames.MARK_SIZE + 1):
+        known = events_of(await open_journal(memory.store()))
+        journal = await started(memory.store())
+        await write(journal, b"a")
+        ledger_id = journal.ledgers[-1].ledger_id
+        older = memory.mark(ledger_id)
+        journal._store.hook = _raise_at(Step.MARK, TornWrite(kept))
+        with pytest.raises(TornWrite):
+            await write(journal, b"b")
+        assert memory.mark(ledger_id)[kept:] == older[kept:]
+        assert (memory.mark(ledger_id) == older) == (kept <= 4)  # the magic is the same
+        assert events_of(await open_journal(memory.store())) == [*known, b"a", b"b"]
 
 
 @on_loop
@@ -337,7 +410,9 @@ async def _crash_and_recover(dice: random.Random) -> None:
             nonlocal left
             left -= 1
             if left == 0:
-                raise TornWrite(dice.randrange(2_000)) if step is Step.WRITE else Died
+                if step is Step.WRITE:
+                    raise TornWrite(dice.randrange(2_000))
+                raise TornWrite(dice.randrange(frames.MARK_SIZE)) if step is Step.MARK else Died
 
         acknowledged = await _live(backend, hook, life, acknowledged, dice)
         if dice.random() < 0.5:

@@ -99,9 +99,12 @@ async def test_the_next_owner_removes_ledgers_that_were_never_listed(backend):
     await _orphan(store, listed + 5)
     await (await store.create_ledger(KEY, listed + 6, b"\x89VL")).close()
     await _orphan(store, listed + 7, owner="partition/public/default/else/0/1")
+    assert backend.mark(listed + 5) == b""
     successor = await started(backend.store())
     fresh = successor.ledgers[-1].ledger_id
     assert fresh == listed + 8
+    marked = [number for number in range(listed, fresh + 1) if backend.mark(number) is not None]
+    assert marked == [listed, listed + 7, fresh]
     assert await store.list_ledgers(KEY) == [listed, listed + 7, fresh]
     assert events_of(await open_journal(backend.store())) == [b"a"]
 

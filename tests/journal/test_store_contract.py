@@ -88,17 +88,45 @@ async def test_an_append_of_many_buffers_arrives_whole(backend):
 
 
 @on_loop
-async def test_an_append_confirms_the_version_and_only_then_leaves_a_mark(backend):
+async def test_an_append_confirms_the_version_and_only_then_overwrites_the_mark(backend):
     store = backend.store()
     await store.write_manifest(KEY, 0, b"m")
     writer = await store.create_ledger(KEY, 7, b"h")
+    assert await store.read_mark(KEY, 7) == b""
     assert await writer.append([b"abc"], confirm=1, mark=b"MARK")
-    assert await store.read(KEY, 7, 0, 100) == b"habcMARK"
-    assert await writer.append([b"defgh"], confirm=1, mark=b"M2")
-    assert await store.read(KEY, 7, 0, 100) == b"habcdefghM2"
+    assert await store.read(KEY, 7, 0, 100) == b"habc"
+    assert await store.read_mark(KEY, 7) == b"MARK"
+    assert await writer.append([b"defgh"], confirm=1, mark=b"ANEW")
+    assert await writer.append([b"ij"], mark=b"LOST")
+    assert await store.read(KEY, 7, 0, 100) == b"habcdefghij"
+    assert await backend.store().read_mark(KEY, 7) == b"ANEW"
     await backend.store().write_manifest(KEY, 1, b"theirs")
-    assert not await writer.append([b"xyz"], confirm=1, mark=b"never")
-    assert await store.read(KEY, 7, 0, 100) == b"habcdefghxyz"
+    assert not await writer.append([b"xyz"], confirm=1, mark=b"LATE")
+    assert await store.read(KEY, 7, 0, 100) == b"habcdefghijxyz"
+    assert await store.read_mark(KEY, 7) == b"ANEW"
+
+
+@on_loop
+async def test_a_mark_goes_with_its_ledger_and_is_none_by_itself(backend):
+    store = backend.store()
+    await store.write_manifest(KEY, 0, b"m")
+    for ledger_id in (5, 9):
+        writer = await store.create_ledger(KEY, ledger_id, b"h")
+        await writer.append([b"a"], confirm=1, mark=b"M%d" % ledger_id)
+        await writer.close()
+    assert [await store.read_mark(KEY, n) for n in (5, 9, 10)] == [b"M5", b"M9", None]
+    for _ in range(2):
+        await store.delete_ledger(KEY, 5)
+    assert [await store.read_mark(KEY, n) for n in (5, 9)] == [None, b"M9"]
+    backend.put_mark(700, b"stray")
+    assert await store.list_ledgers(KEY) == [9]
+    writer = await store.create_ledger(KEY, 700, b"h")
+    assert await store.read_mark(KEY, 700) == b""
+    await writer.close()
+    backend.put_mark(701, b"stray")
+    await store.delete_journal(KEY)
+    assert await store.list_journals() == []
+    assert [await store.read_mark(KEY, n) for n in (9, 700, 701)] == [None] * 3
 
 
 @on_loop
