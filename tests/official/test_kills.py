@@ -7,6 +7,8 @@ one producer's messages keep their order; in the end the backlog is 0.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import random
 import threading
@@ -16,8 +18,11 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from tests.official.support import ask, backlog, create_partitioned, eventually
+from tests.official.raw import RawClient
+from tests.official.support import ask, backlog, create_partitioned, eventually, partition_key
 from velaray.events.ids import ActorKind
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Message
 
 KILL_EVERY_S = (0.05, 0.4)
 ENOUGH_KILLS = 6
@@ -248,3 +253,80 @@ def _seek_until_done(consumer, message_id) -> None:
             return False
 
     eventually(done)
+
+
+class _ConfirmingConsumer:
+    """Acknowledges with receipts, over the bare wire, and comes back whatever breaks."""
+
+    def __init__(self, local, topic: str) -> None:
+        self._local = local
+        self._topic = topic
+        self._numbers = itertools.count(1)
+        self.confirmed: set[tuple[int, int]] = set()
+        self.seen: set[tuple[int, int]] = set()
+        self.again: list[tuple[int, int]] = []
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._connected()
+            except (OSError, AssertionError):  # the connection broke while an answer was due
+                await asyncio.sleep(0.05)
+
+    async def _connected(self) -> None:
+        fabric = self._local.cluster.fabric
+        key = await asyncio.to_thread(partition_key, self._local, self._topic)
+        address = await asyncio.to_thread(self._local.cluster.run, fabric.reach(key))
+        client = await RawClient.connect(address.host, address.service_port)
+        await client.subscribe(self._topic, kind=pb.CommandSubscribe.Shared)
+        client.flow(1000)
+        waiting: dict[int, tuple[int, int]] = {}
+        while not client.closed.is_set():
+            for command, _ in client.received:
+                match command:
+                    case Message():
+                        place = (command.ledger_id, command.entry_id)
+                        self.seen.add(place)
+                        if place in self.confirmed:
+                            self.again.append(place)
+                        request_id = next(self._numbers)
+                        waiting[request_id] = place
+                        client.send_ack(command, request_id)
+                        client.flow(1)
+                    case pb.CommandAckResponse() if not command.HasField("error"):
+                        self.confirmed.add(waiting.pop(command.request_id))
+                    case pb.CommandCloseConsumer() | pb.CommandError():
+                        client.close()
+            client.received.clear()
+            await asyncio.sleep(0.002)
+        client.close()
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
+def test_what_has_a_receipt_never_comes_again(local, connect, topic, kinds, seed):
+    killer = Killer(local, topic, KINDS[kinds], seed)
+    publisher = Publisher(connect(local.service_url), topic, "p", killer, batching=False)
+    consumer = _ConfirmingConsumer(local, topic)
+    ask(local, topic, "create_subscription", name="s", position="earliest")
+    publisher.start()
+    killer.start()
+
+    def finish() -> None:
+        publisher.join(60)
+        killer.stop()
+        eventually(lambda: len(consumer.seen) >= publisher.sent)
+        eventually(lambda: backlog(local, topic, "s") == 0)
+
+    async def main() -> None:
+        consuming = asyncio.create_task(consumer.run())
+        await asyncio.to_thread(finish)
+        consuming.cancel()
+
+    asyncio.run(main())
+    assert publisher.failed == []
+    assert consumer.again == []
+    assert len(consumer.seen) == publisher.sent
+    assert consumer.confirmed <= consumer.seen
+    assert len(consumer.confirmed) > publisher.sent / 2
