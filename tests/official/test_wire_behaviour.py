@@ -82,23 +82,77 @@ def test_a_receipt_for_what_was_acknowledged_before(local, topic):
     run(local, topic, scenario)
 
 
-def test_receipts_are_answered_when_the_consumer_is_closed_by_a_seek(local, topic):
+def test_receipts_come_although_the_consumer_has_left(local, topic):
     async def scenario(connect: Connect) -> None:
         client = await connect()
         await client.produce(topic, numbered(3))
         await client.subscribe(topic)
         client.flow(10)
-        messages = await client.messages(3)
-        client.send(pb.CommandSeek(consumer_id=1, request_id=50, message_publish_time=0))
-        for number, message in enumerate(messages):
+        for number, message in enumerate(await client.messages(3)):
             client.send_ack(message, 60 + number)
-        assert {(await client.next(pb.CommandAckResponse)).request_id for _ in messages} == {
-            60,
-            61,
-            62,
-        }
+        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=70))
+        await client.next(pb.CommandSuccess)
+        answers = [await client.next(pb.CommandAckResponse) for _ in range(3)]
+        assert [answer.request_id for answer in answers] == [60, 61, 62]
+        assert not any(answer.HasField("error") for answer in answers)
 
     run(local, topic, scenario)
+
+
+class _WatchedPort:
+    """A channel's way to its brain that remembers what went through."""
+
+    def __init__(self, port) -> None:
+        self._port = port
+        self.calls: list[str] = []
+
+    @property
+    def closed(self) -> bool:
+        return self._port.closed
+
+    def notify(self, method, args) -> None:
+        self.calls.append(method)
+        self._port.notify(method, args)
+
+    async def request(self, method, args):
+        answer = await self._port.request(method, args)
+        self.calls.append(f"{method} answered")
+        return answer
+
+    def close(self) -> None:
+        self.calls.append("close")
+        self._port.close()
+
+
+def test_a_channel_closes_only_after_the_brain_heard_its_acks(local, topic):
+    """Else the next channel's link could be faster than the acks on this one."""
+    ports: list[_WatchedPort] = []
+
+    async def watch() -> None:
+        (body,) = (
+            body
+            for key, body in local.cluster.fabric.bodies.items()
+            if key.kind is ActorKind.PARTITION and key.topic == topic.rpartition("/")[2]
+        )
+        channel = body.channels["s"]
+        channel.port = _WatchedPort(channel.port)
+        ports.append(channel.port)
+
+    async def scenario(connect: Connect) -> None:
+        client = await connect()
+        await client.produce(topic, [b"x"])
+        await client.subscribe(topic)
+        await asyncio.to_thread(local.cluster.run, watch())
+        client.flow(1)
+        (message,) = await client.messages(1)
+        client.send_ack(message, 0)
+        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
+        await client.next(pb.CommandSuccess)
+        while "close" not in ports[0].calls:
+            await asyncio.sleep(0.01)
+
+    run(local, topic, scenario)
+    assert ports[0].calls == ["flow", "ack", "detach", "cursor answered", "close"]
 
 
 def test_failover_consumers_are_told_who_is_active(local, topic):
