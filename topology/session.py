@@ -29,7 +29,7 @@ class Session:
         self.role = ""
         self.knows_end_of_topic = True
         self._connected = False
-        self.handlers: dict[type, Callable[[Command], None]] = {}
+        self.handlers: dict[type, Callable[[Command], object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connected(self, connection: WireConnection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ QUIET_MS = 300
 """How long nothing must come before a test believes that nothing comes."""
 
 _numbers = itertools.count(1)
+_POLL = threading.Event()
 
 
 def topic_name(hint: str) -> str:
@@ -99,8 +101,22 @@ def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_MS / 10
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"still {value!r} after {timeout_s} s"
-        time.sleep(0.02)
+        _POLL.wait(0.02)
     return value
+
+
+def settled(value: Callable[[], int], at_least: int = 1, quiet_s: float = 0.3) -> list[int]:
+    """Samples of a value until it has reached ``at_least`` and moves no more for a while."""
+    samples = [value()]
+    moved = time.monotonic()
+    deadline = moved + PATIENCE_MS / 1000
+    while samples[-1] < at_least or time.monotonic() < moved + quiet_s:
+        assert time.monotonic() < deadline, f"still {samples[-1]}, {at_least} was to be reached"
+        _POLL.wait(0.02)
+        samples.append(value())
+        if samples[-1] != samples[-2]:
+            moved = time.monotonic()
+    return samples
 
 
 def publish(producer: pulsar.Producer, payloads: list[bytes], **kwargs: Any) -> list:

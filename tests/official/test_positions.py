@@ -76,13 +76,18 @@ def test_seek_to_the_ends(client, server, topic, kind):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def test_seek_by_time(client, topic):
     consumer = client.subscribe(topic, "s")
     reader = client.create_reader(topic, EARLIEST)
     producer = client.create_producer(topic)
     publish(producer, numbered(5, "early"))
-    time.sleep(0.05)
-    middle = time.time_ns() // 1_000_000
+    before = _now_ms()
+    eventually(lambda: _now_ms() > before + 1)
+    middle = _now_ms()
     publish(producer, numbered(5, "late"))
     everything = [*numbered(5, "early"), *numbered(5, "late")]
     assert data(receive(consumer, 10, ack=True)) == everything
@@ -90,7 +95,7 @@ def test_seek_by_time(client, topic):
     assert data(receive(consumer, 5, ack=True)) == numbered(5, "late")
     consumer.seek(0)
     assert data(receive(consumer, 10, ack=True)) == everything
-    consumer.seek(time.time_ns() // 1_000_000 + 60_000)
+    consumer.seek(_now_ms() + 60_000)
     assert nothing_comes(consumer)
     assert _read_all(reader) == everything
     reader.seek(middle)
