@@ -171,19 +171,21 @@ async def reset_to_id(request: web.Request) -> web.Response:
 
 async def skip(request: web.Request) -> web.Response:
     """Acknowledge a subscription's next entries, this many on every partition."""
-    await _skip(request, {"count": number_in_path(request, "count")})
+    name, count = _name(request), number_in_path(request, "count")
+    for holder in await _holders(request, await find_target(request)):
+        # Asked first and done then, so that doing it twice skips nothing more.
+        wanted = {"name": name, "number": count + 1}
+        (offset,) = await ask_each(request, holder, "find_unacked", wanted)
+        target = {"name": name} if offset is None else {"name": name, "offset": offset}
+        await ask_each(request, holder, "skip_to", target)
     return done()
 
 
 async def skip_all(request: web.Request) -> web.Response:
     """Acknowledge all of a subscription's backlog."""
-    await _skip(request, {})
-    return done()
-
-
-async def _skip(request: web.Request, arguments: dict[str, int]) -> None:
     for holder in await _holders(request, await find_target(request)):
-        await ask_each(request, holder, "skip", {"name": _name(request), **arguments})
+        await ask_each(request, holder, "skip_to", {"name": _name(request)})
+    return done()
 
 
 async def peek(request: web.Request) -> web.Response:

@@ -2,7 +2,8 @@
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
-``terminated``. Requests in: ``open``, ``reset``, ``cursor``, ``stats``. Notices out:
+``terminated``. Requests in: ``open``, ``reset``, ``skip_to``, ``cursor``,
+``find_unacked``, ``stats``. Notices out:
 ``attached``, ``want``, ``feed_from``, ``deliver``, ``acked``, ``active``, ``end``, ``restart``.
 
 The brain of a durable subscription is an actor with a journal; that of a non-durable one
@@ -67,8 +68,12 @@ class Brain:
                 return await self._open(*args)
             case "reset":
                 return await self._reset(*args)
+            case "skip_to":
+                return await self._skip_to(*args)
             case "cursor":
-                return self._runtime.state.cursor.acked_before
+                return await self._runtime.read(lambda state: state.cursor.acked_before)
+            case "find_unacked":
+                return self._find_unacked(*args)
             case "stats":
                 return self.stats(args)
         raise RemoteError("not found", f"a subscription knows no method {method!r}")
@@ -107,6 +112,23 @@ class Brain:
         self._dispatcher.reset(next_offset)
         self._told_end.clear()
         self._begin_feed()
+
+    async def _skip_to(self, end: int, offset: int) -> None:
+        before = self._runtime.state.cursor.acked_before
+        reply = await self._runtime.ask(AckBefore(end, offset))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        if before < offset and self._runtime.state.cursor is self._cursor:
+            self._dispatcher.acked([(before, offset)])
+            self._schedule_pump()
+
+    def _find_unacked(self, number: int, end: int) -> int | None:
+        cursor = self._runtime.state.cursor
+        for first, behind in cursor.unacked_ranges(cursor.acked_before, end):
+            if number <= behind - first:
+                return first + number - 1
+            number -= behind - first
+        return None
 
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()

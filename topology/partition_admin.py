@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import DeleteSubscription, StartAt, Subscription, Terminate
-from velaray.events.ids import ActorKey, Position
+from velaray.events.ids import Position
 from velaray.topology.links import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
 
@@ -29,29 +29,17 @@ def _subscription(partition: PartitionBody, name: str) -> Subscription:
     return found
 
 
-def _key(partition: PartitionBody, subscription: Subscription) -> ActorKey:
-    return partition.key.of_subscription(subscription.ref.name, subscription.ref.incarnation)
-
-
 def _id(partition: PartitionBody, position: Position) -> list[int]:
     return [position.ledger_id, position.entry_id, partition.partition_index]
 
 
 async def _cursor_stats(partition: PartitionBody, subscription: Subscription) -> dict[str, Any]:
-    channel = partition.channels.get(subscription.ref.name)
-    if channel is not None and channel.port is not None:
-        stats = await channel.port.request("stats", partition.end_offset)
-    else:
-        stats = await partition.fabric.call(
-            _key(partition, subscription), "describe_cursor", {"end_offset": partition.end_offset}
-        )
-    table = partition.runtime.state.table
-    mark = max(stats["acked_before"], subscription.ref.start_offset)
-    if not stats["acked_before"] and mark:
-        stats["backlog"] = partition.end_offset - mark  # its actor never ran: nothing is acked
+    name, end = subscription.ref.name, partition.end_offset
+    stats = await partition.ask_subscription(name, "stats", end)
+    mark = partition.runtime.state.table.position_before(stats["acked_before"])
     return {
         **stats,
-        "mark_delete": _id(partition, table.position_before(mark)),
+        "mark_delete": _id(partition, mark),
         "properties": subscription.properties,
         "durable": True,
     }
@@ -64,7 +52,7 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
         name: await _cursor_stats(partition, found)
         for name, found in sorted(state.subscriptions.items())
     }
-    for name, channel in partition.channels.items():
+    for name, channel in list(partition.channels.items()):
         if not channel.durable and channel.port is not None:
             found = await channel.port.request("stats", partition.end_offset)
             subscriptions[name] = {**found, "durable": False}
@@ -133,14 +121,20 @@ async def seek(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
     return _id(partition, partition.runtime.state.table.position_before(offset))
 
 
-async def skip(partition: PartitionBody, args: dict[str, Any]) -> int:
-    """Acknowledge the next ``count`` un-acknowledged entries (all of them without a count)."""
-    subscription = _subscription(partition, args["name"])
-    found = await _cursor_stats(partition, subscription)
-    mark = max(found["acked_before"], subscription.ref.start_offset)
-    target = min(mark + args.get("count", partition.end_offset), partition.end_offset)
-    await _reset(partition, args["name"], target, "skip by an administrator")
-    return target - mark
+async def find_unacked(partition: PartitionBody, args: dict[str, Any]) -> int | None:
+    """The offset of a subscription's ``number``-th (from 1) un-acknowledged entry, or None."""
+    _subscription(partition, args["name"])
+    wanted = [args["number"], partition.end_offset]
+    offset: int | None = await partition.ask_subscription(args["name"], "find_unacked", wanted)
+    return offset
+
+
+async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Acknowledge everything before ``offset`` (without one: all there is), for good."""
+    _subscription(partition, args["name"])
+    end = partition.end_offset
+    offset = min(args.get("offset", end), end)
+    await partition.ask_subscription(args["name"], "skip_to", [end, offset])
 
 
 async def terminate(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
@@ -160,10 +154,8 @@ async def last_message_id(partition: PartitionBody, args: dict[str, Any]) -> lis
 
 async def peek(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any] | None:
     """The ``number``-th (from 1) un-acknowledged entry of a subscription, or None."""
-    subscription = _subscription(partition, args["name"])
-    found = await _cursor_stats(partition, subscription)
-    offset = max(found["acked_before"], subscription.ref.start_offset) + args["number"] - 1
-    if offset >= partition.end_offset:
+    offset = await find_unacked(partition, args)
+    if offset is None:
         return None
     entry = await partition.entry(offset)
     metadata, payload = split_entry(entry.data)
@@ -182,7 +174,8 @@ METHODS: dict[str, Method] = {
     "create_subscription": create_subscription,
     "delete_subscription": delete_subscription,
     "seek": seek,
-    "skip": skip,
+    "find_unacked": find_unacked,
+    "skip_to": skip_to,
     "terminate": terminate,
     "last_message_id": last_message_id,
     "peek": peek,

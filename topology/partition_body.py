@@ -410,17 +410,29 @@ class PartitionBody(HostedBody):
                 with contextlib.suppress(LinkClosed):
                     await channel.reset(offset, reason)
                     return
-            found = self.runtime.state.subscriptions.get(name)
-            if found is None:
-                raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
-            key = self.key.of_subscription(name, found.ref.incarnation)
-            # A brain begins where it is told to, unless it has begun before.
-            arguments = {
-                "start": found.ref.start_offset,
-                "next_offset": offset,
-                "reason": reason,
-            }
-            await self.fabric.call(key, "reset_cursor", arguments)
+            await self._call_brain(name, "reset", [offset, reason])
+
+    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+        """Ask a subscription's brain, connected or not; the method must be idempotent.
+
+        Raises `RemoteError` if there is no such subscription, `Unreachable` if its brain
+        can't be had.
+        """
+        channel = self.channels.get(name)
+        if channel is not None and channel.port is not None:
+            with contextlib.suppress(LinkClosed):
+                return await channel.port.request(method, args)
+        async with self._lock(name):
+            return await self._call_brain(name, method, args)
+
+    async def _call_brain(self, name: str, method: str, args: Any) -> Any:
+        found = self.runtime.state.subscriptions.get(name)
+        if found is None:
+            raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
+        key = self.key.of_subscription(name, found.ref.incarnation)
+        # A brain begins where it is told to, unless it has begun before.
+        request = {"start": found.ref.start_offset, "method": method, "args": args}
+        return await self.fabric.call(key, "brain", request)
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription: its name first, then its actor and its journal.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
-from velaray.actors.subscription import Create, Reset, SubscriptionMachine
+from velaray.actors.subscription import Create, SubscriptionMachine
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
 from velaray.topology.fabric import Fabric
@@ -54,26 +54,16 @@ class SubscriptionBody(HostedBody):
             self._brain = None
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``describe_cursor``, and ``reset_cursor`` while no consumer is connected."""
-        match method:
-            case "describe_cursor":
-                return self._stats(args["end_offset"])
-            case "reset_cursor":
-                await self._decide(Create(args["start"]))
-                await self._decide(Reset(args["next_offset"], args["reason"]))
-                return None
-        return await super().call(method, args)
-
-    async def _decide(self, command: Create | Reset) -> None:
-        reply = await self.runtime.ask(command)
+        """``brain``: what the hand may ask, for a partition that isn't connected."""
+        if method != "brain":
+            return await super().call(method, args)
+        reply = await self.runtime.ask(Create(args["start"]))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
-
-    def _stats(self, end_offset: int) -> dict[str, Any]:
         brain = self._brain
         if brain is None:
             brain = Brain(self.runtime, self.key.partition, lambda method, args: None)
-        return brain.stats(end_offset)
+        return await brain.on_request(args["method"], args["args"])
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""

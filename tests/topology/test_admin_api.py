@@ -502,10 +502,6 @@ def test_cursors_are_reset_by_id_and_time(http: Http, client: pulsar.Client) -> 
     assert http("POST", f"{path}/resetcursor").status == 400
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a partition's stats take a cursor at offset 0 for one that was never opened",
-)
 def test_a_subscription_can_be_moved_to_before_its_start(http: Http, client: pulsar.Client) -> None:
     publish(client, "pre-start", b"0", b"1")
     path = f"{TOPICS}/pre-start/subscription/s"
@@ -577,10 +573,6 @@ def acknowledge_only(client: pulsar.Client, topic: str, number: int) -> None:
     consumer.close()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a partition skips by resetting the cursor, which forgets later acknowledgements",
-)
 def test_skipping_keeps_what_is_acknowledged_further_on(http: Http, client: pulsar.Client) -> None:
     path = f"{TOPICS}/skipped-holes/subscription/s"
     client.subscribe("skipped-holes", "s").close()
@@ -591,9 +583,6 @@ def test_skipping_keeps_what_is_acknowledged_further_on(http: Http, client: puls
     assert backlog(http, "skipped-holes", "s") == 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a partition peeks by offset, not by what is un-acknowledged"
-)
 def test_peeking_passes_over_what_is_acknowledged(http: Http, client: pulsar.Client) -> None:
     client.subscribe("peeked-holes", "s").close()
     publish(client, "peeked-holes", b"0", b"1", b"2")
