@@ -27,7 +27,6 @@ from velaray.topology.links import LinkClosed, RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import message_header
 from velaray.wire.connection import WireConnection
-from velaray.wire.errors import ServerError
 
 FEED_ENTRIES = 4096
 ATTACH_TIMEOUT_S = 30.0
@@ -127,7 +126,7 @@ class ChannelConsumer:
 
 
 def answer_ack(
-    consumer: ChannelConsumer, request_id: int, code: ServerError, error: str | None
+    consumer: ChannelConsumer, request_id: int, code: pb.ServerError, error: str | None
 ) -> None:
     """Answer an acknowledgement that asked for a receipt; ``error`` None: it is durable."""
     answer = pb.CommandAckResponse(consumer_id=consumer.consumer_id, request_id=request_id)
@@ -298,7 +297,7 @@ class Channel:
     def _on_acked(self, number: int, request_id: int, error: str | None) -> None:
         consumer = self._receipts.pop((number, request_id), None)
         if consumer is not None:
-            answer_ack(consumer, request_id, ServerError.NotAllowedError, error)
+            answer_ack(consumer, request_id, pb.NotAllowedError, error)
 
     def _on_active(self, number: int, active: bool) -> None:
         consumer = self.consumers.get(number)
@@ -373,7 +372,7 @@ class Channel:
             self._feeding.cancel()
         for (_, request_id), consumer in self._receipts.items():
             restarting = "the subscription is restarting; acknowledge again"
-            answer_ack(consumer, request_id, ServerError.ServiceNotReady, restarting)
+            answer_ack(consumer, request_id, pb.ServiceNotReady, restarting)
         self._receipts.clear()
         consumers = list(self.consumers.values())
         for consumer in consumers:

@@ -44,7 +44,7 @@ class HostedBody(Body):
 
         An error that it lets out ends the body.
         """
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task

@@ -34,6 +34,7 @@ from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.journal import Journal
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
 from velaray.topology.catalog_body import PARTITION_POLICIES
@@ -161,7 +162,9 @@ class PartitionBody(HostedBody):
         self, offset: int, max_entries: int, max_bytes: int
     ) -> Sequence[CachedEntry]:
         position = self.runtime.state.table.position_of(offset)
-        found = await self.runtime.journal.read(position, max_entries, max_bytes)
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        found = await journal.read(position, max_entries, max_bytes)
         if not found or found[0].position != position:
             raise NotStored(f"{self.topic}: entry {position}")
         entries = []

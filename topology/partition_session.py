@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.dispatch import SubscriptionType
@@ -28,9 +29,9 @@ from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of, code_of_reason
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Send
+from velaray.wire.commands import Command, Send
 from velaray.wire.connection import WireConnection
-from velaray.wire.errors import CorruptEntryError, ServerError
+from velaray.wire.errors import CorruptEntryError
 from velaray.wire.messages import is_batch, read_metadata
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ class PartitionSession(Session):
             pb.CommandFlow: self._on_flow,
             pb.CommandAck: self._on_ack,
             pb.CommandRedeliverUnacknowledgedMessages: self._on_redeliver,
-            pb.CommandUnsubscribe: lambda c: self._spawn(self._on_unsubscribe(c), c.request_id),
-            pb.CommandSeek: lambda c: self._spawn(self._on_seek(c), c.request_id),
-            pb.CommandGetLastMessageId: lambda c: self._spawn(self._on_last_id(c), c.request_id),
-            pb.CommandConsumerStats: lambda c: self._spawn(self._on_stats(c), c.request_id),
+            pb.CommandUnsubscribe: partial(self._request, self._on_unsubscribe),
+            pb.CommandSeek: partial(self._request, self._on_seek),
+            pb.CommandGetLastMessageId: partial(self._request, self._on_last_id),
+            pb.CommandConsumerStats: partial(self._request, self._on_stats),
         }
 
     # -- the connection ------------------------------------------------------------
@@ -135,6 +136,11 @@ class PartitionSession(Session):
         task = self.spawn(self._guard(work, request_id))
         task.add_done_callback(lambda _: work.close())  # in case it was cancelled before it began
         return task
+
+    def _request(
+        self, answer: Callable[[Any], Coroutine[Any, Any, None]], command: Command
+    ) -> None:
+        self._spawn(answer(command), command.request_id)
 
     def _connect_as(
         self, kind: str, number: int, work: Coroutine[Any, Any, None], request_id: int
@@ -201,8 +207,8 @@ class PartitionSession(Session):
         answer = partition.registry.connect(spec, partition.runtime.state.topic_epoch)
         if isinstance(answer, Refusal):
             code = code_of_reason(answer.reason)
-            if code is ServerError.ConsumerBusy:
-                code = ServerError.ProducerBusy
+            if code == pb.ConsumerBusy:
+                code = pb.ProducerBusy
             self.error(command.request_id, code, answer.message)
             return
         self._producers[command.producer_id] = producing
@@ -321,7 +327,9 @@ class PartitionSession(Session):
         code = code_of_reason(refusal.reason)
         self._send_error(producer_id, sequence_id, code, refusal.message)
 
-    def _send_error(self, producer_id: int, sequence_id: int, code: int, message: str) -> None:
+    def _send_error(
+        self, producer_id: int, sequence_id: int, code: pb.ServerError, message: str
+    ) -> None:
         self.connection.send(
             pb.CommandSendError(
                 producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
@@ -414,16 +422,16 @@ class PartitionSession(Session):
     def _on_ack(self, command: pb.CommandAck) -> None:
         consumer = self._consumers.get(command.consumer_id)
         if consumer is None:
-            self._refuse_ack(command, ServerError.ConsumerNotFound, "the consumer is not connected")
+            self._refuse_ack(command, pb.ConsumerNotFound, "the consumer is not connected")
             return
         if command.HasField("txnid_most_bits"):
             refusal = "transactions are not available on this cluster"
-            self._refuse_ack(command, ServerError.NotAllowedError, refusal)
+            self._refuse_ack(command, pb.NotAllowedError, refusal)
             return
         individual = command.ack_type == pb.CommandAck.Individual
         if not individual and consumer.type == SubscriptionType.SHARED:
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
-            self._refuse_ack(command, ServerError.NotAllowedError, refusal)
+            self._refuse_ack(command, pb.NotAllowedError, refusal)
             return
         if command.request_id:
             consumer.channel.expect_receipt(consumer, command.request_id)
@@ -432,7 +440,7 @@ class PartitionSession(Session):
         else:
             self._ack_cumulatively(consumer, command)
 
-    def _refuse_ack(self, command: pb.CommandAck, code: ServerError, message: str) -> None:
+    def _refuse_ack(self, command: pb.CommandAck, code: pb.ServerError, message: str) -> None:
         if command.request_id:
             answer = pb.CommandAckResponse(
                 consumer_id=command.consumer_id,
@@ -538,7 +546,9 @@ class PartitionSession(Session):
         consumer = self._consumer(command.consumer_id)
         assert consumer.channel.port is not None
         stats = await consumer.channel.port.request("stats", self._partition.end_offset)
-        own = next((c for c in stats["consumers"] if c["number"] == consumer.number), {})
+        own: dict[str, Any] = next(
+            (c for c in stats["consumers"] if c["number"] == consumer.number), {}
+        )
         self.connection.send(
             pb.CommandConsumerStatsResponse(
                 request_id=command.request_id,

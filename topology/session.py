@@ -85,7 +85,7 @@ class Session:
         self.error(0, pb.NotAllowedError, "this is not a proxy; connect to the service URL")
         self.connection.close()
 
-    def error(self, request_id: int, code: int, message: str) -> None:
+    def error(self, request_id: int, code: pb.ServerError, message: str) -> None:
         """Answer a request with an error."""
         self.connection.send(pb.CommandError(request_id=request_id, error=code, message=message))
 

@@ -6,37 +6,37 @@ from velaray.actors.machine import Reason
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import StorageFull
 from velaray.topology.links import RemoteError
-from velaray.wire.errors import ServerError
+from velaray.wire import pulsar_pb2 as pb
 
 _CODES = {
-    Reason.NOT_FOUND: ServerError.TopicNotFound,
-    Reason.ALREADY_EXISTS: ServerError.MetadataError,
-    Reason.INVALID: ServerError.NotAllowedError,
-    Reason.CONFLICT: ServerError.MetadataError,
-    Reason.BUSY: ServerError.ConsumerBusy,
-    Reason.FENCED: ServerError.ProducerFenced,
-    Reason.TERMINATED: ServerError.TopicTerminatedError,
-    Reason.NOT_ALLOWED: ServerError.NotAllowedError,
-    Reason.NOT_EMPTY: ServerError.NotAllowedError,
-    Reason.UNAVAILABLE: ServerError.ServiceNotReady,
-    Reason.STORAGE_FULL: ServerError.PersistenceError,
+    Reason.NOT_FOUND: pb.TopicNotFound,
+    Reason.ALREADY_EXISTS: pb.MetadataError,
+    Reason.INVALID: pb.NotAllowedError,
+    Reason.CONFLICT: pb.MetadataError,
+    Reason.BUSY: pb.ConsumerBusy,
+    Reason.FENCED: pb.ProducerFenced,
+    Reason.TERMINATED: pb.TopicTerminatedError,
+    Reason.NOT_ALLOWED: pb.NotAllowedError,
+    Reason.NOT_EMPTY: pb.NotAllowedError,
+    Reason.UNAVAILABLE: pb.ServiceNotReady,
+    Reason.STORAGE_FULL: pb.PersistenceError,
 }
 
 
-def code_of_reason(reason: Reason) -> ServerError:
+def code_of_reason(reason: Reason) -> pb.ServerError:
     """The wire's code for a refusal."""
     return _CODES[reason]
 
 
-def code_of(error: Exception) -> ServerError:
+def code_of(error: Exception) -> pb.ServerError:
     """The wire's code for an error of a call; what may pass by itself is ServiceNotReady."""
     if isinstance(error, InvalidNameError):
-        return ServerError.InvalidTopicName
+        return pb.InvalidTopicName
     if isinstance(error, RemoteError):
         try:
             return _CODES[Reason(error.kind)]
         except ValueError:
-            return ServerError.UnknownError
+            return pb.UnknownError
     if isinstance(error, StorageFull):
-        return ServerError.PersistenceError
-    return ServerError.ServiceNotReady
+        return pb.PersistenceError
+    return pb.ServiceNotReady

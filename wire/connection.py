@@ -91,7 +91,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._parser = FrameParser(max_message_size)
         self._error: Exception | None = None
         self._paused = False
-        self._pending: list[bytes] = []
+        self._pending: list[bytes | memoryview] = []
         self._pending_size = 0
         self._heard = self._pinged = 0.0
         self._flushed = 0
@@ -106,7 +106,7 @@ class WireConnection(asyncio.BufferedProtocol):
         """Send a command that carries no entry."""
         self.write(command(message))
 
-    def write(self, frame: bytes) -> None:
+    def write(self, frame: bytes | memoryview) -> None:
         """Send bytes: all of one tick of the event loop go to the socket together.
 
         Does nothing once the connection is closed: `on_closed` tells.
@@ -120,7 +120,7 @@ class WireConnection(asyncio.BufferedProtocol):
         if self._pending_size >= _FLUSH_AT:
             self._flush()
 
-    def writelines(self, frames: Iterable[bytes]) -> None:
+    def writelines(self, frames: Iterable[bytes | memoryview]) -> None:
         """`write` several buffers, such as a header and its entry, in this order."""
         for frame in frames:
             self.write(frame)
