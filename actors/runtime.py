@@ -39,6 +39,9 @@ Release = Callable[[Any, tuple[Any, ...]], None]
 
 ResultT = TypeVar("ResultT")
 
+_ENDING: set[asyncio.Task[None]] = set()
+"""What ends aborted runtimes, which nobody else may remember; a task needs a reference."""
+
 
 class RuntimeFault(Exception):
     """Base of the errors that the runtime itself raises."""
@@ -149,7 +152,6 @@ class Runtime(Generic[StateT]):
         "_commands",
         "_commits",
         "_deferred",
-        "_ending",
         "_error",
         "_events",
         "_flusher",
@@ -204,7 +206,6 @@ class Runtime(Generic[StateT]):
         self._full: StorageFull | None = None
         self._deferred: tuple[Message, ...] = ()
         self._closing = False
-        self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and did without.
         self.damaged: tuple[CorruptJournal, ...] = ()
@@ -544,8 +545,9 @@ class Runtime(Generic[StateT]):
         What the store is writing at this moment may or may not become durable.
         """
         self._stop(Stopped(self._actor, None))
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self.close())
+        ending = asyncio.get_running_loop().create_task(self.close())
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

@@ -15,16 +15,6 @@ from velaray.topology.fabric import Fabric
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import RemoteError
 
-# What a partition needs to know; it reads them when it is activated.
-PARTITION_POLICIES = (
-    "deduplication",
-    "maxProducersPerTopic",
-    "maxConsumersPerTopic",
-    "maxConsumersPerSubscription",
-    "maxSubscriptionsPerTopic",
-    "autoSubscriptionCreation",
-)
-
 
 def _scope(args: dict[str, Any]) -> Scope:
     if args.get("topic"):
@@ -118,6 +108,16 @@ def _one_topic(state: Catalog, args: dict[str, Any]) -> Any:
     return _describe(topic)
 
 
+def _serving(state: Catalog, args: dict[str, Any]) -> Any:
+    """What a partition must know before it serves; NOT_FOUND for a deleted topic's partition."""
+    name = _topic(args)
+    topic = queries.find_topic(state, name)
+    if topic is None or topic.incarnation != args["incarnation"]:
+        raise RemoteError(Reason.NOT_FOUND, f"{name} was deleted")
+    deduplicate = queries.effective_policy(state, Scope.of_topic(name), "deduplication")
+    return {"deduplicate": bool(deduplicate)}
+
+
 def _policies(state: Catalog, args: dict[str, Any]) -> Any:
     scope = _scope(args)
     if not queries.exists(state, scope):
@@ -133,6 +133,7 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "namespaces": _namespaces,
     "topics": _topics,
     "topic": _one_topic,
+    "serving": _serving,
     "policies": _policies,
 }
 

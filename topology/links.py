@@ -15,6 +15,7 @@ import asyncio
 import hmac
 import itertools
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -138,7 +139,7 @@ class Link(asyncio.Protocol):
                 self._answer(message[1], message[2], message[3])
             )
             self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            task.add_done_callback(partial(self._answered, message[1], message[2]))
         else:
             self._on_response(message[1], message[2], message[3])
 
@@ -160,6 +161,17 @@ class Link(asyncio.Protocol):
             self._send([_RESPONSE, request_id, "unavailable", str(error)])
         else:
             self._send([_RESPONSE, request_id, None, value])
+
+    def _answered(self, request_id: int, method: str, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A fault of ours: the caller hears of it at once, and so does whoever runs this.
+            text = f"{method} failed: {type(error).__name__}: {error}"
+            self._send([_RESPONSE, request_id, "internal", text])
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": text, "exception": error, "task": task}
+            )
 
     def _send(self, message: list[Any]) -> None:
         if self.closed:

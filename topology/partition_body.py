@@ -29,7 +29,7 @@ from velaray.actors.partition import (
 )
 from velaray.actors.producers import ProducerRegistry
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import SubscriptionMachine, SubscriptionState
+from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
@@ -37,7 +37,6 @@ from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
-from velaray.topology.catalog_body import PARTITION_POLICIES
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric
@@ -82,7 +81,7 @@ class PartitionBody(HostedBody):
         self.registry = ProducerRegistry()
         self.sessions: set[PartitionSession] = set()
         self.channels: dict[str, Channel] = {}
-        self.policies: dict[str, Any] = {}
+        self.deduplicate = True
         self.cache: EntryCache
         self.terminated_at: int | None = None
         self.pending_bytes = 0
@@ -95,16 +94,17 @@ class PartitionBody(HostedBody):
     # -- life ----------------------------------------------------------------------
 
     async def start(self) -> Address:
-        """Recover, learn the policies, listen."""
+        """Learn the policies, recover, listen.
+
+        Raises `RemoteError` if the topic was deleted: then nothing is left behind.
+        """
+        serving = {"topic": self.topic, "incarnation": self.key.topic_incarnation}
+        found = await self.fabric.call(ActorKey.catalog(), "serving", serving)
+        self.deduplicate = found["deduplicate"]
         address = await super().start()
         state = self.runtime.state
         self.cache = EntryCache(self._read_entries, state.end_offset)
         self.terminated_at = state.end_offset if state.terminated else None
-        self.policies = await self.fabric.call(
-            ActorKey.catalog(),
-            "policies",
-            {"topic": self.topic, "effective": list(PARTITION_POLICIES)},
-        )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
@@ -216,7 +216,7 @@ class PartitionBody(HostedBody):
             send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
             send.num_messages,
             entry,
-            bool(self.policies["deduplication"]),
+            self.deduplicate,
             chunk,
         )
         uuid = chunk.uuid if chunk is not None else ""
@@ -362,13 +362,10 @@ class PartitionBody(HostedBody):
             SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
         )
         brain = Brain(runtime, self.partition_index, channel.on_notice)
-        channel.port = LocalPort(brain, lambda: self._end_volatile(runtime))
+        channel.port = LocalPort(brain, runtime.abort)
         await channel.port.request("open", [start, self.terminated_at])
         self.channels[name] = channel
         return channel
-
-    def _end_volatile(self, runtime: Runtime[SubscriptionState]) -> None:
-        self.spawn(runtime.close())
 
     def _reader_failed(self, error: BaseException) -> None:
         self.fabric.fatal(self.key, error)

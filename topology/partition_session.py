@@ -248,7 +248,7 @@ class PartitionSession(Session):
         if self._producers.get(producing.producer_id) is not producing:
             raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
         producing.ready = True
-        deduplicate = self._partition.policies["deduplication"]
+        deduplicate = self._partition.deduplicate
         self.connection.send(
             pb.CommandProducerSuccess(
                 request_id=producing.request_id,
