@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
+import velaray
 from tests.ray.support import Publisher, RayNodes, Receiver, kill, quiet_client, wait_until
 from velaray.topology.cluster import Cluster
 
@@ -69,6 +71,31 @@ def test_what_was_acknowledged_cumulatively_stays_so(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["partition", "subscription"])
+def test_what_has_a_receipt_never_comes_again(cluster: Cluster, kind: str) -> None:
+    topic = f"receipts-{kind}"
+    with velaray.Client(cluster.service_url) as client:
+        consumer = client.subscribe(topic, "reader", consumer_type=velaray.ConsumerType.Shared)
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(60):
+            producer.send(str(number).encode())
+        confirmed = set()
+        for number in range(60):
+            message = consumer.receive(timeout_millis=20_000)
+            if number % 2:
+                consumer.acknowledge(message, receipt=True)
+                confirmed.add(message.data())
+        kill(cluster, kind, topic)
+        seen = set()
+        while len(seen) < 30:
+            message = consumer.receive(timeout_millis=20_000)
+            assert message.data() not in confirmed
+            seen.add(message.data())
+            consumer.acknowledge(message, receipt=True)
+        with pytest.raises(velaray.Timeout):
+            consumer.receive(timeout_millis=500)
+
+
+@pytest.mark.parametrize("kind", ["partition", "subscription"])
 def test_a_seek_survives_the_death_of_whoever_serves_it(cluster: Cluster, kind: str) -> None:
     topic = f"seek-{kind}"
     client = quiet_client(cluster.service_url)
@@ -87,14 +114,8 @@ def test_a_seek_survives_the_death_of_whoever_serves_it(cluster: Cluster, kind: 
 
 
 def test_a_worker_of_ray_finds_the_cluster_by_itself(cluster: Cluster) -> None:
-    import ray
-
-    import velaray
-
     @ray.remote
     def publish_from_a_task() -> int:
-        import velaray
-
         with velaray.connect() as client:
             producer = client.create_producer("from-a-task")
             producer.send(b"hello")

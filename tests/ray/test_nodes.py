@@ -45,6 +45,7 @@ def test_losing_a_node_interrupts_service_for_less_than_eight_seconds(
             receiver.receive_until(lambda receiver=receiver: len(receiver.first_seen) >= 10)  # type: ignore[misc]
         here = ray.get_runtime_context().get_node_id()
         running = cluster.actors()
+        assert len({each["node"] for each in running}) > 1, "actors spread over the nodes"
         victim = next(
             node
             for node in nodes.nodes

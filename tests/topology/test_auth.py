@@ -1,0 +1,90 @@
+"""Which tokens are good."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.config import AuthSettings, UnsafeBindingError, check_binding
+
+SECRET = b"a secret that is long enough for HS256"
+
+
+def _pair() -> tuple[str, str]:
+    """A private and its public key, as PEM text."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return (
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode(),
+        private.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode(),
+    )
+
+
+def test_without_settings_everybody_is_nobody_in_particular() -> None:
+    assert authenticate(None, "") == ""
+
+
+def test_a_shared_secret() -> None:
+    token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
+    assert authenticate(AuthSettings(secret=SECRET), token) == "alice"
+
+
+def test_a_public_key() -> None:
+    private, public = _pair()
+    token = jwt.encode({"sub": "alice"}, private, algorithm="RS256")
+    assert authenticate(AuthSettings(public_key=public), token) == "alice"
+    other, _ = _pair()
+    forged = jwt.encode({"sub": "alice"}, other, algorithm="RS256")
+    with pytest.raises(AuthenticationFailed, match="invalid token"):
+        authenticate(AuthSettings(public_key=public), forged)
+
+
+def test_a_public_key_is_no_shared_secret() -> None:
+    """The old trick: sign with HS256 and the key that everybody knows."""
+    _, public = _pair()
+    body = jwt.encode({"sub": "mallory"}, "x" * 32, algorithm="HS256").rsplit(".", 1)[0]
+    mac = hmac.new(public.encode(), body.encode(), hashlib.sha256).digest()
+    forged = f"{body}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+    with pytest.raises(AuthenticationFailed, match="invalid token"):
+        authenticate(AuthSettings(public_key=public), forged)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "no token",
+        jwt.encode({"sub": "alice"}, b"another secret that is long enough", algorithm="HS256"),
+        jwt.encode({"sub": "alice", "exp": 1}, SECRET, algorithm="HS256"),
+        jwt.encode({"name": "alice"}, SECRET, algorithm="HS256"),
+        jwt.encode({"sub": "alice"}, None, algorithm="none"),
+    ],
+    ids=["none", "garbage", "other secret", "expired", "no subject", "unsigned"],
+)
+def test_bad_tokens(token: str) -> None:
+    with pytest.raises(AuthenticationFailed):
+        authenticate(AuthSettings(secret=SECRET), token)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    check_binding(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.org"])
+def test_other_addresses_need_one(host: str) -> None:
+    with pytest.raises(UnsafeBindingError, match="no token is configured"):
+        check_binding(host, None)
+    check_binding(host, AuthSettings(secret=SECRET))
