@@ -12,7 +12,7 @@ stored the message isn't complete, and a chunk is a duplicate if the same messag
 already has it. The last sequence id is tracked whether de-duplication is on or not. Batches
 by key interleave; see `velaray.actors.interleaving`.
 
-Commands: `Publish`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
+Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `Terminate`, `ForgetProducer`, `ExpireProducers`. Events: LedgerOpened, ProducerRegistered,
 EntryAppended, TopicEpochRaised, ProducerForgotten, TopicTerminated, SubscriptionCreated,
 SubscriptionDeleted.
@@ -70,6 +70,13 @@ class Publish:
     blob: bytes | memoryview
     deduplicate: bool
     chunk: Chunk | None = None
+
+
+@dataclass(slots=True)
+class Damaged:
+    """An entry that didn't arrive as it was sent. Refused INVALID, in its turn."""
+
+    detail: str
 
 
 @dataclass(slots=True)
@@ -390,6 +397,8 @@ class PartitionMachine:
         match command:
             case Publish():
                 return _publish(state, command, now_ms)
+            case Damaged(detail):
+                return refuse(Reason.INVALID, detail)
             case RaiseTopicEpoch(producer_name):
                 epoch = state.topic_epoch + 1
                 raised = TopicEpochRaised(topic_epoch=epoch, producer_name=producer_name)

@@ -11,6 +11,7 @@ from velaray.actors.dispatch import SubscriptionType
 from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
+    Damaged,
     DeleteSubscription,
     ForgetProducer,
     RaiseTopicEpoch,
@@ -105,16 +106,13 @@ class PartitionSession(Session):
         super().on_frame(connection, command, entry)
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """The entry was damaged on its way: only that publish fails."""
-        send = error.command
-        connection.send(
-            pb.CommandSendError(
-                producer_id=send.producer_id,
-                sequence_id=send.sequence_id,
-                error=pb.ChecksumError,
-                message=str(error),
-            )
-        )
+        """The entry was damaged on its way: only that publish fails, in its turn."""
+        producer_id, sequence_id = error.command.producer_id, error.command.sequence_id
+
+        def release(reply: Refusal, effects: Any) -> None:
+            self._send_error(producer_id, sequence_id, pb.ChecksumError, reply.message)
+
+        self._partition.runtime.submit(Damaged(str(error)), release)
 
     def on_writable(self, connection: WireConnection) -> None:
         """Go on with deliveries that waited for the socket."""

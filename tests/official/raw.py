@@ -19,6 +19,7 @@ class RawClient:
 
     def __init__(self) -> None:
         self.received: list[tuple[Command, bytes | None]] = []
+        self.history: list[Command] = []
         self.closed = asyncio.Event()
         self._news = asyncio.Event()
         self._connection: WireConnection
@@ -37,6 +38,7 @@ class RawClient:
 
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
         self.received.append((command, entry))
+        self.history.append(command)
         self._news.set()
 
     def on_corrupt_entry(self, connection: WireConnection, error: Any) -> None:

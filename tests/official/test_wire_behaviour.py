@@ -11,9 +11,11 @@ from tests.official.raw import RawClient
 from tests.official.support import ask, backlog, eventually, numbered, partition_key
 from velaray.events.ids import ActorKind
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Message
+from velaray.wire.commands import Message, Send
+from velaray.wire.messages import build_entry
 
 Connect = Callable[..., Awaitable[RawClient]]
+ANSWERS = (pb.CommandSendReceipt, pb.CommandSendError)
 
 
 def run(local, topic: str, scenario: Callable[[Connect], Awaitable[None]]) -> None:
@@ -385,3 +387,25 @@ def test_the_read_position_survives_the_brain(local, topic):
 
     run(local, topic, scenario)
     eventually(lambda: backlog(local, topic, "s") == 0)
+
+
+def test_a_damaged_entry_is_refused_in_its_turn(local, topic):
+    async def scenario(connect: Connect) -> None:
+        client = await connect()
+        await client.produce(topic, [])
+        for sequence_id in range(3):
+            metadata = pb.MessageMetadata(
+                producer_name="raw", sequence_id=sequence_id, publish_time=1
+            )
+            entry = build_entry(metadata, b"payload")
+            if sequence_id == 1:
+                entry = entry[:-1] + b"X"
+            client.write_entry(Send(1, sequence_id), entry)
+        await client.next(pb.CommandSendReceipt)
+        error = await client.next(pb.CommandSendError)
+        assert (error.sequence_id, error.error) == (1, pb.ChecksumError)
+        assert (await client.next(pb.CommandSendReceipt)).sequence_id == 2
+        order = [type(command) for command in client.history if type(command) in ANSWERS]
+        assert order == [pb.CommandSendReceipt, pb.CommandSendError, pb.CommandSendReceipt]
+
+    run(local, topic, scenario)
