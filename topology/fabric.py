@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,8 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, connect
 
 REACH_TIMEOUT_S = 30.0
+LINK_KEPT_S = 10.0
+"""How long a shared link stays open unused: an actor with a link is never idle."""
 _FIRST_DELAY_S = 0.02
 _MAX_DELAY_S = 1.0
 
@@ -64,7 +67,11 @@ class Body(abc.ABC):
 
 
 class _Caller:
-    """The peer of a link that is only used to call."""
+    """The peer of a shared link, which is only used to call."""
+
+    def __init__(self, key: ActorKey, links: dict[ActorKey, Link]) -> None:
+        self._key = key
+        self._links = links
 
     async def on_request(self, link: Link, method: str, args: Any) -> Any:
         raise RemoteError("not allowed", "this end of the link answers no requests")
@@ -74,6 +81,8 @@ class _Caller:
 
     def on_link_closed(self, link: Link) -> None:
         """The next call resolves the actor anew."""
+        if self._links.get(self._key) is link:
+            del self._links[self._key]
 
 
 class Fabric(abc.ABC):
@@ -83,7 +92,9 @@ class Fabric(abc.ABC):
         self.config = config
         self.store = store
         self._links: dict[ActorKey, Link] = {}
-        self._dialling: dict[ActorKey, asyncio.Lock] = {}
+        self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     @abc.abstractmethod
     async def address(self, key: ActorKey) -> Address:
@@ -142,12 +153,23 @@ class Fabric(abc.ABC):
         async with self._dialling.setdefault(key, asyncio.Lock()):
             link = self._links.get(key)
             if link is None or link.closed:
-                link = self._links[key] = await self._dial(key, _Caller())
+                link = self._links[key] = await self._dial(key, _Caller(key, self._links))
+                self._close_when_unused(link, seen=-1)
         return await link.request(method, args)
+
+    def _close_when_unused(self, link: Link, seen: int) -> None:
+        """Look every `LINK_KEPT_S` whether the link was used since ``seen`` requests."""
+        if link.closed:
+            return
+        if link.requested == seen and not link.waiting:
+            link.close()
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_later(LINK_KEPT_S, self._close_when_unused, link, link.requested)
 
     def drop_links(self) -> None:
         """Close the shared links."""
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.close()
         self._links.clear()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import itertools
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Protocol
@@ -22,7 +21,6 @@ import msgpack
 
 _REQUEST, _RESPONSE, _NOTICE = 0, 1, 2
 MAX_FRAME = 64 << 20
-HIGH_WATER = 4 << 20
 
 
 class LinkClosed(ConnectionError):
@@ -73,17 +71,15 @@ class Link(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._flush_scheduled = False
         self._requests: dict[int, asyncio.Future[Any]] = {}
-        self._ids = itertools.count(1)
+        #: How many requests this end has sent.
+        self.requested = 0
         self._answering: set[asyncio.Task[None]] = set()
-        self._writable = asyncio.Event()
-        self._writable.set()
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER)
         if self._registry is not None:
             self._registry.add(self)
         else:
@@ -92,7 +88,6 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: fail what is outstanding and tell the peer object."""
         self.closed = True
-        self._writable.set()
         if self._registry is not None:
             self._registry.discard(self)
         for future in self._requests.values():
@@ -102,14 +97,6 @@ class Link(asyncio.Protocol):
         for task in self._answering:
             task.cancel()
         self._peer.on_link_closed(self)
-
-    def pause_writing(self) -> None:
-        """Called by asyncio when the peer reads too slowly."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Called by asyncio when the peer caught up."""
-        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -200,7 +187,8 @@ class Link(asyncio.Protocol):
         """
         if self.closed:
             raise LinkClosed("the link is closed")
-        request_id = next(self._ids)
+        self.requested += 1
+        request_id = self.requested
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = future
         try:
@@ -210,9 +198,10 @@ class Link(asyncio.Protocol):
         finally:
             self._requests.pop(request_id, None)
 
-    async def drained(self) -> None:
-        """Wait until the peer has read enough for more to be sent, or the link is closed."""
-        await self._writable.wait()
+    @property
+    def waiting(self) -> bool:
+        """Whether answers are outstanding."""
+        return bool(self._requests)
 
     def close(self) -> None:
         """Close this end; the other end sees it."""
