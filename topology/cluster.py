@@ -10,19 +10,22 @@ import secrets
 import socket
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from velaray.events.ids import ActorKey
+from velaray.journal.errors import JournalError
 from velaray.journal.files import FileStore
-from velaray.topology.config import AuthSettings, ClusterConfig, check_binding
+from velaray.topology.config import AuthSettings, ClusterConfig, check_binding, namespace_of
 from velaray.topology.front_door_actor import FrontDoorActor
+from velaray.topology.links import RemoteError
 from velaray.topology.ray_fabric import RayFabric
-from velaray.topology.tenure import take_tenure
+from velaray.topology.tenure import Superseded, take_tenure
 
 FRONT_DOOR = "front-door"
 OBJECT_STORE_BYTES = 100 << 20
@@ -93,34 +96,39 @@ class Cluster:
         Ray on this machine. Port 0 takes a free port. Actors of an earlier start on the
         same directory are replaced; nothing they acknowledged is lost.
 
-        Raises `ClusterError` if another running cluster uses the directory, a port is
-        taken, or the address is not loopback and no token is configured. Then nothing was
-        changed.
+        Raises `UnsafeBindingError` if the address is not loopback and no token is
+        configured, `ClusterError` if another running cluster uses the directory, or the name
+        on this Ray cluster, or if the cluster can't be started, say because a port is taken.
         """
         check_binding(host, auth)
         data_dir = data_dir.resolve()
         data_dir.mkdir(parents=True, exist_ok=True)
-        lock = _lock(data_dir)
-        service_port = service_port or _free_port(host)
-        admin_port = admin_port or _free_port(host)
-        owns_ray = _connect_ray(ray_address)
-        config = ClusterConfig(
-            data_dir=str(data_dir),
-            incarnation=_run(take_tenure(FileStore(str(data_dir)))),
-            link_key=secrets.token_bytes(16),
-            name=name,
-            host=host,
-            service_port=service_port,
-            admin_port=admin_port,
-            auth=auth,
-            passivate_after_s=passivate_after_s,
-            tunnel=tunnel,
-        )
+        with ExitStack() as undo:
+            lock = undo.enter_context(_lock(data_dir))
+            service_port = service_port or _free_port(host)
+            admin_port = admin_port or _free_port(host)
+            owns_ray = _connect_ray(ray_address)
+            if owns_ray:
+                undo.callback(ray.shutdown)
+            _replace_front_door(name, data_dir)
+            config = ClusterConfig(
+                data_dir=str(data_dir),
+                incarnation=_tenure(data_dir),
+                link_key=secrets.token_bytes(16),
+                name=name,
+                host=host,
+                service_port=service_port,
+                admin_port=admin_port,
+                auth=auth,
+                passivate_after_s=passivate_after_s,
+                tunnel=tunnel,
+            )
+            undo.pop_all()
         cluster = cls(config, RayFabric(config), lock, owns_ray)
         try:
             _run(cluster._bootstrap())
             cluster._open_front_doors()
-        except (RayError, OSError) as error:
+        except (RayError, RemoteError, OSError) as error:
             cluster.stop()
             raise ClusterError(f"the cluster could not be started: {error}") from error
         return cluster
@@ -182,20 +190,18 @@ class Cluster:
         return reports
 
     def stop(self) -> None:
-        """Stop every actor in good order: front doors, partitions, subscriptions, catalog."""
+        """Stop every actor in good order: front doors, partitions, subscriptions, catalog.
+
+        One that doesn't stop in time is killed: its journal survives that.
+        """
         namespace = self.config.ray_namespace
-        for name in sorted(_names(namespace), key=_stop_order):
-            try:
-                handle = ray.get_actor(name, namespace)
-                if name == FRONT_DOOR:
-                    ray.kill(handle)
-                else:
-                    ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
-            except (ValueError, RayActorError):
-                continue  # it has exited: what was asked for
-        if self._owns_ray:
-            ray.shutdown()
-        self._lock.close()
+        try:
+            for name in sorted(_names(namespace), key=_stop_order):
+                _stop_actor(name, namespace)
+        finally:
+            if self._owns_ray:
+                ray.shutdown()
+            self._lock.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -215,6 +221,52 @@ def _names(namespace: str) -> list[str]:
 def _stop_order(name: str) -> int:
     order = [FRONT_DOOR, "partition", "subscription", "catalog"]
     return order.index(name.split("/")[0])
+
+
+def _stop_actor(name: str, namespace: str) -> None:
+    try:
+        handle = ray.get_actor(name, namespace)
+    except ValueError:
+        return  # it has exited: what was asked for
+    if name == FRONT_DOOR:
+        ray.kill(handle)
+        return
+    try:
+        ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
+    except RayActorError:
+        return  # it has exited
+    except (GetTimeoutError, RayTaskError):
+        ray.kill(handle)
+
+
+def _replace_front_door(name: str, data_dir: Path) -> None:
+    """End the front door that an earlier start on this directory left on this Ray cluster.
+
+    Raises `ClusterError` if it belongs to a cluster on another directory, or can't tell.
+    """
+    try:
+        door = ray.get_actor(FRONT_DOOR, namespace_of(name))
+        found: Any = ray.get(door.describe.remote(), timeout=_REPORT_TIMEOUT_S)
+    except ValueError:
+        return
+    except RayError as error:
+        raise ClusterError(
+            f"the front door of a cluster {name!r} on this Ray cluster doesn't answer: stop "
+            f"that cluster first, or try again ({error})"
+        ) from error
+    if found["data_dir"] != str(data_dir):
+        raise ClusterError(
+            f"a cluster {name!r} runs on this Ray cluster already, on {found['data_dir']}: "
+            "stop it first, or start this one under another name"
+        )
+    ray.kill(door)
+
+
+def _tenure(data_dir: Path) -> int:
+    try:
+        return int(_run(take_tenure(FileStore(str(data_dir)))))
+    except (JournalError, Superseded) as error:
+        raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
 
 
 def _lock(data_dir: Path) -> IO[str]:

@@ -41,7 +41,12 @@ class ClusterConfig:
     @property
     def ray_namespace(self) -> str:
         """The Ray namespace that holds this cluster's named actors."""
-        return f"velaray-{self.name}"
+        return namespace_of(self.name)
+
+
+def namespace_of(cluster: str) -> str:
+    """The Ray namespace of the cluster of this name."""
+    return f"velaray-{cluster}"
 
 
 class UnsafeBindingError(ValueError):

@@ -8,7 +8,7 @@ import ray
 
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.cluster import FRONT_DOOR
-from velaray.topology.config import ClusterConfig
+from velaray.topology.config import ClusterConfig, namespace_of
 from velaray.topology.ray_fabric import activate
 
 
@@ -24,7 +24,7 @@ def front_door(name: str = "standalone") -> Any:
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False)
     try:
-        return ray.get_actor(FRONT_DOOR, f"velaray-{name}")
+        return ray.get_actor(FRONT_DOOR, namespace_of(name))
     except ValueError as error:
         raise NoClusterError(
             f"no velaray cluster {name!r} on this Ray cluster: run `velaray start`"

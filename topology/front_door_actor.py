@@ -19,7 +19,7 @@ from velaray.events.ids import ActorKey
 from velaray.topology.config import ClusterConfig
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.ray_fabric import RayFabric
-from velaray.topology.tenure import Superseded, check_tenure
+from velaray.topology.tenure import check_tenure
 
 TENURE_CHECK_S = 1.0
 
@@ -33,37 +33,35 @@ class FrontDoorActor:
         self._door = FrontDoor(self._fabric)
         started: Future[None] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)), name="front door", daemon=True
+            target=lambda: asyncio.run(self._run(started)), name="front door", daemon=True
         )
         self._thread.start()
         started.result()
 
+    async def _run(self, started: Future[None]) -> None:
+        """The life of the thread; if it ends after the start, the process ends with it."""
+        serving = asyncio.ensure_future(self._serve(started))
+        await asyncio.wait([serving])
+        error = serving.exception()
+        if not started.done():
+            started.set_exception(error)
+            return
+        print(f"velaray: the front door closes: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
     async def _serve(self, started: Future[None]) -> None:
+        """Serve until another cluster owns the data, or it can't be told which one does."""
         # The admin interface brings a large library along, which no other actor loads.
         from velaray.topology.admin_api import serve_admin
 
-        try:
-            await check_tenure(self._fabric.store, self._config)
-            await self._door.start(self._config.service_port)
-            runner, _ = await serve_admin(self._fabric, self._config.host, self._config.admin_port)
-        except (OSError, Superseded) as error:
-            started.set_exception(error)
-            return
+        await check_tenure(self._fabric.store, self._config)
+        await self._door.start(self._config.service_port)
+        self._admin = await serve_admin(self._fabric, self._config.host, self._config.admin_port)
         self._loop = asyncio.get_running_loop()
         started.set_result(None)
-        await self._watch_tenure()
-        await runner.cleanup()
-        os._exit(1)
-
-    async def _watch_tenure(self) -> None:
-        """Return when another cluster owns the data."""
         while True:
             await asyncio.sleep(TENURE_CHECK_S)
-            try:
-                await check_tenure(self._fabric.store, self._config)
-            except Superseded as error:
-                print(f"velaray: the front door closes: {error}", file=sys.stderr, flush=True)
-                return
+            await check_tenure(self._fabric.store, self._config)
 
     def resolve(self, topic: str) -> tuple[int, ClusterConfig]:
         """The incarnation of a topic, created if policy allows, and the cluster's settings."""
@@ -79,4 +77,5 @@ class FrontDoorActor:
             "node": ray.get_runtime_context().get_node_id(),
             "service_url": f"pulsar://{self._config.host}:{self._config.service_port}",
             "admin_url": f"http://{self._config.host}:{self._config.admin_port}",
+            "data_dir": self._config.data_dir,
         }

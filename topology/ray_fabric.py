@@ -8,11 +8,13 @@ Messages never pass through Ray: they travel on the body's own sockets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import ray
@@ -24,7 +26,7 @@ from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.links import RemoteError
-from velaray.topology.tenure import Superseded, check_tenure
+from velaray.topology.tenure import check_tenure
 
 _WATCH_S = 1.0
 _FIRST_ASK_AGAIN_S = 0.1
@@ -88,13 +90,19 @@ async def _first_answer(ask: Callable[[], Any]) -> Any:
             call.cancel()
 
 
+@cache
+def _ray_class() -> Any:
+    """Made once: a new one, for every look-up, would be much of what a look-up costs."""
+    return ray.remote(VelarayActor)
+
+
 def activate(key: ActorKey, config: ClusterConfig) -> Any:
     """The Ray handle of the actor, which is created unless there is one.
 
     Detached, so that it outlives whoever asked; it runs on any node that may host actors
     (a node that doesn't see the data refuses, see `velaray.topology.tenure`).
     """
-    options = ray.remote(VelarayActor).options(
+    options = _ray_class().options(
         name=key.text(),
         namespace=config.ray_namespace,
         lifetime="detached",
@@ -126,13 +134,21 @@ class VelarayActor:
         self._fabric = RayFabric(config)
         self._body: Body | None = None
         self._starting: asyncio.Task[Address] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._retiring = False
         # Refused here, Ray doesn't start this actor again: its cluster is a thing of the past.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, check_tenure(self._fabric.store, config)).result()
+        # From now on, asked for or not: Ray also starts anew what nobody needs any more.
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._watching.add_done_callback(self._watch_ended)
 
     async def address(self) -> tuple[str, int, int]:
-        """Recover unless that's done, and return (host, service port, link port)."""
+        """Recover unless that's done, and return (host, service port, link port).
+
+        Raises `Unreachable` once the actor is leaving, or what its start raised.
+        """
+        if self._retiring:
+            raise Unreachable(f"{self._key} is leaving; the next use starts it again")
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
         host, service_port, link_port = await asyncio.shield(self._starting)
@@ -150,7 +166,6 @@ class VelarayActor:
                 self._starting = None  # the next request tries again
         self._body = body
         _collect_garbage_rarely()
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
         return address
 
     async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
@@ -166,27 +181,42 @@ class VelarayActor:
 
     async def retire(self, force: bool = False) -> None:
         """Leave in good order (if idle, or ``force``); the next use activates the actor again."""
+        if force and self._starting is not None:
+            await asyncio.wait([self._starting])  # else it would go on starting after the answer
+        if not force and not self._idle():
+            return
+        self._retiring = True
+        if self._body is not None:
+            stopping = asyncio.ensure_future(self._body.stop())
+            await asyncio.wait([stopping])
+            error = stopping.exception()
+            if error is not None:
+                self._fabric.fatal(self._key, error)
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+    def _idle(self) -> bool:
         if self._starting is None:
-            ray.actor.exit_actor()  # type: ignore[no-untyped-call]
-        elif self._body is not None and (force or self._body.idle()):
-            await self._body.stop()
-            ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+            return True
+        return self._body is not None and self._body.idle()
 
     async def _watch(self) -> None:
         """Passivate after the configured idle time; stop when another cluster owns the data."""
-        assert self._body is not None
         limit = self._fabric.config.passivate_after_s
         loop = asyncio.get_running_loop()
         busy_at = loop.time()
         while True:
             await asyncio.sleep(min(_WATCH_S, limit))
-            try:
-                await check_tenure(self._fabric.store, self._fabric.config)
-            except Superseded as error:
-                self._fabric.fatal(self._key, error)
-            if not self._body.idle():
+            await check_tenure(self._fabric.store, self._fabric.config)
+            if not self._idle():
                 busy_at = loop.time()
             elif loop.time() - busy_at >= limit:
                 handle = ray.get_actor(self._key.text(), self._fabric.config.ray_namespace)
-                await handle.retire.remote()
+                with contextlib.suppress(RayActorError):  # it has left
+                    await handle.retire.remote()
                 busy_at = loop.time()
+
+    def _watch_ended(self, task: asyncio.Task[None]) -> None:
+        """Superseded, or the data can't be read: nothing goes on unwatched."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fabric.fatal(self._key, error)

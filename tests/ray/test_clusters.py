@@ -1,0 +1,82 @@
+"""Clusters that meet on one Ray cluster, and actors that hang or that nobody needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
+from velaray.topology import cluster as cluster_module
+from velaray.topology.cluster import Cluster, ClusterError
+
+
+def names(cluster: Cluster, kind: str) -> list[str]:
+    """The actors of a kind that Ray knows by name, restarting ones included."""
+    known = cluster_module._names(cluster.config.ray_namespace)
+    return [name for name in known if name.startswith(kind)]
+
+
+def test_a_name_in_use_is_refused_and_the_cluster_that_has_it_goes_on(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    with Cluster.start(data_dir / "a", service_port=0, admin_port=0, name="taken") as first:
+        client = quiet_client(first.service_url)
+        producer = client.create_producer("t")
+        producer.send(b"0")
+        before = {each["pid"] for each in first.actors()}
+        with pytest.raises(
+            ClusterError, match=f"'taken' runs .* already, on {first.config.data_dir}"
+        ):
+            Cluster.start(data_dir / "b", service_port=0, admin_port=0, name="taken")
+        assert {each["pid"] for each in first.actors()} == before
+        producer.send(b"1")
+        client.close()
+        Cluster.start(data_dir / "b", service_port=0, admin_port=0, name="free").stop()
+
+
+def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) -> None:
+    first = Cluster.start(data_dir, service_port=0, admin_port=0, name="left")
+    client = quiet_client(first.service_url)
+    client.subscribe("t", "reader")
+    client.create_producer("t").send(b"0")
+    first._lock.close()  # all that the death of a driver changes, where it didn't start Ray
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="left") as second:
+        client.close()
+        client = quiet_client(second.service_url)
+        receiver = Receiver(client.subscribe("t", "reader"))
+        receiver.receive_until(lambda: receiver.numbers == [0])
+        client.close()
+
+
+def test_an_actor_that_hangs_does_not_keep_a_cluster_from_stopping(
+    nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs")
+    client = quiet_client(cluster.service_url)
+    client.create_producer("t").send(b"0")
+    (hanging,) = actors(cluster, "partition")
+    client.close()
+    monkeypatch.setattr(cluster_module, "_REPORT_TIMEOUT_S", 1.0)
+    os.kill(hanging["pid"], signal.SIGSTOP)
+    cluster.stop()
+    wait_until(lambda: not names(cluster, ""), "every actor is gone")
+    Cluster.start(data_dir, service_port=0, admin_port=0, name="hangs").stop()
+
+
+def test_an_actor_that_nobody_needs_after_its_death_leaves(nodes: RayNodes, data_dir: Path) -> None:
+    with Cluster.start(
+        data_dir, service_port=0, admin_port=0, name="unneeded", passivate_after_s=3.0
+    ) as cluster:
+        client = quiet_client(cluster.service_url)
+        client.create_producer("t").send(b"0")
+        client.close()
+        (partition,) = actors(cluster, "partition")
+        os.kill(partition["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: [each for each in actors(cluster, "partition") if each != partition],
+            "Ray starts it anew",
+        )
+        wait_until(lambda: not names(cluster, "partition"), "it leaves again")

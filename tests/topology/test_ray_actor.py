@@ -1,0 +1,157 @@
+"""The Ray classes' own conduct, without Ray: starting, leaving, and being watched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import CorruptJournal, JournalError
+from velaray.journal.files import FileStore
+from velaray.topology import front_door_actor, ray_fabric
+from velaray.topology.catalog_body import CatalogBody
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Unreachable
+from velaray.topology.front_door_actor import FrontDoorActor
+from velaray.topology.ray_fabric import VelarayActor
+from velaray.topology.tenure import take_tenure
+
+
+class Exited(Exception):
+    """What `ray.actor.exit_actor` does here."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ClusterConfig:
+    incarnation = asyncio.run(take_tenure(FileStore(str(tmp_path))))
+    return ClusterConfig(str(tmp_path), incarnation, b"key", service_port=0, admin_port=0)
+
+
+@pytest.fixture(autouse=True)
+def exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_actor() -> None:
+        raise Exited
+
+    monkeypatch.setattr(ray.actor, "exit_actor", exit_actor)
+    monkeypatch.setattr(ray_fabric, "_collect_garbage_rarely", lambda: None)
+    monkeypatch.setattr(ray_fabric, "_WATCH_S", 0.01)
+    monkeypatch.setattr(front_door_actor, "TENURE_CHECK_S", 0.01)
+
+
+def with_actor(
+    config: ClusterConfig, scenario: Callable[[VelarayActor], Awaitable[None]]
+) -> list[BaseException]:
+    """Run ``scenario`` with the catalog's actor; returns what it died of."""
+    died: list[BaseException] = []
+
+    async def main() -> None:
+        actor = VelarayActor(ActorKey.catalog().text(), config)
+        actor._fabric.fatal = lambda key, error: died.append(error)  # type: ignore[method-assign]
+        await scenario(actor)
+        actor._watching.cancel()
+
+    asyncio.run(main())
+    return died
+
+
+def test_an_actor_that_leaves_gives_its_address_to_nobody(
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(actor: VelarayActor) -> None:
+        await actor.address()
+        may_stop = asyncio.Event()
+        stop = CatalogBody.stop
+
+        async def slow_stop(body: CatalogBody) -> None:
+            await may_stop.wait()
+            await stop(body)
+
+        monkeypatch.setattr(CatalogBody, "stop", slow_stop)
+        leaving = asyncio.create_task(actor.retire(force=True))
+        while not actor._retiring:
+            await asyncio.sleep(0)
+        with pytest.raises(Unreachable, match="is leaving"):
+            await actor.address()
+        may_stop.set()
+        with pytest.raises(Exited):
+            await leaving
+
+    assert with_actor(config, scenario) == []
+
+
+def test_an_actor_that_is_dismissed_while_it_starts_leaves_all_the_same(
+    config: ClusterConfig,
+) -> None:
+    async def scenario(actor: VelarayActor) -> None:
+        starting = asyncio.create_task(actor.address())
+        await asyncio.sleep(0)
+        await actor.retire()  # not forced: it is wanted just now
+        with pytest.raises(Exited):
+            await actor.retire(force=True)
+        await starting
+
+    assert with_actor(config, scenario) == []
+
+
+def test_an_actor_that_cannot_stop_in_good_order_dies(
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing_stop(body: CatalogBody) -> None:
+        raise JournalError("the disk is gone")
+
+    async def scenario(actor: VelarayActor) -> None:
+        await actor.address()
+        monkeypatch.setattr(CatalogBody, "stop", failing_stop)
+        with pytest.raises(Exited):
+            await actor.retire(force=True)
+        actor._body.abort()  # type: ignore[union-attr]
+
+    (died,) = with_actor(config, scenario)
+    assert "the disk is gone" in str(died)
+
+
+def test_an_actor_whose_watch_fails_dies(
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(store: Any, config: ClusterConfig) -> None:
+        raise OSError("too many open files")
+
+    async def scenario(actor: VelarayActor) -> None:
+        monkeypatch.setattr(ray_fabric, "check_tenure", unreadable)
+        await asyncio.wait([actor._watching], timeout=5)
+        await asyncio.sleep(0)
+
+    (died,) = with_actor(config, scenario)
+    assert "too many open files" in str(died)
+
+
+def test_a_front_door_that_cannot_start_says_why(
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(store: Any, config: ClusterConfig) -> None:
+        raise CorruptJournal("cluster", 0, "not a manifest")
+
+    monkeypatch.setattr(front_door_actor, "check_tenure", unreadable)
+    with pytest.raises(CorruptJournal, match="not a manifest"):
+        FrontDoorActor(config)
+
+
+def test_a_front_door_whose_thread_ends_takes_its_process_along(
+    config: ClusterConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def unreadable(store: Any, config: ClusterConfig) -> None:
+        raise OSError("too many open files")
+
+    left = threading.Event()
+    FrontDoorActor(config)
+    monkeypatch.setattr(os, "_exit", lambda code: left.set())
+    monkeypatch.setattr(front_door_actor, "check_tenure", unreadable)
+    assert left.wait(5)
+    assert "the front door closes: too many open files" in capsys.readouterr().err
