@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from velaray.events.ids import ActorKey
+from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, connect
@@ -91,6 +92,7 @@ class Fabric(abc.ABC):
     def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
         self.config = config
         self.store = store
+        self.journal_settings = JournalSettings()
         self._links: dict[ActorKey, Link] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
             weakref.WeakValueDictionary()

@@ -9,7 +9,6 @@ from typing import Any
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
-from velaray.journal.journal import JournalSettings
 from velaray.topology.fabric import Address, Body, Fabric
 from velaray.topology.links import Link, LinkServer, RemoteError
 
@@ -33,7 +32,7 @@ class HostedBody(Body):
             self.fabric.store,
             self.key,
             self.fabric.clock_ms,
-            JournalSettings(),
+            self.fabric.journal_settings,
             lambda error: self.fabric.fatal(self.key, error),
         )
         link_port = await self.links.start(self.config.host)
