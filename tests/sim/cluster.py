@@ -1,0 +1,317 @@
+"""A cluster of simulated processes over one simulated disk.
+
+Each activation of an actor is a process of its own: its own `ActorFabric` (clock, links,
+store object), the real body, runtime and journal. A crash stops the process between two
+turns of the loop or at any step of its store; nothing of it runs afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tests.sim.history import History
+from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
+from tests.sim.network import Network
+from velaray.actors.machine import Machine
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import Fenced, JournalError, SyncFailed
+from velaray.journal.journal import JournalSettings
+from velaray.journal.memory import MemoryDisk, MemoryStore, Step, TornWrite
+from velaray.topology.bodies import make_body
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Address, Body, Fabric, Unreachable
+from velaray.topology.front_door import FrontDoor
+from velaray.topology.links import RemoteError
+
+SERVICE_PORT = 6650
+EPOCH_MS = 1_800_000_000_000
+SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10)
+DOOR = "front door"
+
+
+class CheckedMachine:
+    """A machine whose invariants are checked after every event that a live actor applies."""
+
+    def __init__(self, machine: Machine[Any]) -> None:
+        self._machine = machine
+        self.initial = machine.initial
+        self.decide = machine.decide
+        self.check = machine.check
+        self.restore = machine.restore
+
+    def evolve(self, state: Any, event: Message) -> None:
+        """Apply and check."""
+        self._machine.evolve(state, event)
+        self._machine.check(state)
+
+    def snapshot(self, state: Any) -> Mapping[str, bytes]:
+        """The state's segments, which must restore to the same state."""
+        segments = self._machine.snapshot(state)
+        again = self._machine.snapshot(self._machine.restore(segments))
+        assert again == segments, "a snapshot restores to what it was taken of"
+        return segments
+
+
+class Activation(Node):
+    """One process: an actor's, or the front door's."""
+
+    def __init__(self, name: str, key: ActorKey | None) -> None:
+        super().__init__(name)
+        self.key = key
+        self.body: Body | None = None
+        self.started: asyncio.Task[Address] | None = None
+
+
+class ActorFabric(Fabric):
+    """One process's way to the others."""
+
+    def __init__(self, cluster: SimCluster, node: Activation) -> None:
+        hook = StoreHook(cluster, node)
+        cluster.stores += 1
+        store = MemoryStore(cluster.disk, hook=hook, seed=cluster.stores)
+        super().__init__(cluster.config, store)
+        self.journal_settings = SMALL
+        self.node = node
+        self._cluster = cluster
+
+    def clock_ms(self) -> int:
+        """The process's own clock."""
+        return self._cluster.clock_ms() + self.node.skew_ms
+
+    async def address(self, key: ActorKey) -> Address:
+        """Ask the cluster, which activates the actor; raises `Unreachable`, `RemoteError`."""
+        await asyncio.sleep(self._cluster.rng.random() * 0.005)
+        return await self._cluster.address(key)
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop the actor in good order, if it runs."""
+        await self._cluster.dismiss(key)
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """The process ends at once, and says why."""
+        if not self.node.dead:
+            self._cluster.failed(self.node, error)
+
+
+class StoreHook:
+    """Awaited by a store before each step: latency, and whatever fault is armed."""
+
+    def __init__(self, cluster: SimCluster, node: Activation) -> None:
+        self._cluster = cluster
+        self._node = node
+
+    async def __call__(self, step: Step, journal: str) -> None:
+        cluster = self._cluster
+        cluster.history.add("store", node=self._node.name, step=step)
+        slow = cluster.slow_disk_s if cluster.loop.time() < cluster.slow_disk_until else 0.0
+        await asyncio.sleep((slow or 0.001) * cluster.rng.random())
+        for trap in cluster.traps:
+            if trap.matches(step, self._node):
+                cluster.traps.remove(trap)
+                await trap.spring(cluster, self._node, journal)
+                return
+
+
+class Trap:
+    """A fault that waits for a step of the store."""
+
+    def __init__(self, step: Step, kind: str, action: str, size: float) -> None:
+        self.step = step
+        self.kind = kind
+        self.action = action
+        self.size = size
+
+    def matches(self, step: Step, node: Activation) -> bool:
+        """Whether this is the step."""
+        return (
+            step is self.step
+            and node.key is not None
+            and (not self.kind or node.key.kind.name == self.kind)
+        )
+
+    async def spring(self, cluster: SimCluster, node: Activation, journal: str) -> None:
+        """Do what it does."""
+        cluster.history.add("trap", node=node.name, step=self.step, action=self.action)
+        match self.action:
+            case "crash":
+                cluster.kill(node)
+                await asyncio.Event().wait()
+            case "torn":
+                cluster.kill(node)
+                raise TornWrite(int(self.size * 700))
+            case "sync failure":
+                raise SyncFailed(journal, "simulated I/O error")
+            case "full":
+                cluster.fill_disk(self.size * 8)
+            case "slow":
+                await asyncio.sleep(self.size * 20)
+            case "stale":
+                cluster.forget(node)
+                await asyncio.sleep(self.size * 5)
+
+
+class SimCluster:
+    """Activations, disk, network and faults of one run."""
+
+    def __init__(self, loop: SimLoop, seed: int, history: History) -> None:
+        self.loop = loop
+        self.history = history
+        self.rng = Random(f"{seed}/cluster")
+        self.disk = MemoryDisk()
+        self.network = loop.network = Network(loop, Random(f"{seed}/network"), 0.002)
+        self.config = ClusterConfig(
+            data_dir="simulated", incarnation=1, link_key=b"simulated", name="sim"
+        )
+        self.actors: dict[ActorKey, Activation] = {}
+        self.processes: dict[Activation, None] = {}
+        self.failures: list[str] = []
+        self.traps: list[Trap] = []
+        self.slow_disk_s = self.slow_disk_until = 0.0
+        self.stores = 0
+        self.faulty = True
+        self._activations = 0
+        self._door: Activation | None = None
+        self.admin = ActorFabric(self, self._process("admin", None))
+
+    # -- processes -------------------------------------------------------------------
+
+    def clock_ms(self) -> int:
+        """The true time."""
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    def _process(self, name: str, key: ActorKey | None) -> Activation:
+        self._activations += 1
+        node = Activation(f"{name}#{self._activations}", key)
+        self.processes[node] = None
+        return node
+
+    async def address(self, key: ActorKey) -> Address:
+        """Activate the actor unless it runs.
+
+        As under Ray: raises `RemoteError` if it refuses to start, else `Unreachable`.
+        """
+        node = self.actors.get(key)
+        if node is None or node.dead:
+            node = self.actors[key] = self._process(key.text(), key)
+            self.history.add("activate", node=node.name)
+            node.started = self.loop.create_task(self._start(node), context=context_of(node))
+        assert node.started is not None
+        while not node.started.done():
+            if node.dead:
+                raise Unreachable(f"{key} died while it started")
+            await asyncio.wait([node.started], timeout=0.05)
+        error = node.started.exception()
+        if error is None:
+            return node.started.result()
+        self.kill(node)
+        if isinstance(error, RemoteError):
+            raise error
+        raise Unreachable(f"{key}: {error}") from error
+
+    async def _start(self, node: Activation) -> Address:
+        assert node.key is not None
+        body = make_body(node.key, ActorFabric(self, node))
+        body._machine = CheckedMachine(body._machine)  # type: ignore[attr-defined]
+        address = await body.start()
+        node.body = body
+        return address
+
+    def kill(self, node: Activation, reset: bool | None = None) -> None:
+        """End a process as SIGKILL would."""
+        if node.dead:
+            return
+        node.dead = True
+        self.history.add("dead", node=node.name)
+        self.processes.pop(node, None)
+        if node.key is not None and self.actors.get(node.key) is node:
+            del self.actors[node.key]
+        self.network.kill(node, self.rng.random() < 0.5 if reset is None else reset)
+
+    def forget(self, node: Activation) -> None:
+        """Take a live actor for dead: the next use activates it a second time."""
+        if node.key is not None and self.actors.get(node.key) is node:
+            self.history.add("forgotten", node=node.name)
+            del self.actors[node.key]
+
+    def failed(self, node: Activation, error: BaseException) -> None:
+        """A process ends by its own doing. Expected are the journal's errors under faults."""
+        self.history.add("fatal", node=node.name, error=f"{type(error).__name__}: {error}")
+        expected = isinstance(error, JournalError) and self.faulty
+        if not expected and not isinstance(error, Fenced):
+            self.failures.append(f"{node.name} ended: {type(error).__name__}: {error}")
+        self.kill(node)
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Passivate an actor."""
+        node = self.actors.pop(key, None)
+        if node is None or node.dead:
+            return
+        self.history.add("passivate", node=node.name)
+        if node.body is not None:
+            stop = self.loop.create_task(node.body.stop(), context=context_of(node))
+            while not stop.done() and not node.dead:
+                await asyncio.wait([stop], timeout=0.05)
+        self.kill(node)
+
+    async def open_door(self) -> None:
+        """Start the front door; after a crash, again."""
+        if self._door is None or self._door.dead:
+            node = self._door = self._process(DOOR, None)
+            door = FrontDoor(ActorFabric(self, node))
+            await self.loop.create_task(door.start(SERVICE_PORT), context=context_of(node))
+
+    async def keep_door_open(self) -> None:
+        """What restarts the front door's process."""
+        while True:
+            await asyncio.sleep(0.5)
+            await self.open_door()
+
+    def live(self, kind: str = "") -> list[Activation]:
+        """Processes that run, of one kind of actor ("" for all but the admin's)."""
+        return [
+            node
+            for node in self.processes
+            if node is not self.admin.node
+            and (not kind or (node.key is not None and node.key.kind.name == kind))
+        ]
+
+    # -- faults ----------------------------------------------------------------------
+
+    def fill_disk(self, seconds: float) -> None:
+        """Nothing more fits on the disk for a while."""
+        used = sum(files.size() for files in self.disk._journals.values())
+        self.disk.capacity = used
+        self.loop.call_later(seconds, self._make_space, used)
+
+    def _make_space(self, used: int) -> None:
+        if self.disk.capacity == used:
+            self.disk.capacity = None
+
+    def power_loss(self, rng: Random) -> None:
+        """Every server process dies, and the disk loses what wasn't synced."""
+        for node in self.live():
+            self.kill(node, reset=True)
+        self.disk.power_loss(lambda count: [n for n in range(count) if rng.random() < 0.5])
+
+    def heal(self) -> None:
+        """No faults from now on; clocks stay as they are."""
+        self.faulty = False
+        self.traps.clear()
+        self.disk.capacity = None
+        self.slow_disk_until = 0.0
+        self.network.heal()
+
+    def note_loop_error(self, loop: Any, context: dict[str, Any]) -> None:
+        """What the loop's exception handler is told is a fault of ours."""
+        error = context.get("exception")
+        node = current_node()
+        if node.dead or (isinstance(error, JournalError) and node is not HARNESS):
+            return
+        text = f"{node}: {context.get('message')}: {type(error).__name__}: {error}"
+        self.history.add("loop error", text=text)
+        self.failures.append(text)

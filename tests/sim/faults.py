@@ -1,0 +1,140 @@
+"""Faults of a run: a list made from the seed, carried out at their times.
+
+A prefix of the list is a milder run of the same seed: that is how failing runs are shrunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+from tests.sim.cluster import DOOR, Activation, SimCluster, Trap
+from velaray.journal.memory import Step
+
+QUIET_S = 1.0
+STORM_S = 12.0
+"""Faults happen between these times, in virtual seconds."""
+
+KINDS = ("CATALOG", "PARTITION", "PARTITION", "SUBSCRIPTION", "SUBSCRIPTION")
+STEPS = (
+    *(Step.WRITE, Step.SYNC, Step.CONFIRM, Step.MARK, Step.RETURN) * 3,
+    Step.READ_MANIFEST,
+    Step.WRITE_MANIFEST,
+    Step.MANIFEST_WRITTEN,
+    Step.CREATE,
+    Step.READ,
+    Step.RECLAIM,
+    Step.WRITE_INDEX,
+)
+_WRITING = (Step.WRITE, Step.MARK)
+_WEIGHTS = {
+    "trap": 10,
+    "kill": 3,
+    "power loss": 1,
+    "forget": 2,
+    "pause": 2,
+    "full disk": 1,
+    "slow disk": 1,
+    "cut": 3,
+    "block": 2,
+    "delay": 1,
+    "clock jump": 1,
+    "passivate": 2,
+    "kill door": 1,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: ``size`` (0 to 1) says how long or how much."""
+
+    at: float
+    what: str
+    kind: str
+    size: float
+    step: Step = Step.WRITE
+    action: str = ""
+
+    def __str__(self) -> str:
+        trap = f" {self.action} at {self.step}" if self.what == "trap" else ""
+        return f"{self.at:.3f} s: {self.what}{trap} ({self.kind}, {self.size:.2f})"
+
+
+def make_faults(seed: int) -> list[Fault]:
+    """The faults of a seed, by time. One run in ten has none."""
+    rng = Random(f"{seed}/faults")
+    count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
+    times = sorted(rng.uniform(QUIET_S, STORM_S) for _ in range(count))
+    return [_make(rng, round(at, 6)) for at in times]
+
+
+def _make(rng: Random, at: float) -> Fault:
+    what = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    kind, size = rng.choice(KINDS), rng.random()
+    if what != "trap":
+        return Fault(at, what, kind, size)
+    step = rng.choice(STEPS)
+    actions = ["crash", "crash", "crash", "slow", "stale"]
+    if step in _WRITING:
+        actions += ["torn", "torn"]
+    if step is Step.SYNC:
+        actions += ["sync failure"]
+    if step in (Step.WRITE, Step.CREATE, Step.WRITE_MANIFEST):
+        actions += ["full"]
+    return Fault(at, what, kind if rng.random() < 0.8 else "", size, step, rng.choice(actions))
+
+
+async def carry_out(cluster: SimCluster, faults: list[Fault], seed: int) -> None:
+    """Let the faults happen; returns after the last one."""
+    rng = Random(f"{seed}/targets")
+    for fault in faults:
+        await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
+        cluster.history.add("fault", fault=str(fault))
+        _do(cluster, fault, rng)
+
+
+def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
+    pick, size = rng.random(), fault.size
+    nodes = cluster.live(fault.kind) or cluster.live()
+    node = nodes[int(pick * len(nodes))] if nodes else None
+    match fault.what:
+        case "trap":
+            cluster.traps.append(Trap(fault.step, fault.kind, fault.action, size))
+        case "power loss":
+            cluster.power_loss(rng)
+        case "full disk":
+            cluster.fill_disk(size * 8)
+        case "slow disk":
+            cluster.slow_disk_s, cluster.slow_disk_until = size, cluster.loop.time() + 5
+        case "delay":
+            cluster.network.slow_down(size, 5.0)
+        case "kill door":
+            for door in [node for node in cluster.live() if node.name.startswith(DOOR)]:
+                cluster.kill(door)
+        case "cut":
+            ends = list(cluster.network.ends.values())
+            if ends:
+                cluster.network.cut(ends[int(pick * len(ends))])
+        case _ if node is not None:
+            _do_to(cluster, fault, node, rng)
+
+
+def _do_to(cluster: SimCluster, fault: Fault, node: Activation, rng: Random) -> None:
+    size = fault.size
+    match fault.what:
+        case "kill":
+            cluster.kill(node)
+        case "forget":
+            cluster.forget(node)
+        case "pause":
+            cluster.loop.pause(node, size * 10)
+        case "block":
+            others = [other for other in cluster.live() if other is not node]
+            other = rng.choice(others) if others and rng.random() < 0.5 else None
+            cluster.network.block(node, other, size * 20)
+        case "clock jump":
+            node.skew_ms += int((size - 0.5) * 7_200_000)
+        case "passivate" if node.key is not None:
+            task = cluster.loop.create_task(cluster.dismiss(node.key))
+            task.set_name("passivation")

@@ -1,0 +1,32 @@
+"""Failing runs, made as small as a prefix of their faults can make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.sim.run import Outcome, run
+
+
+def shrink(outcome: Outcome) -> Outcome:
+    """The run of the same seed with the shortest prefix of its faults that still fails."""
+    for count in range(len(outcome.faults)):
+        smaller = run(outcome.seed, fault_count=count)
+        if smaller.problems:
+            return smaller
+    return outcome
+
+
+def report(outcome: Outcome, folder: Path) -> str:
+    """Shrink a failing run, write its history to ``folder``, say what is known about it."""
+    small = shrink(outcome)
+    path = folder / f"seed-{outcome.seed}.jsonl"
+    small.history.dump(path)
+    lines = [
+        f"seed {outcome.seed} fails: python -m tests.sim --seed {outcome.seed} "
+        f"--faults {len(small.faults)}",
+        *(f"  {problem[:400]}" for problem in small.problems[:8]),
+        f"  with {len(small.faults)} of {len(outcome.faults)} faults:",
+        *(f"    {fault}" for fault in small.faults),
+        f"  history: {path}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,91 @@
+"""What the disk holds at the end of a run, and whether it fits the live actors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.cluster import CheckedMachine, SimCluster
+from velaray.actors.catalog import CatalogMachine
+from velaray.actors.machine import digest
+from velaray.actors.partition import PartitionMachine
+from velaray.actors.subscription import SubscriptionMachine
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import CursorReset
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.checkpoint import Checkpoint
+from velaray.journal.memory import MemoryStore
+from velaray.journal.replay import load_manifest, replay, verify
+from velaray.journal.scan import Record
+from velaray.wire.messages import is_batch, iterate_batch, split_entry
+
+MACHINES: dict[ActorKind, Any] = {
+    ActorKind.CATALOG: CatalogMachine,
+    ActorKind.PARTITION: PartitionMachine,
+    ActorKind.SUBSCRIPTION: SubscriptionMachine,
+}
+
+
+def contents_of(entry: bytes | memoryview) -> list[str]:
+    """The messages of an entry, as text."""
+    metadata, payload = split_entry(entry)
+    if not is_batch(metadata):
+        return [bytes(payload).decode()]
+    return [
+        bytes(body).decode() for _, body in iterate_batch(payload, metadata.num_messages_in_batch)
+    ]
+
+
+class _Fold:
+    """Recomputes a state from history."""
+
+    def __init__(self, kind: ActorKind) -> None:
+        self.machine = MACHINES[kind]()
+        self.state = self.machine.initial()
+        self.backwards = 0
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.state = self.machine.restore(checkpoint.segments)
+
+    def apply(self, record: Record) -> None:
+        event = decode(record.event)
+        before = getattr(self.state, "cursor", None)
+        mark = before.acked_before if before is not None else 0
+        self.machine.evolve(self.state, event)
+        self.machine.check(self.state)
+        if before is not None and not isinstance(event, CursorReset):
+            self.backwards += self.state.cursor.acked_before < mark
+
+    def digest(self) -> bytes:
+        return digest(self.machine.snapshot(self.state))
+
+
+async def read_log(store: MemoryStore, key: ActorKey) -> dict[tuple[int, int], list[str]]:
+    """A partition's entries as its journal has them."""
+    log = {}
+    async for record in replay(store, key.text()):
+        if record.blob is not None and record.position is not None:
+            log[tuple(record.position)] = contents_of(record.blob)
+    return log
+
+
+async def audit(cluster: SimCluster) -> list[str]:
+    """Replay equals live for every journal; nothing is stored that isn't listed."""
+    store, faults = MemoryStore(cluster.disk), []
+    for name in await store.list_journals():
+        key = ActorKey.parse(name)
+        fold = _Fold(key.kind)
+        for report in await verify(store, name, fold):
+            faults += [f"{name} ledger {report.ledger_id}: {text}" for text in report.problems]
+        if fold.backwards:
+            faults.append(f"{name}: the cursor went back {fold.backwards} times without a seek")
+        node = cluster.actors.get(key)
+        if node is not None and node.body is not None:
+            runtime = node.body.runtime  # type: ignore[attr-defined]
+            machine = CheckedMachine(MACHINES[key.kind]())
+            if digest(machine.snapshot(runtime.state)) != fold.digest():
+                faults.append(f"{name}: replay gives another state than the live one")
+        listed = {info.ledger_id for info in (await load_manifest(store, name)).ledgers}
+        stray = set(await store.list_ledgers(name)) - listed
+        if stray:
+            faults.append(f"{name}: ledgers {sorted(stray)} are stored and not listed")
+    return faults

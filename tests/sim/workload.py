@@ -1,0 +1,276 @@
+"""What clients do in a run: producers that retry, consumers of every type. Nothing is judged here.
+
+The clients are velaray's own asyncio clients, unchanged. What they do and learn goes into the
+history, which `tests.sim.checkers` reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.sim.history import History
+from velaray.aio import Client
+from velaray.aio.consumer import Consumer
+from velaray.aio.producer import Producer
+from velaray.enums import ConsumerType, InitialPosition
+from velaray.exceptions import Timeout, TopicTerminated, VelarayError
+from velaray.message import Message
+from velaray.message_id import MessageId
+
+
+@dataclass(frozen=True)
+class Producing:
+    """A producer's part: ``count`` messages that are acknowledged, ``window`` at a time."""
+
+    name: str
+    topic: str
+    count: int
+    window: int
+    batching: bool
+    timeout_ms: int
+
+
+@dataclass(frozen=True)
+class Consuming:
+    """A consumer's part. The chances are per message, of 1000."""
+
+    name: str
+    topic: str
+    subscription: str
+    kind: ConsumerType
+    queue: int
+    batch_index: bool
+    nack: int
+    keep: int
+    redeliver: int
+    leave: int
+    seek: int
+    cumulative: bool
+
+
+class Shared:
+    """What all clients of a run know."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.draining = asyncio.Event()
+        self.over = asyncio.Event()
+
+
+async def until_it_works(work: Callable[[], Awaitable[Any]], history: History, what: str) -> Any:
+    """Repeat what fails, as an application would."""
+    while True:
+        try:
+            return await work()
+        except VelarayError as error:
+            history.add("retry", what=what, error=f"{type(error).__name__}: {error}")
+        await asyncio.sleep(1.0)
+
+
+class ProducerScript:
+    """Sends numbered messages until enough of them are acknowledged."""
+
+    def __init__(self, client: Client, plan: Producing, shared: Shared, rng: Random) -> None:
+        self._client = client
+        self._plan = plan
+        self._shared = shared
+        self._rng = rng
+        self._number = 0
+        self._stored = 0
+        self._ended = False
+
+    async def run(self) -> None:
+        """Returns when all is acknowledged, or the topic is terminated."""
+        plan, history = self._plan, self._shared.history
+
+        async def create() -> Producer | None:
+            try:
+                return await self._client.create_producer(
+                    plan.topic,
+                    producer_name=plan.name,
+                    send_timeout_millis=plan.timeout_ms,
+                    batching_enabled=plan.batching,
+                    batching_max_messages=5,
+                )
+            except TopicTerminated:
+                return None
+
+        producer = await until_it_works(create, history, f"create {plan.name}")
+        pending: set[asyncio.Task[None]] = set()
+        while producer is not None and self._stored < plan.count and not self._ended:
+            while len(pending) < min(plan.window, plan.count - self._stored):
+                pending.add(asyncio.get_running_loop().create_task(self._send(producer)))
+            if not self._shared.draining.is_set():
+                await asyncio.sleep(self._rng.random() * 24.0 * len(pending) / plan.count)
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if pending:
+            await asyncio.wait(pending)
+        history.add("produced", producer=plan.name)
+        if producer is not None:
+            await producer.close()
+
+    async def _send(self, producer: Producer) -> None:
+        plan, history = self._plan, self._shared.history
+        self._number += 1
+        content = f"{plan.name}:{self._number}"
+        history.add("send", producer=plan.name, content=content, topic=plan.topic)
+        try:
+            stored = await producer.send(content.encode())
+        except Timeout as error:
+            history.add("unknown", content=content, error=str(error))
+        except TopicTerminated as error:
+            history.add("refused", content=content, error=str(error))
+            self._ended = True
+        except VelarayError as error:
+            history.add("refused", content=content, error=f"{type(error).__name__}: {error}")
+            await asyncio.sleep(0.5)
+        else:
+            self._stored += 1
+            history.add(
+                "receipt",
+                content=content,
+                topic=stored.topic_name(),
+                ledger=stored.ledger_id(),
+                entry=stored.entry_id(),
+                index=stored.batch_index(),
+            )
+
+
+class ConsumerScript:
+    """Receives and acknowledges until everything is drained."""
+
+    def __init__(self, client: Client, plan: Consuming, shared: Shared, rng: Random) -> None:
+        self._client = client
+        self._plan = plan
+        self._shared = shared
+        self._rng = rng
+        self._acks: set[asyncio.Task[None]] = set()
+        self._kept: list[Message] = []
+
+    async def run(self) -> None:
+        """Returns when the run is over."""
+        while not self._shared.over.is_set():
+            consumer = await until_it_works(self._subscribe, self._shared.history, self._plan.name)
+            try:
+                await self._consume(consumer)
+            except VelarayError as error:
+                self._note("lost", error=f"{type(error).__name__}: {error}")
+            self._kept.clear()
+            await self._close(consumer)
+
+    async def _subscribe(self) -> Consumer:
+        plan = self._plan
+        return await self._client.subscribe(
+            plan.topic,
+            plan.subscription,
+            consumer_type=plan.kind,
+            consumer_name=plan.name,
+            receiver_queue_size=plan.queue,
+            initial_position=InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=700,
+            batch_index_ack_enabled=plan.batch_index,
+            ack_group_time_ms=50,
+        )
+
+    async def _close(self, consumer: Consumer) -> None:
+        if self._acks:
+            await asyncio.wait(self._acks)
+        await consumer.close()
+
+    def _note(self, event: str, **details: Any) -> None:
+        plan = self._plan
+        self._shared.history.add(event, by=plan.name, subscription=plan.subscription, **details)
+
+    async def _consume(self, consumer: Consumer) -> None:
+        told = False
+        while not self._shared.over.is_set():
+            if self._shared.draining.is_set() and not told:
+                told = True
+                self._kept.clear()
+                await consumer.redeliver_unacknowledged_messages()
+            try:
+                message = await consumer.receive(timeout_millis=500)
+            except Timeout:
+                if told and self._rng.random() < 0.2:
+                    told = False
+                continue
+            self._received(message)
+            if not await self._act(consumer, message):
+                return
+
+    def _received(self, message: Message) -> None:
+        self._note("received", content=message.data().decode(), **_place(message))
+
+    async def _act(self, consumer: Consumer, message: Message) -> bool:
+        """Do something about a message; False to leave."""
+        plan, draw = self._plan, self._rng.randrange(1000)
+        if not self._shared.draining.is_set():
+            for chance, action in (
+                (plan.nack, self._nack),
+                (plan.keep, self._keep),
+                (plan.redeliver, self._redeliver),
+                (plan.seek, self._seek),
+            ):
+                if draw < chance:
+                    await action(consumer, message)
+                    return True
+                draw -= chance
+            if draw < plan.leave:
+                return False
+        cumulative = plan.cumulative and self._rng.random() < 0.3
+        receipt = self._rng.random() < 0.7
+        task = asyncio.get_running_loop().create_task(
+            self._acknowledge(consumer, message, cumulative, receipt)
+        )
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+        if len(self._acks) > 8:
+            await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
+        return True
+
+    async def _nack(self, consumer: Consumer, message: Message) -> None:
+        await consumer.negative_acknowledge(message)
+
+    async def _keep(self, consumer: Consumer, message: Message) -> None:
+        self._kept.append(message)
+
+    async def _redeliver(self, consumer: Consumer, message: Message) -> None:
+        await consumer.redeliver_unacknowledged_messages()
+
+    async def _seek(self, consumer: Consumer, message: Message) -> None:
+        whole = self._rng.random() < 0.5
+        self._note("seek", to="earliest" if whole else str(message.message_id()))
+        try:
+            await consumer.seek(MessageId.earliest if whole else message.message_id())
+        finally:
+            self._note("sought")
+
+    async def _acknowledge(
+        self, consumer: Consumer, message: Message, cumulative: bool, receipt: bool
+    ) -> None:
+        began = self._shared.history.now()
+        place = _place(message)
+        try:
+            if cumulative:
+                await consumer.acknowledge_cumulative(message, receipt=receipt)
+            else:
+                await consumer.acknowledge(message, receipt=receipt)
+        except VelarayError as error:
+            self._note("ack failed", error=f"{type(error).__name__}: {error}", **place)
+            return
+        if receipt:
+            self._note("acked", began=began, cumulative=cumulative, **place)
+
+
+def _place(message: Message) -> dict[str, Any]:
+    at = message.message_id()
+    return {
+        "topic": at.topic_name(),
+        "ledger": at.ledger_id(),
+        "entry": at.entry_id(),
+        "index": at.batch_index(),
+    }
