@@ -76,20 +76,20 @@ _PREFIXES = {
 _NAMES = {number: field.name for number, field in _FIELDS.items()}
 
 
-def _text_fields(kind: Any, seen: frozenset[str] = frozenset()) -> bool:
-    if kind.full_name in seen:
-        return False
-    return any(
-        field.type == FieldDescriptor.TYPE_STRING
-        or (
-            field.message_type is not None
-            and _text_fields(field.message_type, seen | {kind.full_name})
-        )
-        for field in kind.fields
-    )
+def _has_text(field: FieldDescriptor, seen: frozenset[str] = frozenset()) -> bool:
+    if field.message_type is None or field.message_type.full_name in seen:
+        return field.type == FieldDescriptor.TYPE_STRING
+    inner = seen | {field.message_type.full_name}
+    return any(_has_text(each, inner) for each in field.message_type.fields)
 
 
-_WITH_TEXT = {number for number, field in _FIELDS.items() if _text_fields(field.message_type)}
+def _fields_with_text(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.fields if _has_text(field))
+
+
+# An ACK has thousands of ids and hardly ever a text: only what can hold one is looked at.
+_TEXTS = {number: _fields_with_text(field.message_type) for number, field in _FIELDS.items()}
+
 
 # --- any command ---------------------------------------------------------------------------
 
@@ -135,8 +135,9 @@ def decode_command(data: bytes) -> Command:
             f"{name} lacks {', '.join(missing)} or has a value that is not known here",
             _request_id(message),
         )
-    if number in _WITH_TEXT:
-        _check_text(name, message)
+    for text_field in _TEXTS[number]:
+        if value := getattr(message, text_field):
+            _check_text(name, message, text_field, value)
     if number == pb.BaseCommand.SEND:
         return _to_send(message)
     if number == pb.BaseCommand.MESSAGE:
@@ -157,20 +158,18 @@ def _request_id(message: ProtobufMessage) -> int | None:
     return None
 
 
-def _check_text(name: str, message: ProtobufMessage) -> None:
+def _check_text(name: str, command: ProtobufMessage, field: str, found: Any) -> None:
     # The runtime hands out text that isn't UTF-8 as bytes, which would surface much later.
-    pending: list[ProtobufMessage] = [message]
+    pending: list[tuple[str, Any]] = [(field, found)]
     while pending:
-        for field, value in pending.pop().ListFields():
-            values: Any = (value,) if isinstance(value, str | bytes | ProtobufMessage) else value
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
-                pending.extend(values)
-            elif field.type == FieldDescriptor.TYPE_STRING and any(
-                isinstance(text, bytes) for text in values
-            ):
-                raise MalformedCommandError(
-                    f"{name}: {field.name} is not UTF-8", _request_id(message)
-                )
+        field, value = pending.pop()
+        if isinstance(value, ProtobufMessage):
+            kind = value.DESCRIPTOR
+            pending += [(each, getattr(value, each)) for each in _fields_with_text(kind)]
+        elif isinstance(value, bytes):
+            raise MalformedCommandError(f"{name}: {field} is not UTF-8", _request_id(command))
+        elif not isinstance(value, str):
+            pending += [(field, each) for each in value]
 
 
 def _to_send(message: pb.CommandSend) -> Send:
