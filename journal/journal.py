@@ -543,6 +543,21 @@ class Journal:
         await self._write_index(info.ledger_id, index)
         return index
 
+    async def confirm(self) -> None:
+        """Look whether this owner is still the newest one, without writing anything.
+
+        For owners that may have nothing to write for long: every commit looks anyway.
+        Raises `Fenced`, after which nothing can be staged any more.
+        """
+        if self._failure is not None or self._busy == "roll":
+            return  # known already, or about to be known
+        version = self._version
+        held = await self._store.holds(self.key, version)
+        if held or self._busy == "roll" or self._version != version:
+            return
+        self._failure = Fenced(self.key, self.epoch)
+        raise self._failure
+
     async def close(self) -> None:
         """Stop writing; staged records are forgotten. Idempotent. The store stays open."""
         if self._failure is None:

@@ -9,8 +9,12 @@ from typing import Any
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
+from velaray.journal.journal import Journal
 from velaray.topology.fabric import Address, Body, Fabric
 from velaray.topology.links import Link, LinkServer, RemoteError
+
+CONFIRM_S = 10.0
+"""How often a body that may have nothing to write looks whether it was superseded."""
 
 
 class HostedBody(Body):
@@ -36,7 +40,20 @@ class HostedBody(Body):
             lambda error: self.fabric.fatal(self.key, error),
         )
         link_port = await self.links.start(self.config.host)
+        self.spawn(self._stay_the_owner())
         return Address(self.config.host, 0, link_port)
+
+    async def _stay_the_owner(self) -> None:
+        """End this body once another activation has taken over its journal.
+
+        One that only serves readers would never find out by writing, and its clients would
+        wait for ever for what is published to its successor.
+        """
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        while True:
+            await asyncio.sleep(CONFIRM_S)
+            await journal.confirm()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """Run a coroutine that belongs to this body; it's cancelled with it.

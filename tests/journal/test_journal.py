@@ -282,3 +282,20 @@ async def _open_and_check(store: MemoryStore, expected) -> Journal:
     assert await blobs(journal) == [blob for _, blob in expected if blob is not None]
     await journal.start({"n": b"%d" % len(expected)}, b"")
     return journal
+
+
+@on_loop
+async def test_an_owner_can_look_whether_it_was_superseded(backend):
+    first = await started(backend.store())
+    await first.confirm()
+    await write_events(first, b"one")
+    await asyncio.gather(first.roll({"events": b"one"}, b"digest"), first.confirm())
+    await first.confirm()
+    second = await started(backend.store())
+    with pytest.raises(Fenced):
+        await first.confirm()
+    with pytest.raises(Fenced):
+        first.stage(b"event", None)
+    await second.confirm()
+    await first.close()
+    await second.close()

@@ -1,0 +1,45 @@
+"""What every hosted body does besides serving."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import Fenced
+from velaray.journal.journal import Journal
+from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.topology import hosted
+from velaray.topology.config import ClusterConfig
+from velaray.topology.local import LocalFabric
+
+
+def test_a_body_that_writes_nothing_finds_out_that_it_was_superseded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosted, "CONFIRM_S", 0.001)
+
+    async def main() -> None:
+        config = ClusterConfig(data_dir="memory", incarnation=1, link_key=b"k")
+        disk = MemoryDisk()
+        fabric = LocalFabric(config, MemoryStore(disk))
+        ended = asyncio.Event()
+        kill = fabric.kill
+
+        def killed(key: ActorKey) -> None:
+            kill(key)
+            ended.set()
+
+        monkeypatch.setattr(fabric, "kill", killed)
+        key = ActorKey.catalog()
+        await fabric.address(key)
+        journal = await Journal.open(MemoryStore(disk), key.text(), clock_ms=lambda: 0)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        ((ended_key, error),) = fabric.failures
+        assert ended_key == key
+        assert isinstance(error, Fenced)
+        await journal.close()
+
+    asyncio.run(main())
