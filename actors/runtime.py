@@ -392,9 +392,13 @@ class Runtime(Generic[StateT]):
         self._wake.set()
 
     def _settled(self) -> bool:
-        """Whether the state is durable and nobody waits before a newcomer."""
+        """Whether the state is durable and nobody waits before a newcomer.
+
+        On a full disk only the outcome of a command that is being tried is waited for: what
+        comes after it must not be told of a state that is about to change.
+        """
         if self._full is not None:
-            return True
+            return not self._deferred
         return not (self._waiting or self._flushing or self._opened)
 
     def _evolve(self, events: Sequence[Message]) -> None:
@@ -503,6 +507,9 @@ class Runtime(Generic[StateT]):
         tried, self._deferred = self._deferred, ()
         self._full = error
         dropped = self._flushing + self._waiting
+        kept: list[tuple[Release, Any, tuple[Any, ...]]] = []
+        if tried:  # those behind it have no events: what they say holds all the same
+            dropped, kept = dropped[:1], dropped[1:]
         self._flushing, self._waiting, self._staged = [], [], []
         self._flushing_bytes = self._staged_bytes = 0
         if not tried:
@@ -513,6 +520,8 @@ class Runtime(Generic[StateT]):
             self._rebuilding = False
         for release, _, _ in dropped:
             self._refuse(release)
+        for release, reply, effects in kept:
+            release(reply, effects)
         self._unpark()
 
     def _rebuild(self, recovered: Recovered) -> None:
