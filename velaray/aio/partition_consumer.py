@@ -123,6 +123,7 @@ class PartitionConsumer:
         self._seek: MessageId | int | None = None
         self._fetching = False
         self._acks = AckTracker(subscription.batch_index_ack)
+        self._moves = 0  # how often a seek made void what was acknowledged
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
         self._ack_timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
@@ -187,6 +188,7 @@ class PartitionConsumer:
         self._overdue.clear()
         if self._seek is not None:
             self._acks.reset()
+            self._moves += 1
             self.taken = None
             self._start = self._seek if isinstance(self._seek, MessageId) else None
             self._inclusive = self._subscription.start_inclusive
@@ -356,12 +358,14 @@ class PartitionConsumer:
     async def _ask_receipts(self) -> None:
         what = f"acknowledging to {self._subscription.name} on {self.topic}"
         await asyncio.sleep(0)  # let the other acknowledgements of this turn in
-        acks = self._acks.take()
+        acks, moves = self._acks.take(), self._moves
         self._receipt = None
 
         async def attempt() -> None:
             nonlocal acks
             connection = await self._attached()
+            if moves != self._moves:
+                return  # a seek has made void what was acknowledged before it
             for command in self._ack_commands(acks):
                 answer = await connection.request(command, self._core.attempt_timeout)
                 if answer.HasField("error"):
@@ -371,8 +375,9 @@ class PartitionConsumer:
             await self._core.retrying(what, attempt)
         except VelarayError:
             # They were acknowledged all the same, by calls that asked for no receipt perhaps.
-            self._acks.put_back(acks)
-            self._schedule_acks()
+            if moves == self._moves:
+                self._acks.put_back(acks)
+                self._schedule_acks()
             raise
 
     # --- redelivery ---
