@@ -15,7 +15,7 @@ from velaray.actors.policies import InvalidPolicyError
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
 from velaray.journal.errors import JournalError
 from velaray.topology.auth import AuthenticationFailed, authenticate
-from velaray.topology.fabric import Fabric, Unreachable
+from velaray.topology.fabric import Fabric, Unreachable, reason_of
 from velaray.topology.links import LinkClosed, RemoteError
 
 PREFIX = "/admin/v2"
@@ -78,7 +78,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except RemoteError as error:
         return _problem(_status_of(error.kind), error.message)
     except (Unreachable, LinkClosed, TimeoutError) as error:
-        return _problem(503, f"{error or 'no answer in time'}; try again")
+        return _problem(503, f"{reason_of(error)}; try again")
     except JournalError as error:
         return _problem(500, str(error))
     except web.HTTPException as error:

@@ -44,6 +44,15 @@ def _pairs(flat: list[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
+def _find_unacked(state: SubscriptionState, number: int, end: int) -> int | None:
+    cursor = state.cursor
+    for first, behind in cursor.unacked_ranges(cursor.acked_before, end):
+        if number <= behind - first:
+            return first + number - 1
+        number -= behind - first
+    return None
+
+
 class Brain:
     """Decides for the consumers that one partition connected."""
 
@@ -73,9 +82,10 @@ class Brain:
             case "cursor":
                 return await self._runtime.read(lambda state: state.cursor.acked_before)
             case "find_unacked":
-                return self._find_unacked(*args)
+                number, end = args
+                return await self._runtime.read(lambda state: _find_unacked(state, number, end))
             case "stats":
-                return self.stats(args)
+                return await self._runtime.read(lambda state: self._stats(state, args))
         raise RemoteError("not found", f"a subscription knows no method {method!r}")
 
     async def _open(self, start: int, terminated_at: int | None) -> int:
@@ -122,14 +132,6 @@ class Brain:
             self._dispatcher.acked([(before, offset)])
             self._schedule_pump()
 
-    def _find_unacked(self, number: int, end: int) -> int | None:
-        cursor = self._runtime.state.cursor
-        for first, behind in cursor.unacked_ranges(cursor.acked_before, end):
-            if number <= behind - first:
-                return first + number - 1
-            number -= behind - first
-        return None
-
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()
         self._send("feed_from", [self._dispatcher.feed_from, self._wanted])
@@ -142,11 +144,15 @@ class Brain:
             self._on_notice(method, args)
         except UnknownConsumerError:
             return  # it detached while the notice was under way
-        if self._runtime.state.cursor is not self._cursor:
-            # The disk was full and the state fell back to what is durable: begin anew.
-            self._send("restart", None)
-        else:
+        if not self._begin_anew():
             self._schedule_pump()
+
+    def _begin_anew(self) -> bool:
+        """Whether the disk was full and the state fell back to what is durable."""
+        if self._runtime.state.cursor is self._cursor:
+            return False
+        self._send("restart", None)
+        return True
 
     def _on_notice(self, method: str, args: Any) -> None:
         match method:
@@ -182,6 +188,8 @@ class Brain:
             if request_id:
                 error = reply.message if isinstance(reply, Refusal) else None
                 self._send("acked", [number, request_id, error])
+            if isinstance(reply, Refusal):
+                self._begin_anew()  # nothing else may come that would show it
 
         before = self._cursor.acked_before
         late = False
@@ -256,9 +264,9 @@ class Brain:
 
     # -- statistics ----------------------------------------------------------------
 
-    def stats(self, end_offset: int) -> dict[str, Any]:
+    def _stats(self, state: SubscriptionState, end_offset: int) -> dict[str, Any]:
         """The cursor and the consumers, for people; ``end_offset`` is the partition's."""
-        cursor = self._runtime.state.cursor
+        cursor = state.cursor
         kind = self._dispatcher.type
         return {
             "acked_before": cursor.acked_before,

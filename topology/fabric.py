@@ -33,6 +33,11 @@ class Unreachable(ConnectionError):
     """An actor could not be reached within the time allowed."""
 
 
+def reason_of(error: Exception) -> str:
+    """The error's text; a `TimeoutError` brings none."""
+    return str(error) or "no answer in time"
+
+
 class Address(NamedTuple):
     """Where an actor is reached: ``service_port`` speaks Pulsar's protocol (0: it doesn't)."""
 
@@ -191,6 +196,7 @@ async def persist(attempt: Callable[[], Awaitable[ResultT]], timeout: float, wha
                 return await attempt()
         except (LinkClosed, OSError, Unreachable) as error:
             if loop.time() + delay >= deadline:
-                raise Unreachable(f"could not {what} within {timeout:g} s: {error}") from error
+                why = reason_of(error)
+                raise Unreachable(f"could not {what} within {timeout:g} s: {why}") from error
         await asyncio.sleep(delay)
         delay = min(delay * 2, _MAX_DELAY_S)

@@ -19,6 +19,9 @@ from typing import Any, Protocol
 
 import msgpack
 
+from velaray.actors.machine import Reason
+from velaray.journal.errors import StorageFull
+
 _REQUEST, _RESPONSE, _NOTICE = 0, 1, 2
 MAX_FRAME = 64 << 20
 
@@ -145,7 +148,9 @@ class Link(asyncio.Protocol):
         except RemoteError as error:
             self._send([_RESPONSE, request_id, error.kind, error.message])
         except LinkClosed as error:
-            self._send([_RESPONSE, request_id, "unavailable", str(error)])
+            self._send([_RESPONSE, request_id, Reason.UNAVAILABLE, str(error)])
+        except StorageFull as error:
+            self._send([_RESPONSE, request_id, Reason.STORAGE_FULL, str(error)])
         else:
             self._send([_RESPONSE, request_id, None, value])
 

@@ -11,7 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.machine import Reason, Refusal
-from velaray.actors.partition import DeleteSubscription, StartAt, Subscription, Terminate
+from velaray.actors.partition import (
+    DeleteSubscription,
+    PartitionState,
+    StartAt,
+    Subscription,
+    Terminate,
+)
 from velaray.events.ids import Position
 from velaray.topology.links import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
@@ -22,8 +28,8 @@ if TYPE_CHECKING:
 Method = Callable[["PartitionBody", dict[str, Any]], Awaitable[Any]]
 
 
-def _subscription(partition: PartitionBody, name: str) -> Subscription:
-    found = partition.runtime.state.subscriptions.get(name)
+async def _subscription(partition: PartitionBody, name: str) -> Subscription:
+    found = await partition.runtime.read(lambda state: state.subscriptions.get(name))
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
     return found
@@ -45,34 +51,39 @@ async def _cursor_stats(partition: PartitionBody, subscription: Subscription) ->
     }
 
 
+def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
+    return {
+        "entries": end_offset - state.first_offset,
+        "first_offset": state.first_offset,
+        "end_offset": end_offset,
+        "terminated": state.terminated,
+        "topic_epoch": state.topic_epoch,
+        "ledgers": [
+            {"ledger_id": run.ledger_id, "entries": run.entries}
+            for run in state.table.runs(state.first_offset, end_offset)
+        ],
+    }
+
+
 async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
     """Counters of the log, its producers and its subscriptions."""
-    state = partition.runtime.state
-    subscriptions = {
-        name: await _cursor_stats(partition, found)
-        for name, found in sorted(state.subscriptions.items())
-    }
+    end_offset = partition.end_offset
+    log = await partition.runtime.read(lambda state: _log_stats(state, end_offset))
+    durable = await partition.runtime.read(lambda state: sorted(state.subscriptions.items()))
+    subscriptions = {name: await _cursor_stats(partition, found) for name, found in durable}
     for name, channel in list(partition.channels.items()):
         if not channel.durable and channel.port is not None:
             found = await channel.port.request("stats", partition.end_offset)
             subscriptions[name] = {**found, "durable": False}
     return {
         "topic": partition.topic,
-        "entries": partition.end_offset - state.first_offset,
-        "first_offset": state.first_offset,
-        "end_offset": partition.end_offset,
-        "terminated": state.terminated,
-        "topic_epoch": state.topic_epoch,
+        **log,
         "producers": [
             {"name": producing.name, "producer_id": producing.producer_id}
             for session in partition.sessions
             for producing in session.producers()
         ],
         "subscriptions": subscriptions,
-        "ledgers": [
-            {"ledger_id": run.ledger_id, "entries": run.entries}
-            for run in state.table.runs(state.first_offset, partition.end_offset)
-        ],
         "cached_bytes": partition.cache.bytes_held,
         "runtime": asdict(partition.runtime.stats),
     }
@@ -80,7 +91,7 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
 
 async def subscriptions(partition: PartitionBody, args: dict[str, Any]) -> list[str]:
     """The names of the durable subscriptions."""
-    return sorted(partition.runtime.state.subscriptions)
+    return await partition.runtime.read(lambda state: sorted(state.subscriptions))
 
 
 async def create_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
@@ -97,7 +108,7 @@ async def create_subscription(partition: PartitionBody, args: dict[str, Any]) ->
 async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Delete a durable subscription; refused while consumers are connected unless ``force``."""
     name = args["name"]
-    _subscription(partition, name)
+    await _subscription(partition, name)
     channel = partition.channels.get(name)
     if channel is not None and channel.consumers and not args.get("force"):
         raise RemoteError(Reason.BUSY, f"subscription {name!r} has connected consumers")
@@ -105,7 +116,7 @@ async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) ->
 
 
 async def _reset(partition: PartitionBody, name: str, offset: int, reason: str) -> None:
-    _subscription(partition, name)
+    await _subscription(partition, name)
     await partition.reset_subscription(name, offset, reason)
 
 
@@ -123,7 +134,7 @@ async def seek(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
 
 async def find_unacked(partition: PartitionBody, args: dict[str, Any]) -> int | None:
     """The offset of a subscription's ``number``-th (from 1) un-acknowledged entry, or None."""
-    _subscription(partition, args["name"])
+    await _subscription(partition, args["name"])
     wanted = [args["number"], partition.end_offset]
     offset: int | None = await partition.ask_subscription(args["name"], "find_unacked", wanted)
     return offset
@@ -131,7 +142,7 @@ async def find_unacked(partition: PartitionBody, args: dict[str, Any]) -> int | 
 
 async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Acknowledge everything before ``offset`` (without one: all there is), for good."""
-    _subscription(partition, args["name"])
+    await _subscription(partition, args["name"])
     end = partition.end_offset
     offset = min(args.get("offset", end), end)
     await partition.ask_subscription(args["name"], "skip_to", [end, offset])

@@ -33,7 +33,7 @@ from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
-from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.errors import NotStored
 from velaray.journal.journal import Journal
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
@@ -193,10 +193,7 @@ class PartitionBody(HostedBody):
 
     def reading_failed(self, error: Exception) -> None:
         """An entry of the log can't be read: this partition can't serve it."""
-        if isinstance(error, JournalError):
-            self.fabric.fatal(self.key, error)
-        else:
-            raise error
+        self.fabric.fatal(self.key, error)
 
     # -- publishing ----------------------------------------------------------------
 
@@ -426,7 +423,7 @@ class PartitionBody(HostedBody):
             return await self._call_brain(name, method, args)
 
     async def _call_brain(self, name: str, method: str, args: Any) -> Any:
-        found = self.runtime.state.subscriptions.get(name)
+        found = await self.runtime.read(lambda state: state.subscriptions.get(name))
         if found is None:
             raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
         key = self.key.of_subscription(name, found.ref.incarnation)
@@ -437,8 +434,15 @@ class PartitionBody(HostedBody):
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription: its name first, then its actor and its journal.
 
-        Raises `RemoteError` if there is none.
+        Once begun it goes on, even if the caller is cancelled. Raises `RemoteError` if there
+        is none.
         """
+        deletion = asyncio.ensure_future(self._delete_subscription(command))
+        self._tasks.add(deletion)
+        deletion.add_done_callback(self._tasks.discard)
+        await asyncio.shield(deletion)
+
+    async def _delete_subscription(self, command: DeleteSubscription) -> None:
         async with self._lock(command.name):
             reply = await self.runtime.ask(command)
             if isinstance(reply, Refusal):

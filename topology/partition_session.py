@@ -16,7 +16,6 @@ from velaray.actors.partition import (
     ForgetProducer,
     RaiseTopicEpoch,
     StartAt,
-    TopicEpoch,
     last_sequence_id,
 )
 from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
@@ -25,7 +24,7 @@ from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
 from velaray.topology.channel import Channel, ChannelConsumer
-from velaray.topology.fabric import Unreachable
+from velaray.topology.fabric import Unreachable, reason_of
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of, code_of_reason
@@ -37,6 +36,9 @@ from velaray.wire.messages import is_batch, read_metadata
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
+
+CLOSED_KEPT = 1000
+"""Closed producers of a connection whose late sends are ignored; others' close it."""
 
 _CALL_ERRORS = (
     InvalidNameError,
@@ -69,7 +71,8 @@ class PartitionSession(Session):
         self._partition = partition
         self._producers: dict[int, Producing] = {}
         self._consumers: dict[int, ChannelConsumer] = {}
-        self._closed_producers: set[int] = set()
+        # Sends to these may be under way; the newest of them, as a dict to keep their order.
+        self._closed_producers: dict[int, None] = {}
         # What a producer or consumer id is being connected by; a newer command replaces it.
         self._connecting: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._sought: set[Channel] = set()
@@ -162,7 +165,7 @@ class PartitionSession(Session):
         try:
             await work
         except _CALL_ERRORS as error:
-            self.error(request_id, code_of(error), str(error))
+            self.error(request_id, code_of(error), reason_of(error))
 
     def _check_topic(self, text: str) -> None:
         if str(TopicName.parse(text)) != self._partition.topic:
@@ -210,7 +213,7 @@ class PartitionSession(Session):
             self.error(command.request_id, code, answer.message)
             return
         self._producers[command.producer_id] = producing
-        self._closed_producers.discard(command.producer_id)
+        self._closed_producers.pop(command.producer_id, None)
         await self._admit(producing, answer)
 
     async def _admit(self, producing: Producing, answer: Accepted | Waiting) -> None:
@@ -227,8 +230,14 @@ class PartitionSession(Session):
             refused.session.forget_producer(refused)
             refused.session.error(refused.request_id, pb.ProducerFenced, "another one took over")
         if answer.raise_epoch:
-            await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
+            await self._raise_epoch(producing)
         await self._producer_success(producing)
+
+    async def _raise_epoch(self, producing: Producing) -> None:
+        reply = await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
+        if isinstance(reply, Refusal):
+            self._drop_producer(producing)  # else its next attempt would find it connected
+            raise RemoteError(reply.reason, reply.message)
 
     def _tell_waiting(self, producing: Producing) -> None:
         self.connection.send(
@@ -259,8 +268,7 @@ class PartitionSession(Session):
 
     async def promote(self, producing: Producing) -> None:
         """The producer waited for exclusivity and has it now."""
-        reply = await self._partition.runtime.ask(RaiseTopicEpoch(producing.name))
-        assert isinstance(reply, TopicEpoch)
+        await self._raise_epoch(producing)
         await self._producer_success(producing)
 
     def producers(self) -> list[Producing]:
@@ -277,7 +285,9 @@ class PartitionSession(Session):
         """The registry has replaced this producer."""
         if self._producers.get(producing.producer_id) is producing:
             del self._producers[producing.producer_id]
-            self._closed_producers.add(producing.producer_id)
+            self._closed_producers[producing.producer_id] = None
+            if len(self._closed_producers) > CLOSED_KEPT:
+                del self._closed_producers[next(iter(self._closed_producers))]
 
     def fence_producer(self, producing: Producing) -> None:
         """Another producer took exclusivity: this one is closed."""
@@ -506,8 +516,20 @@ class PartitionSession(Session):
         if not channel.durable:
             channel.close()
         else:
-            await self._partition.delete_subscription(DeleteSubscription(channel.name))
+            await self._unsubscribe(consumer)
         self.succeed(command.request_id)
+
+    async def _unsubscribe(self, consumer: ChannelConsumer) -> None:
+        channel = consumer.channel
+        deleted = False
+        try:
+            await self._partition.delete_subscription(DeleteSubscription(channel.name))
+            deleted = True
+        finally:
+            if not deleted:  # it is detached by now: have it subscribe again
+                close = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=0)
+                self.connection.send(close)
+                self._partition.drop_if_unused(channel)
 
     async def _on_seek(self, command: pb.CommandSeek) -> None:
         channel = self._consumer(command.consumer_id).channel

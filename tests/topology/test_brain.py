@@ -8,6 +8,8 @@ from typing import Any
 
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import SubscriptionMachine
+from velaray.journal.errors import StorageFull
+from velaray.journal.recovery import Recovered
 from velaray.topology.brain import Brain
 
 SHARED = 1
@@ -133,8 +135,56 @@ def test_a_consumer_that_left_at_once_is_not_attached():
         hand.tell("detach", 1)
         hand.tell("detach", 1)
         assert await hand.delivered() == []
-        assert hand.brain.stats(5)["consumers"] == []
+        assert (await hand.brain.on_request("stats", 5))["consumers"] == []
         hand.attach(2, 10)
         assert [offset for _, offset in await hand.delivered()] == list(range(5))
+
+    with_hand(scenario)
+
+
+def test_numbers_wait_until_what_they_count_is_durable():
+    async def scenario(hand: Hand) -> None:
+        gate = asyncio.Event()
+        commit = hand.runtime.journal.commit
+
+        async def slow_commit() -> int:
+            await gate.wait()
+            return await commit()
+
+        hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+        hand.attach(1, 10)
+        hand.tell("ack", [1, 7, 5, [0, 5], []])
+        stats = asyncio.create_task(hand.brain.on_request("stats", 5))
+        unacked = asyncio.create_task(hand.brain.on_request("find_unacked", [1, 5]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not stats.done() and not unacked.done()
+        gate.set()
+        assert (await stats)["backlog"] == 0
+        assert await unacked is None
+
+    with_hand(scenario)
+
+
+def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
+    async def scenario(hand: Hand) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        commit = hand.runtime.journal.commit
+
+        async def full() -> int:
+            raise StorageFull("file", "full")
+
+        async def reload() -> Recovered:
+            return Recovered(None, (), ())
+
+        hand.runtime.journal.commit = full  # type: ignore[method-assign]
+        hand.runtime.journal.reload = reload  # type: ignore[method-assign]
+        hand.tell("ack", [1, 7, 5, [0, 3], []])
+        while ("restart", None) not in hand.said:
+            await asyncio.sleep(0)
+        refusals = [args for method, args in hand.said if method == "acked"]
+        assert [args[:2] for args in refusals] == [[1, 7]] and "full" in refusals[0][2]
+        hand.runtime.journal.commit = commit  # type: ignore[method-assign]
 
     with_hand(scenario)

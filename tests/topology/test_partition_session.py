@@ -1,0 +1,227 @@
+"""A partition's connection: what fails half-way, and what must not leave ahead of the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from velaray.actors.partition import DeleteSubscription, StartAt
+from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.topology import partition_session
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Unreachable, persist
+from velaray.topology.local import LocalFabric
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.partition_session import PartitionSession
+from velaray.wire import pulsar_pb2 as pb
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+
+
+class Client:
+    """Stands for a `WireConnection` whose client sends commands; keeps what it is sent."""
+
+    peer = "client:1"
+    writable = True
+    closed = False
+
+    def __init__(self, partition: PartitionBody) -> None:
+        self.sent: list[Any] = []
+        self.session = PartitionSession(partition)
+        self.session.on_connected(self)  # type: ignore[arg-type]
+        self.session._connected = True
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, error: Exception | None = None) -> None:
+        self.closed = True
+
+    abort = close
+
+    def say(self, command: Any) -> None:
+        self.session.on_frame(self, command, None)  # type: ignore[arg-type]
+
+    async def answer(self, kind: type) -> Any:
+        """The next message of a kind; what came before it is forgotten."""
+        async with asyncio.timeout(5):
+            while True:
+                while self.sent:
+                    message = self.sent.pop(0)
+                    if isinstance(message, kind):
+                        return message
+                await asyncio.sleep(0.001)
+
+
+class Setting:
+    """A cluster in memory with one running partition, and one client of it."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore(self.disk))
+        self.partition: PartitionBody
+        self.client: Client
+
+    async def start(self) -> None:
+        names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        key = ActorKey.of_partition(TOPIC, found["incarnation"])
+        await self.fabric.address(key)
+        body = self.fabric.bodies[key]
+        assert isinstance(body, PartitionBody)
+        self.partition = body
+        self.client = Client(body)
+
+    def hold_commits(self) -> asyncio.Event:
+        """Nothing of the partition becomes durable before the event is set."""
+        gate = asyncio.Event()
+        commit = self.partition.runtime.journal.commit
+
+        async def held() -> int:
+            await gate.wait()
+            return await commit()
+
+        self.partition.runtime.journal.commit = held  # type: ignore[method-assign]
+        return gate
+
+    def brains(self) -> list[ActorKey]:
+        return [key for key in self.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+
+    async def stored_brains(self) -> list[str]:
+        journals = await self.fabric.store.list_journals()
+        return [name for name in journals if name.startswith("subscription")]
+
+
+def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
+    async def main() -> None:
+        setting = Setting()
+        await setting.start()
+        await scenario(setting)
+        await setting.fabric.stop()
+
+    asyncio.run(main())
+
+
+def producer(number: int, access_mode: int = 1) -> pb.CommandProducer:
+    return pb.CommandProducer(
+        topic=str(TOPIC), producer_id=number, request_id=1, producer_access_mode=access_mode
+    )
+
+
+SUBSCRIBE = pb.CommandSubscribe(
+    topic=str(TOPIC),
+    subscription="s",
+    subType=pb.CommandSubscribe.Exclusive,
+    consumer_id=1,
+    request_id=1,
+)
+
+
+def test_an_exclusive_producer_needs_its_epoch_on_disk() -> None:
+    async def scenario(setting: Setting) -> None:
+        client = setting.client
+        setting.disk.capacity = 0
+        client.say(producer(1))
+        refused = await client.answer(pb.CommandError)
+        assert refused.error == pb.PersistenceError
+        setting.disk.capacity = None
+        client.say(producer(1))
+        accepted = await client.answer(pb.CommandProducerSuccess)
+        assert accepted.topic_epoch == 1
+
+    run(scenario)
+
+
+def test_a_consumer_whose_unsubscribing_failed_is_told_to_subscribe_again() -> None:
+    async def scenario(setting: Setting) -> None:
+        client = setting.client
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+        setting.disk.capacity = 0
+        client.say(pb.CommandUnsubscribe(consumer_id=1, request_id=2))
+        assert (await client.answer(pb.CommandCloseConsumer)).consumer_id == 1
+        assert (await client.answer(pb.CommandError)).error == pb.PersistenceError
+        setting.disk.capacity = None
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+
+    run(scenario)
+
+
+def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
+    async def scenario(setting: Setting) -> None:
+        partition = setting.partition
+        setting.client.say(SUBSCRIBE)
+        await setting.client.answer(pb.CommandSuccess)
+        may_dismiss = asyncio.Event()
+        dismiss = setting.fabric.dismiss
+
+        async def slow_dismiss(key: ActorKey) -> None:
+            await may_dismiss.wait()
+            await dismiss(key)
+
+        setting.fabric.dismiss = slow_dismiss  # type: ignore[method-assign]
+        deletion = asyncio.create_task(partition.delete_subscription(DeleteSubscription("s")))
+        while "s" in partition.runtime.state.subscriptions:
+            await asyncio.sleep(0)
+        deletion.cancel()
+        may_dismiss.set()
+        async with asyncio.timeout(5):
+            while await setting.stored_brains():
+                await asyncio.sleep(0.001)
+        assert deletion.cancelled()
+
+    run(scenario)
+
+
+def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
+    async def scenario(setting: Setting) -> None:
+        partition = setting.partition
+        gate = setting.hold_commits()
+        creation = asyncio.create_task(partition.create_subscription("s", StartAt.EARLIEST, {}))
+        await asyncio.sleep(0)
+        question = asyncio.create_task(partition.call("stats", {}))
+        names = asyncio.create_task(partition.call("subscriptions", {}))
+        await asyncio.sleep(0.05)
+        assert not setting.brains() and not question.done() and not names.done()
+        gate.set()
+        assert list((await question)["subscriptions"]) == ["s"] == await names
+        await creation
+
+    run(scenario)
+
+
+def test_a_partition_that_cannot_read_its_log_stops() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.partition.reading_failed(OSError("input/output error"))
+        assert [str(error) for _, error in setting.fabric.failures] == ["input/output error"]
+
+    run(scenario)
+
+
+def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_session, "CLOSED_KEPT", 2)
+
+    async def scenario(setting: Setting) -> None:
+        client = setting.client
+        for number in range(4):
+            client.say(producer(number, access_mode=0))
+            await client.answer(pb.CommandProducerSuccess)
+            client.say(pb.CommandCloseProducer(producer_id=number, request_id=2))
+            await client.answer(pb.CommandSuccess)
+        assert list(client.session._closed_producers) == [2, 3]
+
+    run(scenario)
+
+
+def test_an_answer_that_does_not_come_is_named_as_the_reason() -> None:
+    async def main() -> None:
+        with pytest.raises(Unreachable, match=r"could not call it within 0.05 s: no answer"):
+            await persist(lambda: asyncio.sleep(10), 0.05, "call it")
+
+    asyncio.run(main())
