@@ -78,6 +78,18 @@ def test_cumulative_in_the_middle_of_a_batch_ends_before_it():
     assert (cumulative.where, cumulative.bits) == ((1, 5), None)
 
 
+def test_a_cumulative_acknowledgement_is_sent_again_after_subscribing_again():
+    """Another consumer's seek may have moved the subscription back in between."""
+    acks = AckTracker()
+    acks.cumulative(single(5))
+    assert sent(acks)[1].where == (1, 5)
+    acks.cumulative(single(3))
+    assert sent(acks)[1] is None
+    acks.subscribed_again()
+    acks.cumulative(single(3))
+    assert sent(acks)[1].where == (1, 3)
+
+
 def test_cumulative_in_the_middle_of_a_batch_with_batch_index_acks():
     acks = AckTracker(batch_index_ack=True)
     acks.batch_arrived((1, 5), 3)

@@ -157,6 +157,13 @@ class AckTracker:
         """Forget everything: the subscription was moved by a seek."""
         self.__init__(self._batch_index_ack)  # type: ignore[misc]
 
+    def subscribed_again(self) -> None:
+        """Cumulative acknowledgements that were sent before count no longer.
+
+        Another consumer, or an administrator, may have moved the subscription back.
+        """
+        self._sent = (-1, -1, -1)
+
     def _whole(self, where: Where) -> None:
         self._open.pop(where, None)
         self._sizes.pop(where, None)

@@ -186,6 +186,7 @@ class PartitionConsumer:
         self._reader.forget_chunks()
         self._nacks.clear()
         self._overdue.clear()
+        self._acks.subscribed_again()
         if self._seek is not None:
             self._acks.reset()
             self._moves += 1
