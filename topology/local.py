@@ -40,7 +40,14 @@ class LocalFabric(Fabric):
     async def _start(self, key: ActorKey) -> Address:
         body = make_body(key, self)
         self.bodies[key] = body
-        return await body.start()
+        started = False
+        try:
+            address = await body.start()
+            started = True
+        finally:
+            if not started:
+                body.abort()
+        return address
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """Remember the failure and end the actor as its process would end."""

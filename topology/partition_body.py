@@ -115,8 +115,11 @@ class PartitionBody(HostedBody):
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:
-        """Whether no client and no caller is connected."""
-        return not self.sessions and not self.links.links
+        """Whether nobody produces or consumes here, and no caller is connected.
+
+        Clients keep connections that they don't use; those alone keep nothing in memory.
+        """
+        return not self.links.links and all(session.idle for session in self.sessions)
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""

@@ -271,6 +271,11 @@ class PartitionSession(Session):
         await self._raise_epoch(producing)
         await self._producer_success(producing)
 
+    @property
+    def idle(self) -> bool:
+        """Whether the client has no producer and no consumer here, and waits for nothing."""
+        return not (self._producers or self._consumers or self._tasks)
+
     def producers(self) -> list[Producing]:
         """The producers connected here."""
         return list(self._producers.values())

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from velaray.actors.partition import DeleteSubscription, StartAt
+from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology import partition_session
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Unreachable, persist
+from velaray.topology.links import LinkServer
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
 from velaray.topology.partition_session import PartitionSession
@@ -215,6 +217,50 @@ def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.Monkey
             client.say(pb.CommandCloseProducer(producer_id=number, request_id=2))
             await client.answer(pb.CommandSuccess)
         assert list(client.session._closed_producers) == [2, 3]
+
+    run(scenario)
+
+
+def test_a_connection_that_is_not_used_keeps_no_partition_in_memory() -> None:
+    async def scenario(setting: Setting) -> None:
+        async with asyncio.timeout(5):
+            while not setting.partition.idle():  # until the calls that set it up are over
+                setting.fabric.drop_links()
+                await asyncio.sleep(0.001)
+        client = setting.client
+        client.say(producer(1))
+        assert not setting.partition.idle()
+        await client.answer(pb.CommandProducerSuccess)
+        assert not setting.partition.idle()
+        client.say(pb.CommandCloseProducer(producer_id=1, request_id=2))
+        await client.answer(pb.CommandSuccess)
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+        assert not setting.partition.idle()
+        client.say(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
+        await client.answer(pb.CommandSuccess)
+        await asyncio.sleep(0)
+        assert setting.partition.idle()
+
+    run(scenario)
+
+
+def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing_listen(server: LinkServer, host: str) -> int:
+        raise OSError("no port left")
+
+    async def scenario(setting: Setting) -> None:
+        key = setting.partition.key
+        setting.fabric.kill(key)
+        monkeypatch.setattr(LinkServer, "start", failing_listen)
+        with pytest.raises(OSError, match="no port left"):
+            await setting.fabric.address(key)
+        half_started = setting.fabric.bodies[key]
+        assert isinstance(half_started, PartitionBody)
+        with pytest.raises(Stopped):
+            await half_started.runtime.read(lambda state: None)
+        monkeypatch.undo()
+        await setting.fabric.address(key)
 
     run(scenario)
 

@@ -69,6 +69,9 @@ class ConnectionPool:
 
     def _opened(self, key: tuple[str, str | None], task: asyncio.Task[Connection]) -> None:
         self._opening.pop(key, None)
+        # Actors come back at other addresses: nobody asks for the old ones again.
+        for gone in [known for known, old in self._open.items() if old.closed]:
+            del self._open[gone]
         if not task.cancelled() and task.exception() is None:
             self._open[key] = task.result()
 
