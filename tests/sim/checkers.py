@@ -12,6 +12,9 @@ from typing import Any
 
 from tests.sim.history import History
 
+SHARED = 1
+"""The wire's number of that type of subscription."""
+
 Place = tuple[int, int]
 Log = Mapping[Place, list[str]]
 """A topic partition: the contents of each entry by (ledger, entry), in order of the log."""
@@ -90,22 +93,36 @@ def _subscriptions(history: History) -> set[tuple[str, str]]:
 
 
 def exclusive_consumers_get_order(run: Evidence) -> Iterator[str]:
-    """What Exclusive and Failover consumers receive for the first time is in the log's order."""
-    ordered = {
-        note["subscription"] for _, _, note in run.history.of("subscribe") if note["kind"] != 1
-    }
+    """What Exclusive and Failover consumers receive for the first time is in the log's order.
+
+    Not judged once somebody asked for redelivery: what was under way then comes before it.
+    """
+    ordered: dict[tuple[int, int], tuple[str, str]] = {}
+    redelivering: set[tuple[str, str]] = set()
     last: dict[tuple[str, str], tuple[int, ...]] = {}
     seen: set[tuple[str, str]] = set()
-    for _, _, note in run.history.of("received"):
-        subscription, content = note["subscription"], note["content"]
-        if subscription not in ordered or (subscription, content) in seen:
+    for _, kind, note in run.history.of("subscribe", "redeliver", "received"):
+        if kind == "subscribe":
+            where = (note["subscription"], note["topic"])
+            if note["kind"] != SHARED:
+                ordered[note["connection"], note["consumer"]] = where
             continue
-        seen.add((subscription, content))
+        if kind == "redeliver":
+            asking = ordered.get((note["connection"], note["consumer"]))
+            if asking is not None:
+                redelivering.add(asking)
+            continue
+        where, content = (note["subscription"], note["topic"]), note["content"]
+        if where not in ordered.values() or where in redelivering:
+            continue
+        if (note["subscription"], content) in seen:
+            continue
+        seen.add((note["subscription"], content))
         place = (note["ledger"], note["entry"], note["index"])
-        before = last.get((subscription, note["topic"]), (-1,))
+        before = last.get(where, (-1,))
         if place < before:
-            yield f"{subscription} got {content} at {place} for the first time after {before}"
-        last[subscription, note["topic"]] = place
+            yield f"{where[0]} got {content} at {place} for the first time after {before}"
+        last[where] = place
 
 
 def permits_are_kept(run: Evidence) -> Iterator[str]:
@@ -133,7 +150,8 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
     seeking: dict[str, int] = defaultdict(int)
     sought: dict[str, float] = defaultdict(float)
-    parts: dict[tuple[str, str, Place], set[int]] = defaultdict(set)
+    # A batch counts as acknowledged when one consumer has acknowledged all of it.
+    parts: dict[tuple[str, str, Place, str, int], set[int]] = defaultdict(set)
     sizes = {
         (topic, place): len(contents)
         for topic, log in run.logs.items()
@@ -163,8 +181,9 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                         marks[subscription, topic] = (before, time)
                     continue
                 key = (subscription, topic, place)
-                parts[key].add(note["index"])
-                if note["index"] < 0 or len(parts[key]) == sizes.get((topic, place)):
+                part = parts[*key, note["by"], note["life"]]
+                part.add(note["index"])
+                if note["index"] < 0 or len(part) == sizes.get((topic, place)):
                     confirmed.setdefault(key, time)
             case "deliver":
                 began, subscription, topic = sessions[note["connection"], note["consumer"]]

@@ -149,17 +149,17 @@ class ConsumerScript:
         self._shared = shared
         self._rng = rng
         self._acks: set[asyncio.Task[None]] = set()
-        self._kept: list[Message] = []
+        self._life = 0
 
     async def run(self) -> None:
         """Returns when the run is over."""
         while not self._shared.over.is_set():
             consumer = await until_it_works(self._subscribe, self._shared.history, self._plan.name)
+            self._life += 1
             try:
                 await self._consume(consumer)
             except VelarayError as error:
                 self._note("lost", error=f"{type(error).__name__}: {error}")
-            self._kept.clear()
             await self._close(consumer)
 
     async def _subscribe(self) -> Consumer:
@@ -186,16 +186,17 @@ class ConsumerScript:
         self._shared.history.add(event, by=plan.name, subscription=plan.subscription, **details)
 
     async def _consume(self, consumer: Consumer) -> None:
-        told = False
+        told = self._plan.cumulative and self._shared.draining.is_set()
         while not self._shared.over.is_set():
             if self._shared.draining.is_set() and not told:
                 told = True
-                self._kept.clear()
+                if self._plan.cumulative:
+                    return  # it subscribes again, and gets what it kept
                 await consumer.redeliver_unacknowledged_messages()
             try:
                 message = await consumer.receive(timeout_millis=500)
             except Timeout:
-                if told and self._rng.random() < 0.2:
+                if told and not self._plan.cumulative and self._rng.random() < 0.2:
                     told = False
                 continue
             self._received(message)
@@ -236,7 +237,7 @@ class ConsumerScript:
         await consumer.negative_acknowledge(message)
 
     async def _keep(self, consumer: Consumer, message: Message) -> None:
-        self._kept.append(message)
+        return  # it stays unacknowledged
 
     async def _redeliver(self, consumer: Consumer, message: Message) -> None:
         await consumer.redeliver_unacknowledged_messages()
@@ -252,7 +253,7 @@ class ConsumerScript:
     async def _acknowledge(
         self, consumer: Consumer, message: Message, cumulative: bool, receipt: bool
     ) -> None:
-        began = self._shared.history.now()
+        began, life = self._shared.history.now(), self._life
         place = _place(message)
         try:
             if cumulative:
@@ -263,7 +264,7 @@ class ConsumerScript:
             self._note("ack failed", error=f"{type(error).__name__}: {error}", **place)
             return
         if receipt:
-            self._note("acked", began=began, cumulative=cumulative, **place)
+            self._note("acked", began=began, cumulative=cumulative, life=life, **place)
 
 
 def _place(message: Message) -> dict[str, Any]:
