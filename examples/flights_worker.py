@@ -15,8 +15,6 @@ from flights import Flight
 
 import velaray
 
-FIELDS = ("message_id", "number", "tail", "carrier", "delay", "at")
-
 
 def consume(service_url: str, topic: str, subscription: str, log: Path) -> None:
     """Count flights until SIGTERM."""

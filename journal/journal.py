@@ -126,7 +126,6 @@ class Journal:
         self._parts: list[Buffer] = []
         self._staged_records = 0
         self._staged_entries = 0
-        self._staged_bytes = 0
         self._staged_sequence = 0
         self._cache: OrderedDict[int, _Sealed] = OrderedDict()
         self._unfinished: _Unfinished | None = None
@@ -220,11 +219,6 @@ class Journal:
         return self._live.next_offset if self._live else 0
 
     @property
-    def staged_bytes(self) -> int:
-        """Bytes staged for the next commit."""
-        return self._staged_bytes
-
-    @property
     def should_roll(self) -> bool:
         """Whether the current ledger has reached the size at which to call `roll`."""
         live = self._live
@@ -250,7 +244,7 @@ class Journal:
         """
         if self._writer is None or self._failure is not None or self._busy == "roll":
             self._check_writable("stage")
-        self._staged_bytes += frames.stage_record(self._parts, event, blob)
+        frames.stage_record(self._parts, event, blob)
         if blob is not None:
             self._staged_entries += 1
         self._staged_records += 1
@@ -322,7 +316,7 @@ class Journal:
 
     def _clear_staged(self) -> None:
         self._parts = []
-        self._staged_records = self._staged_entries = self._staged_bytes = 0
+        self._staged_records = self._staged_entries = 0
 
     def _drop_staged(self) -> None:
         self._clear_staged()

@@ -127,7 +127,7 @@ class Cluster:
         cluster = cls(config, RayFabric(config), lock, owns_ray)
         try:
             _run(cluster._bootstrap())
-            cluster._open_front_doors()
+            cluster._open_front_door()
         except (RayError, RemoteError, OSError) as error:
             cluster.stop()
             raise ClusterError(f"the cluster could not be started: {error}") from error
@@ -146,8 +146,8 @@ class Cluster:
         )
         self._fabric.drop_links()
 
-    def _open_front_doors(self) -> None:
-        """One on every node of the Ray cluster that sees the directory (here: on this one)."""
+    def _open_front_door(self) -> None:
+        """On this node, whose address the ports are bound to."""
         node = ray.get_runtime_context().get_node_id()
         door = (
             ray.remote(FrontDoorActor)
@@ -190,7 +190,7 @@ class Cluster:
         return reports
 
     def stop(self) -> None:
-        """Stop every actor in good order: front doors, partitions, subscriptions, catalog.
+        """Stop every actor in good order: the front door, partitions, subscriptions, catalog.
 
         One that doesn't stop in time is killed: its journal survives that.
         """

@@ -1,4 +1,4 @@
-"""The front door as a Ray actor: one per node, on fixed ports, back by itself after a crash.
+"""The front door as a Ray actor: on fixed ports, back by itself after a crash.
 
 It runs on an event loop of its own thread, so that it listens as soon as Ray has started
 it again: clients come to its ports without asking Ray first.
@@ -25,7 +25,7 @@ TENURE_CHECK_S = 1.0
 
 
 class FrontDoorActor:
-    """Serves the service URL and the admin interface of its node."""
+    """Serves the service URL and the admin interface, on the node where the cluster was started."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
