@@ -15,8 +15,8 @@ from velaray.actors.policies import InvalidPolicyError
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
 from velaray.journal.errors import JournalError
 from velaray.topology.auth import AuthenticationFailed, authenticate
-from velaray.topology.fabric import Fabric, Unreachable, reason_of
-from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.fabric import Fabric, Unreachable
+from velaray.topology.links import LinkClosed, RemoteError, reason_of
 
 PREFIX = "/admin/v2"
 MAX_BODY = 1 << 20

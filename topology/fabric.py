@@ -18,7 +18,7 @@ from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
-from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, connect
+from velaray.topology.links import Link, LinkClosed, LinkPeer, RemoteError, connect, reason_of
 
 REACH_TIMEOUT_S = 30.0
 LINK_KEPT_S = 10.0
@@ -31,11 +31,6 @@ ResultT = TypeVar("ResultT")
 
 class Unreachable(ConnectionError):
     """An actor could not be reached within the time allowed."""
-
-
-def reason_of(error: Exception) -> str:
-    """The error's text; a `TimeoutError` brings none."""
-    return str(error) or "no answer in time"
 
 
 class Address(NamedTuple):

@@ -42,11 +42,20 @@ class RemoteError(Exception):
         return RemoteError, (self.kind, self.message)
 
 
+def reason_of(error: Exception) -> str:
+    """The error's text; a `TimeoutError` brings none."""
+    return str(error) or "no answer in time"
+
+
 class LinkPeer(Protocol):
     """What an end of a link does with what arrives."""
 
     def on_request(self, link: Link, method: str, args: Any) -> Awaitable[Any]:
-        """Answer a request; raise `RemoteError` to refuse it."""
+        """Answer a request; raise `RemoteError` to refuse it.
+
+        A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull`
+        as STORAGE_FULL, any other error as "internal".
+        """
         ...
 
     def on_notice(self, link: Link, method: str, args: Any) -> None:
@@ -147,8 +156,8 @@ class Link(asyncio.Protocol):
             value = await self._peer.on_request(self, method, args)
         except RemoteError as error:
             self._send([_RESPONSE, request_id, error.kind, error.message])
-        except LinkClosed as error:
-            self._send([_RESPONSE, request_id, Reason.UNAVAILABLE, str(error)])
+        except (ConnectionError, TimeoutError) as error:  # somebody else couldn't be reached
+            self._send([_RESPONSE, request_id, Reason.UNAVAILABLE, reason_of(error)])
         except StorageFull as error:
             self._send([_RESPONSE, request_id, Reason.STORAGE_FULL, str(error)])
         else:

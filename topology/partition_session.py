@@ -24,8 +24,8 @@ from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
 from velaray.topology.channel import Channel, ChannelConsumer
-from velaray.topology.fabric import Unreachable, reason_of
-from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of, code_of_reason
 from velaray.wire import pulsar_pb2 as pb

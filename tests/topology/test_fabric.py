@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from velaray.events.ids import ActorKey, TopicName
+from velaray.journal.errors import StorageFull
 from velaray.journal.memory import MemoryStore
 from velaray.topology import fabric as fabric_module
 from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import RemoteError
 from velaray.topology.local import LocalFabric
 
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -66,5 +69,30 @@ def test_a_link_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         hanging.set_result(None)
         assert await call is None
         assert fabric._links[key] is link
+
+    with_fabric(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "text"),
+    [
+        (Unreachable("no brain"), "unavailable", "no brain"),
+        (TimeoutError(), "unavailable", "no answer in time"),
+        (StorageFull("file", "all used"), "storage full", "all used"),
+    ],
+)
+def test_what_hinders_an_actor_reaches_its_caller(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: str, text: str
+) -> None:
+    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+        await fabric.address(key)
+
+        async def failing(method: str, args: Any) -> None:
+            raise failure
+
+        monkeypatch.setattr(fabric.bodies[key], "call", failing)
+        with pytest.raises(RemoteError, match=text) as caught:
+            await fabric.call(key, "stats")
+        assert caught.value.kind == kind
 
     with_fabric(scenario)
