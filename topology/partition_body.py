@@ -33,13 +33,13 @@ from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
-from velaray.journal.errors import NotStored
+from velaray.journal.errors import Fenced, NotStored
 from velaray.journal.journal import Journal
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
-from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.channel import BrainPort, Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
-from velaray.topology.fabric import Address, Fabric
+from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.partition_session import PartitionSession, Producing
@@ -331,9 +331,7 @@ class PartitionBody(HostedBody):
         channel.port = await self.fabric.open_link(key, _BrainLink(channel))
         terminated_at = self.terminated_at
         try:
-            await channel.port.request(
-                "open", [self.runtime.journal.epoch, ref.start_offset, terminated_at]
-            )
+            await self._open_brain(channel.port, ref, terminated_at)
             if channel.closed:
                 raise LinkClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
@@ -344,6 +342,19 @@ class PartitionBody(HostedBody):
             channel.port.notify("terminated", self.terminated_at)
         channel.feed()
         return channel
+
+    async def _open_brain(
+        self, port: BrainPort, ref: SubscriptionRef, terminated_at: int | None
+    ) -> None:
+        epoch = self.runtime.journal.epoch
+        try:
+            await port.request("open", [epoch, ref.start_offset, terminated_at])
+        except RemoteError as error:
+            if error.kind != Reason.FENCED:
+                raise
+            # The brain has seen a higher epoch of this partition's journal.
+            self.fabric.fatal(self.key, Fenced(self.key.text(), epoch))
+            raise Unreachable(f"{self.topic} is served elsewhere by now") from error
 
     async def volatile_channel(self, name: str, start: int) -> Channel:
         """The channel of a subscription that leaves no trace, for readers.
