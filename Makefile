@@ -10,8 +10,11 @@ EXAMPLES := $(VENV)/.installed-examples
 export RAY_USAGE_STATS_ENABLED := 0
 export RAY_AUTH_MODE := disabled
 
+# How many seeds `make sim` runs.
+SEEDS ?= 200
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint bench proto clean
+.PHONY: help install demo test test-fast sim lint bench proto clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +46,9 @@ test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
 	$(PYTHON) -m pytest -m "not slow and not ray"
+
+sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
+	$(PYTHON) -m tests.sim --seeds $(SEEDS)
 
 lint: $(DEV) ## Check style, format, types and generated code
 	$(VENV)/bin/ruff check .

@@ -199,6 +199,13 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                     )
 
 
+def nobody_is_sent_away(run: Evidence) -> Iterator[str]:
+    """A client that does nothing wrong is never told that another one took its place."""
+    for time, _, note in run.history.of("retry", "lost", "ack failed"):
+        if note["error"].startswith("ProducerFenced"):
+            yield f"{time} s: {note.get('what') or note.get('by')} was told: {note['error']}"
+
+
 def _where(note: Mapping[str, Any]) -> str:
     return f"{note['topic']} {note['ledger']}:{note['entry']}:{note['index']}"
 
@@ -212,6 +219,7 @@ CHECKERS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     exclusive_consumers_get_order,
     permits_are_kept,
     confirmed_acks_hold,
+    nobody_is_sent_away,
 )
 
 

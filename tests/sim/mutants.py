@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from velaray.actors import partition
+from velaray.actors import partition, subscription
 from velaray.actors.cursor import Cursor
 from velaray.actors.dispatch import Dispatcher, _Consumer
 from velaray.actors.machine import Decision
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import Acked, SubscriptionMachine
+from velaray.aio.acks import AckTracker
+from velaray.journal import journal
+from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryStore, Step, _MemoryWriter
+from velaray.topology.brain import Brain
+from velaray.topology.entries import EntryCache
+from velaray.topology.subscription_body import SubscriptionBody
 
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
@@ -95,7 +101,116 @@ def _dispatch_past_permits(original: Any) -> Any:
     return next_consumer
 
 
+def _do_nothing(original: Any) -> Any:
+    return lambda *arguments: None
+
+
+def _do_nothing_async(original: Any) -> Any:
+    async def nothing(*arguments: Any) -> None:
+        return
+
+    return nothing
+
+
+def _skip_a_checkpoint_segment(original: Any) -> Any:
+    def encode(ledger_id: int, salt: bytes, at: int, sequence: int, segments: Any, mark: bytes):
+        fewer = {name: segments[name] for name in sorted(segments)[:-1]}
+        return original(ledger_id, salt, at, sequence, fewer, mark)
+
+    return encode
+
+
+def _confirm_acks_early(original: Any) -> Any:
+    def acknowledge(self: Brain, number: int, request_id: int, command: Any) -> None:
+        if request_id:
+            self._send("acked", [number, request_id, None])
+        original(self, number, 0, command)
+
+    return acknowledge
+
+
+def _answer_before_what_is_tried(original: Any) -> Any:
+    def settled(self: Runtime[Any]) -> bool:
+        return self._full is not None or original(self)
+
+    return settled
+
+
+def _take_any_hand(original: Any) -> Any:
+    def take(self: SubscriptionBody, link: Any, epoch: int) -> None:
+        original(self, link, max(epoch, self._hand_epoch))
+
+    return take
+
+
+def _acknowledge_one_too_many(original: Any) -> Any:
+    def decide(cursor: Cursor, command: Any) -> Decision:
+        if command.remaining is None and command.offset < command.end_offset:
+            command = replace(command, offset=command.offset + 1)
+        return original(cursor, command)
+
+    return decide
+
+
+def _forget_sequence_ids_on_recovery(original: Any) -> Any:
+    def restore(self: Any, segments: Any) -> Any:
+        state = original(self, segments)
+        for producer in state.producers.values():
+            producer.last_sequence_id = -1
+        return state
+
+    return restore
+
+
+def _ignore_the_manifests_version(original: Any) -> Any:
+    async def write(self: MemoryStore, journal: str, expected: int, data: bytes) -> int:
+        return await original(self, journal, self.disk._files(journal).version, data)
+
+    return write
+
+
+def _release_twice(original: Any) -> Any:
+    def submit(self: Runtime[Any], command: Any, release: Any) -> None:
+        def twice(reply: Any, effects: Any) -> None:
+            release(reply, effects)
+            release(reply, effects)
+
+        original(self, command, twice)
+
+    return submit
+
+
+def _send_the_next_entry(original: Any) -> Any:
+    def get(self: EntryCache, offset: int) -> Any:
+        found = original(self, offset)
+        return (original(self, offset + 1) or found) if offset % 7 == 3 else found
+
+    return get
+
+
 MUTANTS: dict[str, Mutant] = {
+    "skip-a-checkpoint-segment": Mutant(
+        ((journal, "encode_checkpoint", _skip_a_checkpoint_segment),), within=20
+    ),
+    "forget-what-a-consumer-held": Mutant(((Dispatcher, "_give_back", _do_nothing),), within=20),
+    "confirm-acks-early": Mutant(((Brain, "_acknowledge", _confirm_acks_early),), within=100),
+    "never-look-whether-superseded": Mutant(((Journal, "confirm", _do_nothing_async),), within=600),
+    "answer-before-what-is-tried": Mutant(
+        ((Runtime, "_settled", _answer_before_what_is_tried),), within=600
+    ),
+    "keep-cumulative-marks": Mutant(((AckTracker, "subscribed_again", _do_nothing),), within=600),
+    "take-any-hand": Mutant(((SubscriptionBody, "_take_hand", _take_any_hand),), within=600),
+    "acknowledge-one-too-many": Mutant(
+        ((subscription, "_decide_ack_before", _acknowledge_one_too_many),), within=20
+    ),
+    "forget-sequence-ids-on-recovery": Mutant(
+        ((partition.PartitionMachine, "restore", _forget_sequence_ids_on_recovery),), within=20
+    ),
+    "ignore-the-manifests-version": Mutant(
+        ((MemoryStore, "write_manifest", _ignore_the_manifests_version),), within=200
+    ),
+    "release-twice": Mutant(((Runtime, "submit", _release_twice),), within=20),
+    "send-the-next-entry": Mutant(((EntryCache, "get", _send_the_next_entry),), within=20),
     "acknowledge-before-sync": Mutant(
         ((Runtime, "_commit", _acknowledge_before_sync),), within=100
     ),

@@ -1,4 +1,4 @@
-"""Simulation as part of the tests: registered seeds, fresh ones, and that a seed means something."""
+"""Simulation among the tests: registered seeds, fresh ones, and that a seed means something."""
 
 from __future__ import annotations
 
