@@ -37,6 +37,9 @@ MAX_TURNS = 400_000
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
 
+_BROKEN = (Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError, KeyError, ValueError)
+"""What the run itself meets when a cluster is broken: it stands still, or can't be read."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -65,7 +68,7 @@ def _run(seed: int, faults: list[Fault]) -> Outcome:
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
             loop.run_until_complete(world.live())
-        except (Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError) as error:
+        except _BROKEN as error:
             problems.append(f"{type(error).__name__}: {error}")
         problems += world.problems()
         left = loop.turns_left
@@ -177,7 +180,7 @@ class World:
         if not await self._all_done(producers):
             return
         self._stage = "draining"
-        if not await self._drained(consumers):
+        if not await self._drained():
             return
         shared.over.set()
         self._stage = "closing the consumers"
@@ -226,17 +229,24 @@ class World:
                 self._problems.append(f"a client failed: {task.exception()!r}")
         return not pending
 
-    async def _drained(self, consumers: list[Any]) -> bool:
+    async def _drained(self) -> bool:
+        backlogs: list[Any] = []
         while self._loop.time() < self._deadline:
-            backlogs = []
-            for key in self._partitions():
-                stats = await self.cluster.admin.call(key, "stats")
-                backlogs += [found["backlog"] for found in stats["subscriptions"].values()]
+            try:
+                backlogs = [
+                    backlog for key in self._partitions() for backlog in await self._of(key)
+                ]
+            except (RemoteError, Unreachable) as error:
+                backlogs = [str(error)]  # while the last command of a full disk is tried, say
             if not any(backlogs):
                 return True
             await asyncio.sleep(1.0)
         self._problems.append(f"backlogs at the end: {backlogs}")
         return False
+
+    async def _of(self, key: ActorKey) -> list[int]:
+        stats = await self.cluster.admin.call(key, "stats")
+        return [found["backlog"] for found in stats["subscriptions"].values()]
 
     def _partitions(self) -> list[ActorKey]:
         names = sorted(self.cluster.disk._journals)
