@@ -15,11 +15,9 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import Acked, SubscriptionMachine
 from velaray.aio.acks import AckTracker
 from velaray.journal import journal
-from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryStore, Step, _MemoryWriter
 from velaray.topology.brain import Brain
 from velaray.topology.entries import EntryCache
-from velaray.topology.subscription_body import SubscriptionBody
 
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
@@ -105,13 +103,6 @@ def _do_nothing(original: Any) -> Any:
     return lambda *arguments: None
 
 
-def _do_nothing_async(original: Any) -> Any:
-    async def nothing(*arguments: Any) -> None:
-        return
-
-    return nothing
-
-
 def _skip_a_checkpoint_segment(original: Any) -> Any:
     def encode(ledger_id: int, salt: bytes, at: int, sequence: int, segments: Any, mark: bytes):
         fewer = {name: segments[name] for name in sorted(segments)[:-1]}
@@ -127,20 +118,6 @@ def _confirm_acks_early(original: Any) -> Any:
         original(self, number, 0, command)
 
     return acknowledge
-
-
-def _answer_before_what_is_tried(original: Any) -> Any:
-    def settled(self: Runtime[Any]) -> bool:
-        return self._full is not None or original(self)
-
-    return settled
-
-
-def _take_any_hand(original: Any) -> Any:
-    def take(self: SubscriptionBody, link: Any, epoch: int) -> None:
-        original(self, link, max(epoch, self._hand_epoch))
-
-    return take
 
 
 def _acknowledge_one_too_many(original: Any) -> Any:
@@ -194,14 +171,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "forget-what-a-consumer-held": Mutant(((Dispatcher, "_give_back", _do_nothing),), within=20),
     "confirm-acks-early": Mutant(((Brain, "_acknowledge", _confirm_acks_early),), within=100),
-    "never-look-whether-superseded": Mutant(((Journal, "confirm", _do_nothing_async),), within=600),
-    "answer-before-what-is-tried": Mutant(
-        ((Runtime, "_settled", _answer_before_what_is_tried),), within=600
-    ),
-    "keep-cumulative-marks": Mutant(((AckTracker, "subscribed_again", _do_nothing),), within=600),
-    "take-any-hand": Mutant(((SubscriptionBody, "_take_hand", _take_any_hand),), within=600),
+    "keep-cumulative-marks": Mutant(((AckTracker, "subscribed_again", _do_nothing),), within=300),
     "acknowledge-one-too-many": Mutant(
-        ((subscription, "_decide_ack_before", _acknowledge_one_too_many),), within=20
+        ((subscription, "_decide_ack_before", _acknowledge_one_too_many),), within=100
     ),
     "forget-sequence-ids-on-recovery": Mutant(
         ((partition.PartitionMachine, "restore", _forget_sequence_ids_on_recovery),), within=20
