@@ -10,7 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import latency, memory, peers, recovery, recovery_bytes, throughput
+from benchmarks import (
+    latency,
+    memory,
+    node_loss,
+    peers,
+    recovery,
+    recovery_bytes,
+    throughput,
+)
 from benchmarks.machine import describe_machine
 from benchmarks.model import Result
 from benchmarks.options import Options
@@ -21,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Options], Result]] = {
     "recovery_bytes": recovery_bytes.run,
     "memory": memory.run,
     "recovery": recovery.run,
+    "node_loss": node_loss.run,
     "throughput": throughput.run,
     "latency": latency.run,
 }
