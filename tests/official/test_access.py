@@ -134,8 +134,9 @@ def test_tunnels_close_with_either_end(tunnelled, connect, topic):
     producer.send(b"after")
     got = []
     while b"after" not in got:
-        got.append(consumer.receive(30_000).data())
-        consumer.acknowledge_cumulative(consumer.get_last_message_id())
+        message = consumer.receive(30_000)
+        got.append(message.data())
+        consumer.acknowledge_cumulative(message)
     assert set(got) == {b"before", b"after"}
     door = tunnelled.cluster.front_door
     client.close()
