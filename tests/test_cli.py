@@ -384,6 +384,22 @@ def test_a_cluster_runs_until_it_is_told_to_stop_and_comes_back(tmp_path: Path) 
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_cluster_that_was_replaced_stops_and_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from velaray.cli import main; main()", "start"]
+    ports = ["--service-port", "0", "--admin-port", "0", "--data", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        list(itertools.takewhile(lambda line: "is running" not in line, process.stdout))
+        assert asyncio.run(take_tenure(FileStore(str(tmp_path)))) == 2
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was replaced by start 2" in told
+
+
 # -- the Admin class ---------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import os
 import random
 import secrets
 import socket
+import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from velaray.topology.config import AuthSettings, ClusterConfig, check_binding, 
 from velaray.topology.front_door_actor import FrontDoorActor
 from velaray.topology.links import RemoteError
 from velaray.topology.ray_fabric import RayFabric
-from velaray.topology.tenure import Superseded, take_tenure
+from velaray.topology.tenure import Superseded, check_tenure, take_tenure
 
 FRONT_DOOR = "front-door"
 OBJECT_STORE_BYTES = 100 << 20
@@ -189,15 +190,24 @@ class Cluster:
                 continue
         return reports
 
+    def check_tenure(self) -> None:
+        """Raise `Superseded` if another cluster was started on the same data since."""
+        _run(check_tenure(self._fabric.store, self.config))
+
     def stop(self) -> None:
         """Stop every actor in good order: the front door, partitions, subscriptions, catalog.
 
-        One that doesn't stop in time is killed: its journal survives that.
+        One that doesn't stop in time is killed: its journal survives that. If another
+        cluster owns the data by now, its actors may have the same names: then those of this
+        one are left to end by themselves.
         """
         namespace = self.config.ray_namespace
         try:
+            self.check_tenure()
             for name in sorted(_names(namespace), key=_stop_order):
                 _stop_actor(name, namespace)
+        except Superseded as error:
+            print(f"velaray: {error}", file=sys.stderr)
         finally:
             if self._owns_ray:
                 ray.shutdown()

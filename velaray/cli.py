@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +79,8 @@ def start(
     # Only this command needs Ray, which takes a second to load.
     from velaray.topology.cluster import Cluster, ClusterError
     from velaray.topology.config import UnsafeBindingError
+    from velaray.topology.front_door_actor import TENURE_CHECK_S
+    from velaray.topology.tenure import Superseded
 
     try:
         cluster = Cluster.start(
@@ -98,7 +101,11 @@ def start(
         click.echo(f"admin    {cluster.admin_url}")
         click.echo(f"data     {data.resolve()}")
         click.echo("velaray is running; stop it with Ctrl-C")
-        os.read(stopped, 1)
+        while not select.select([stopped], [], [], TENURE_CHECK_S)[0]:
+            try:
+                cluster.check_tenure()
+            except Superseded as error:
+                raise click.ClickException(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # who asks twice doesn't want to wait
         click.echo("velaray is stopping")
