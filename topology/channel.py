@@ -151,6 +151,7 @@ class Channel:
         self.durable = durable
         self.port: BrainPort | None = None
         self.consumers: dict[int, ChannelConsumer] = {}
+        self.resetting = False
         self.closed = False
         self._log = log
         self._on_closed = on_closed
@@ -197,10 +198,15 @@ class Channel:
     async def reset(self, next_offset: int, reason: str) -> None:
         """Move the cursor, durably, and let go of every consumer, as Pulsar does.
 
-        Consumers subscribe again and go on at ``next_offset``.
+        Consumers subscribe again and go on at ``next_offset``. Acknowledgements that come
+        while the cursor moves are of what was delivered before: they are void.
         """
         assert self.port is not None
-        await self.port.request("reset", [next_offset, reason])
+        self.resetting = True
+        try:
+            await self.port.request("reset", [next_offset, reason])
+        finally:
+            self.resetting = False
         for consumer in list(self.consumers.values()):
             self.remove(consumer)
             consumer.session.consumer_closed(consumer)

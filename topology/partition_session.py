@@ -446,6 +446,10 @@ class PartitionSession(Session):
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
             self._refuse_ack(command, pb.NotAllowedError, refusal)
             return
+        if consumer.channel.resetting:
+            # The cursor is moving: this would acknowledge again what was just sought back to.
+            self._refuse_ack(command, pb.ServiceNotReady, "the subscription is being moved")
+            return
         if command.request_id:
             consumer.channel.expect_receipt(consumer, command.request_id)
         if individual:

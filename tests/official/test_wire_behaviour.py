@@ -409,3 +409,27 @@ def test_a_damaged_entry_is_refused_in_its_turn(local, topic):
         assert order == [pb.CommandSendReceipt, pb.CommandSendError, pb.CommandSendReceipt]
 
     run(local, topic, scenario)
+
+
+def test_acknowledgements_that_come_during_a_seek_are_void(local, topic):
+    async def scenario(connect: Connect) -> None:
+        client = await connect()
+        await client.produce(topic, numbered(10))
+        await client.subscribe(topic)
+        client.flow(100)
+        messages = await client.messages(10)
+        seek = pb.CommandSeek(consumer_id=1, request_id=77)
+        seek.message_id.ledgerId = messages[4].ledger_id
+        seek.message_id.entryId = messages[4].entry_id
+        client.send(seek)
+        while not any(isinstance(command, pb.CommandSuccess) for command, _ in client.received):
+            for message in messages:
+                client.send_ack(message, request_id=0)
+            await asyncio.sleep(0)
+        await client.next(pb.CommandSuccess)
+        await client.subscribe(topic)
+        client.flow(100)
+        again = await client.messages(6)
+        assert [m.entry_id for m in again] == [m.entry_id for m in messages[4:]]
+
+    run(local, topic, scenario)
