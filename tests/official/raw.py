@@ -50,6 +50,11 @@ class RawClient:
         self.closed.set()
         self._news.set()
 
+    @property
+    def writable(self) -> bool:
+        """While False, what is sent piles up and nothing is received."""
+        return self._connection.writable
+
     def send(self, command: Any) -> None:
         self._connection.send(command)
 
