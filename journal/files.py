@@ -41,6 +41,8 @@ KEPT_VERSIONS: Final = 3
 """Manifest versions that are kept, so that a reader finds the one it listed."""
 READ_TRIES: Final = 100
 """How often a reader that loses against the clean-up looks again."""
+MAKE_TRIES: Final = 100
+"""How often a journal's directory is made anew while its parents are being removed."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
@@ -162,7 +164,12 @@ class _FileWriter:
         self._store.counters.syncs += 1
         if confirm is None:
             return True
-        if not self._store._holds(self._journal, confirm):
+        try:
+            held = self._store._holds(self._journal, confirm)
+        except SyncFailed as error:
+            self._dead = error
+            raise
+        if not held:
             return False
         self._write_mark(mark)
         return True
@@ -312,15 +319,17 @@ class FileStore:
             # free again. They always leave newer versions behind.
             if _newest(directory) != version:
                 raise ManifestConflict(journal, expected)
-        except JournalError:
+        except JournalError as error:
             os.close(fd)
+            if isinstance(error, StorageFull):  # which would mean that nothing was written
+                raise SyncFailed(str(directory), str(error)) from error
             raise
         self.counters.bytes_written += len(data)
         self.counters.syncs += 2
         self._forget_version(journal)
         self._written[journal] = _Written(version, fd, str(directory / str(version + 1)))
         # The version is written whatever becomes of the old ones; the next write tries again.
-        with suppress(OSError):
+        with suppress(OSError, JournalError):
             _clean_up(directory, version)
         return version
 
@@ -344,7 +353,16 @@ class FileStore:
         ours = self._written.get(journal)
         if ours is None or ours.version != version:
             return False
-        return not os.path.lexists(ours.next_path) and os.fstat(ours.fd).st_nlink > 0
+        try:
+            try:
+                os.lstat(ours.next_path)
+            except FileNotFoundError:
+                return os.fstat(ours.fd).st_nlink > 0
+            return False
+        except OSError as error:
+            # Not known: it must neither be confirmed nor count as written to a full disk.
+            cause = f"looking for a newer version: {error.strerror}"
+            raise SyncFailed(ours.next_path, cause) from error
 
     # ---------------------------------------------------------------- numbers
 
@@ -482,7 +500,11 @@ class FileStore:
         temporary = path.with_name(f"new-{os.urandom(16).hex()}")
         with _io(path):
             os.close(_create_file(temporary, data))
-            os.replace(temporary, path)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                temporary.unlink()
+                raise
         self.counters.bytes_written += len(data)
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
@@ -549,15 +571,22 @@ class FileStore:
                 manifest.rmdir()
         self._forget_version(journal)
         while directory != self._journals:
-            # Stops at the first directory that other journals live in.
+            # Stops at the first directory that other journals live in. Who deletes one of them
+            # at the same time may be first.
             try:
                 directory.rmdir()
+            except FileNotFoundError:
+                pass
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise _translate(directory, error) from error
                 break
             directory = directory.parent
-        _fsync_directory(directory)
+        try:
+            _fsync_directory(directory)
+        except SyncFailed:
+            if directory.exists():
+                raise
 
     async def close(self) -> None:
         """Close every file and end the threads; see `LedgerStore`."""
@@ -576,8 +605,12 @@ class FileStore:
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and make every name on the way to it durable."""
-        with _io(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+        for _ in range(MAKE_TRIES):
+            with suppress(NotStored), _io(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+                break
+        else:
+            raise Contended(str(directory), MAKE_TRIES)
         while directory != self.root:
             directory = directory.parent
             _fsync_directory(directory)
