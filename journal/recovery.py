@@ -85,7 +85,10 @@ async def _read_history(reader: LedgerReader, info: LedgerInfo, records: list[Re
     found = replace(info, records=count, entries=continuity.next_entry, bytes=end)
     if info.sealed and found != info:
         raise CorruptJournal(
-            reader.file, end, f"the manifest lists {info.records} records, {count} are stored"
+            reader.file,
+            end,
+            f"the manifest lists {info.records} records with {info.entries} entries, "
+            f"{count} with {found.entries} are stored",
         )
     return Tail(found, index)
 
