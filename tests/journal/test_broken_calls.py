@@ -263,6 +263,39 @@ async def test_two_who_delete_neighbours_at_once_both_succeed(files, monkeypatch
 
 
 @on_loop
+async def test_the_directory_left_for_a_neighbour_may_go_with_it(files, monkeypatch):
+    ours, theirs = files.store(), files.store()
+    for key in (KEY, NEIGHBOUR):
+        await ours.write_manifest(key, 0, b"m")
+    rmdir = os.rmdir
+
+    def late(path, *args, **kwargs):
+        try:
+            rmdir(path, *args, **kwargs)
+        except OSError:
+            monkeypatch.setattr(os, "rmdir", rmdir)
+            theirs._delete_journal(NEIGHBOUR)
+            raise
+
+    monkeypatch.setattr(os, "rmdir", late)
+    await ours.delete_journal(KEY)
+    assert os.rmdir is rmdir
+    assert list((files.root / "journals").iterdir()) == []
+
+
+@on_loop
+async def test_a_deletion_that_cannot_be_synced_is_not_done(files, monkeypatch):
+    store = files.store()
+    await store.write_manifest(KEY, 0, b"m")
+    saboteur = Saboteur(files.root, monkeypatch)
+    saboteur.arm(1, errno.EIO, only="fsync")
+    with pytest.raises(SyncFailed, match="journals: syncing the directory"):
+        await store.delete_journal(KEY)
+    saboteur.disarm()
+    await store.delete_journal(KEY)
+
+
+@on_loop
 async def test_a_directory_that_cannot_be_removed_is_named(files, monkeypatch):
     store = files.store()
     await store.write_manifest(KEY, 0, b"m")
