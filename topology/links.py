@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgpack
 
 from velaray.actors.machine import Reason
+from velaray.actors.runtime import Stopped
 from velaray.journal.errors import StorageFull
 
 _REQUEST, _RESPONSE, _NOTICE = 0, 1, 2
@@ -54,7 +55,7 @@ class LinkPeer(Protocol):
         """Answer a request; raise `RemoteError` to refuse it.
 
         A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull`
-        as STORAGE_FULL, any other error as "internal".
+        as STORAGE_FULL, any other error as "internal"; `Stopped` closes the link.
         """
         ...
 
@@ -160,6 +161,8 @@ class Link(asyncio.Protocol):
             self._send([_RESPONSE, request_id, Reason.UNAVAILABLE, reason_of(error)])
         except StorageFull as error:
             self._send([_RESPONSE, request_id, Reason.STORAGE_FULL, str(error)])
+        except Stopped:  # the actor is leaving: whoever asks again finds the next one
+            self.close()
         else:
             self._send([_RESPONSE, request_id, None, value])
 

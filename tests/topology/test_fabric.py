@@ -96,3 +96,22 @@ def test_what_hinders_an_actor_reaches_its_caller(
         assert caught.value.kind == kind
 
     with_fabric(scenario)
+
+
+def test_a_call_to_an_actor_that_is_leaving_reaches_the_next_one() -> None:
+    faults: list[dict[str, Any]] = []
+
+    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, it: faults.append(it))
+        catalog = ActorKey.catalog()
+        leaving = fabric.bodies[catalog]
+        # As a request that came just before the actor's stop, and is looked at just after.
+        await leaving.runtime.close()  # type: ignore[attr-defined]
+        call = asyncio.create_task(fabric.call(catalog, "ensure_topic", {"topic": str(TOPIC)}))
+        await until(lambda: catalog not in fabric._links)
+        await fabric.dismiss(catalog)
+        assert not (await call)["created"]
+        assert fabric.bodies[catalog] is not leaving
+
+    with_fabric(scenario)
+    assert not faults
