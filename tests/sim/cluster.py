@@ -8,16 +8,13 @@ turns of the loop or at any step of its store; nothing of it runs afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from random import Random
 from typing import Any
-
-from google.protobuf.message import Message
 
 from tests.sim.history import History
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
 from tests.sim.network import Network
-from velaray.actors.machine import Machine
+from tests.sim.shadow import CheckedMachine, Shadow
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
@@ -34,29 +31,6 @@ SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10)
 DOOR = "front door"
 
 
-class CheckedMachine:
-    """A machine whose invariants are checked after every event that a live actor applies."""
-
-    def __init__(self, machine: Machine[Any]) -> None:
-        self._machine = machine
-        self.initial = machine.initial
-        self.decide = machine.decide
-        self.check = machine.check
-        self.restore = machine.restore
-
-    def evolve(self, state: Any, event: Message) -> None:
-        """Apply and check."""
-        self._machine.evolve(state, event)
-        self._machine.check(state)
-
-    def snapshot(self, state: Any) -> Mapping[str, bytes]:
-        """The state's segments, which must restore to the same state."""
-        segments = self._machine.snapshot(state)
-        again = self._machine.snapshot(self._machine.restore(segments))
-        assert again == segments, "a snapshot restores to what it was taken of"
-        return segments
-
-
 class Activation(Node):
     """One process: an actor's, or the front door's."""
 
@@ -65,6 +39,19 @@ class Activation(Node):
         self.key = key
         self.body: Body | None = None
         self.started: asyncio.Task[Address] | None = None
+        self.shadow: Shadow
+        self.phase = ""
+        """What its journal does just now: "start" or "roll", or else ""."""
+
+
+class SimStore(MemoryStore):
+    """A store that deletes a journal file by file, as one in a directory does."""
+
+    async def delete_journal(self, journal: str) -> None:
+        """Remove its ledgers, then the rest; a crash may come in between."""
+        for ledger_id in await self.list_ledgers(journal):
+            await self.delete_ledger(journal, ledger_id)
+        await super().delete_journal(journal)
 
 
 class ActorFabric(Fabric):
@@ -73,7 +60,7 @@ class ActorFabric(Fabric):
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
         hook = StoreHook(cluster, node)
         cluster.stores += 1
-        store = MemoryStore(cluster.disk, hook=hook, seed=cluster.stores)
+        store = SimStore(cluster.disk, hook=hook, seed=cluster.stores)
         super().__init__(cluster.config, store)
         self.journal_settings = SMALL
         self.node = node
@@ -120,8 +107,9 @@ class StoreHook:
 class Trap:
     """A fault that waits for a step of the store."""
 
-    def __init__(self, step: Step, kind: str, action: str, size: float) -> None:
+    def __init__(self, step: Step, phase: str, kind: str, action: str, size: float) -> None:
         self.step = step
+        self.phase = phase
         self.kind = kind
         self.action = action
         self.size = size
@@ -130,13 +118,16 @@ class Trap:
         """Whether this is the step."""
         return (
             step is self.step
+            and (not self.phase or node.phase == self.phase)
             and node.key is not None
             and (not self.kind or node.key.kind.name == self.kind)
         )
 
     async def spring(self, cluster: SimCluster, node: Activation, journal: str) -> None:
         """Do what it does."""
-        cluster.history.add("trap", node=node.name, step=self.step, action=self.action)
+        cluster.history.add(
+            "trap", node=node.name, step=self.step, phase=node.phase, action=self.action
+        )
         match self.action:
             case "crash":
                 cluster.kill(node)
@@ -216,7 +207,9 @@ class SimCluster:
     async def _start(self, node: Activation) -> Address:
         assert node.key is not None
         body = make_body(node.key, ActorFabric(self, node))
-        body._machine = CheckedMachine(body._machine)  # type: ignore[attr-defined]
+        checked = CheckedMachine(body._machine)  # type: ignore[attr-defined]
+        body._machine = checked  # type: ignore[attr-defined]
+        node.shadow = Shadow(checked)
         address = await body.start()
         node.body = body
         return address

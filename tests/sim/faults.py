@@ -24,9 +24,21 @@ STEPS = (
     Step.MANIFEST_WRITTEN,
     Step.CREATE,
     Step.READ,
+    Step.READ_MARK,
     Step.RECLAIM,
     Step.WRITE_INDEX,
+    Step.DELETE,
 )
+_OF_A_NEW_LEDGER = (
+    Step.CREATE,
+    Step.WRITE,
+    Step.SYNC,
+    Step.RETURN,
+    Step.WRITE_MANIFEST,
+    Step.MANIFEST_WRITTEN,
+    Step.WRITE_INDEX,
+)
+"""What happens while a journal starts a ledger: it writes a checkpoint, then lists the ledger."""
 _WRITING = (Step.WRITE, Step.MARK)
 _WEIGHTS = {
     "trap": 10,
@@ -36,7 +48,8 @@ _WEIGHTS = {
     "pause": 2,
     "full disk": 1,
     "slow disk": 1,
-    "cut": 3,
+    "cut": 2,
+    "late": 4,
     "block": 2,
     "delay": 1,
     "clock jump": 1,
@@ -54,10 +67,11 @@ class Fault:
     kind: str
     size: float
     step: Step = Step.WRITE
+    phase: str = ""
     action: str = ""
 
     def __str__(self) -> str:
-        trap = f" {self.action} at {self.step}" if self.what == "trap" else ""
+        trap = f" {self.action} at {self.step} {self.phase}" if self.what == "trap" else ""
         return f"{self.at:.3f} s: {self.what}{trap} ({self.kind}, {self.size:.2f})"
 
 
@@ -74,7 +88,8 @@ def _make(rng: Random, at: float) -> Fault:
     kind, size = rng.choice(KINDS), rng.random()
     if what != "trap":
         return Fault(at, what, kind, size)
-    step = rng.choice(STEPS)
+    phase = rng.choice(["", "", "start", "roll"])
+    step = rng.choice(_OF_A_NEW_LEDGER if phase else STEPS)
     actions = ["crash", "crash", "crash", "slow", "stale"]
     if step in _WRITING:
         actions += ["torn", "torn"]
@@ -82,7 +97,9 @@ def _make(rng: Random, at: float) -> Fault:
         actions += ["sync failure"]
     if step in (Step.WRITE, Step.CREATE, Step.WRITE_MANIFEST):
         actions += ["full"]
-    return Fault(at, what, kind if rng.random() < 0.8 else "", size, step, rng.choice(actions))
+    if rng.random() < 0.2:
+        kind = ""
+    return Fault(at, what, kind, size, step, phase, rng.choice(actions))
 
 
 async def carry_out(cluster: SimCluster, faults: list[Fault], seed: int) -> None:
@@ -100,7 +117,7 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
     node = nodes[int(pick * len(nodes))] if nodes else None
     match fault.what:
         case "trap":
-            cluster.traps.append(Trap(fault.step, fault.kind, fault.action, size))
+            cluster.traps.append(Trap(fault.step, fault.phase, fault.kind, fault.action, size))
         case "power loss":
             cluster.power_loss(rng)
         case "full disk":
@@ -116,6 +133,10 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
             ends = list(cluster.network.ends.values())
             if ends:
                 cluster.network.cut(ends[int(pick * len(ends))])
+        case "late":
+            ends = cluster.network.busy_ends()
+            if ends:
+                cluster.network.sever(ends[int(pick * len(ends))], size * 4)
         case _ if node is not None:
             _do_to(cluster, fault, node, rng)
 

@@ -2,8 +2,15 @@
 
 A connection keeps its bytes in order, as TCP does, and splits them anywhere. What TCP makes
 of a bad network is what happens here: bytes are late (delay, partition), or the connection
-breaks and what was under way is lost. Requests that are repeated over a new connection are
-then the duplicates and the reordering that the layers above must bear.
+breaks, in one of two ways.
+
+* `Network.cut`: what is under way is lost, both ends hear of it.
+* `Network.sever`: one end hears of it at once and connects again; what it had written arrives
+  later all the same, after what it sends over its new connection.
+
+Thus messages are lost, duplicated and reordered as a stream network can do it: the unit is a
+request, which its sender repeats over a new connection. Within one connection nothing is
+duplicated or reordered.
 
 Bytes that a process wrote before it died may still arrive, as a kernel would send them.
 """
@@ -167,6 +174,14 @@ class SimTransport(asyncio.Transport):
             self._drop()
             self._lose(ConnectionResetError("connection reset by peer"))
 
+    def _sever(self, until: float) -> None:
+        self._under_way = deque((until, data) for _, data in self._under_way)
+        self._under_way.append((until, None))
+        self._closing = True
+        error = ConnectionResetError("connection reset on the way")
+        self._call(self._lose, error)
+        self._schedule()
+
     def _schedule(self) -> None:
         """Have the next piece arrive when it is due, in the receiver's process."""
         peer = self.peer
@@ -184,12 +199,12 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if peer.lost or not self._under_way:
             return
-        blocked = self._network.blocked_until(self.node, peer.node)
-        if blocked > self._loop.time():
-            self._under_way[0] = (blocked, self._under_way[0][1])
+        due, data = self._under_way[0]
+        due = max(due, self._network.blocked_until(self.node, peer.node))
+        if due > self._loop.time():
+            self._under_way[0] = (due, data)
             self._schedule()
             return
-        data = self._under_way[0][1]
         if data is not None and not peer._reading:
             return
         self._under_way.popleft()
@@ -199,7 +214,8 @@ class SimTransport(asyncio.Transport):
         self._size -= len(data)
         self._tell_writer()
         self._schedule()
-        self._network.received(peer, data)
+        if not peer._closing:  # a transport that was closed reads no more
+            self._network.received(peer, data)
 
     def _tell_writer(self) -> None:
         if self._closing and not self._size:
@@ -268,6 +284,23 @@ class Network:
         for side in (end, end.peer):
             side._drop()
             side._break_later()
+
+    def sever(self, end: SimTransport, seconds: float) -> None:
+        """Break a connection for one end at once, for the other one later.
+
+        What this end wrote and the other one hasn't got arrives after ``seconds``, in order,
+        and only then the other end hears of the break; what the other one sends is lost. As
+        when something on the way resets the connection while segments linger in the network.
+        So what this end sends again over a new connection is there twice, and the old copy
+        comes after the new one.
+        """
+        end.peer._drop()
+        end._sever(self.loop.time() + seconds)
+
+    def busy_ends(self) -> list[SimTransport]:
+        """Ends that wait for the other end to take something; all ends if there are none."""
+        ends = list(self.ends.values())
+        return [end for end in ends if end._size] or ends
 
     def kill(self, node: Node, reset: bool) -> None:
         """The process is gone: nobody listens, its sockets close (or are reset)."""

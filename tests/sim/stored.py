@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.cluster import CheckedMachine, SimCluster
+from tests.sim.cluster import SimCluster
+from tests.sim.shadow import CheckedMachine
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.machine import digest
 from velaray.actors.partition import PartitionMachine

@@ -1,0 +1,178 @@
+"""Replay equals live, at every frame: a second state that knows only what was journaled.
+
+Each activation has a shadow. It starts from what recovery read, folds every record when it is
+staged, from its bytes, and is compared with the live state, by snapshot, before each frame is
+written, at each checkpoint, and after each fall-back of a full disk. A state that changed
+without an event, by an event that wasn't journaled, or by something an event's bytes don't
+carry, differs from its shadow.
+
+The events between two frames are compared together: each frame on its own took a seventh of a
+run's time, each event would take twice as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tests.sim.loop import current_node
+from velaray.actors.cursor import Cursor
+from velaray.actors.machine import Machine
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import CursorReset
+from velaray.journal.errors import StorageFull
+from velaray.journal.journal import Journal
+from velaray.journal.recovery import Recovered
+
+Replace = Callable[[Any, str, Any], None]
+
+
+def acked_count(cursor: Cursor) -> int:
+    """How many entries are acknowledged as a whole."""
+    return cursor.acked_before + sum(end - first for first, end in cursor.holes())
+
+
+class CheckedMachine:
+    """A machine whose invariants are checked after every event that a live actor applies.
+
+    `live` is the state that the actor's runtime has.
+    """
+
+    def __init__(self, machine: Machine[Any]) -> None:
+        self.inner = machine
+        self.decide = machine.decide
+        self.check = machine.check
+        self.live: Any = None
+
+    def initial(self) -> Any:
+        """The state before the first event."""
+        self.live = self.inner.initial()
+        return self.live
+
+    def restore(self, segments: Mapping[str, bytes]) -> Any:
+        """The state whose snapshot is ``segments``."""
+        self.live = self.inner.restore(segments)
+        return self.live
+
+    def evolve(self, state: Any, event: Message) -> None:
+        """Apply and check."""
+        self.live = state
+        cursor = getattr(state, "cursor", None)
+        if cursor is None:
+            self.inner.evolve(state, event)
+        else:
+            mark, acked = cursor.acked_before, acked_count(cursor)
+            self.inner.evolve(state, event)
+            if not isinstance(event, CursorReset):
+                assert state.cursor.acked_before >= mark, f"{event} moves the cursor back"
+                assert acked_count(state.cursor) >= acked, f"{event} takes an acknowledgement back"
+        self.inner.check(state)
+
+    def snapshot(self, state: Any) -> Mapping[str, bytes]:
+        """The state's segments, which must restore to the same state."""
+        segments = self.inner.snapshot(state)
+        again = self.inner.snapshot(self.inner.restore(segments))
+        assert again == segments, "a snapshot restores to what it was taken of"
+        return segments
+
+
+class Shadow:
+    """The state that an activation's records add up to."""
+
+    def __init__(self, checked: CheckedMachine) -> None:
+        self._checked = checked
+        self._machine = checked.inner
+        self._state = checked.inner.initial()
+        self.staged: list[bytes] = []
+        self.compared = 0
+
+    def rebuild(self, recovered: Recovered) -> None:
+        """Begin anew from what the journal holds."""
+        checkpoint = recovered.checkpoint
+        self.staged = []
+        self._state = self._machine.initial()
+        if checkpoint is not None:
+            self._state = self._machine.restore(checkpoint.segments)
+        for record in recovered.records:
+            self.fold(record.event)
+
+    def fold(self, record: bytes) -> None:
+        """Apply what is written in a record."""
+        self._machine.evolve(self._state, decode(bytes(record)))
+
+    def fold_staged(self) -> None:
+        """Apply what was staged."""
+        staged, self.staged = self.staged, []
+        for record in staged:
+            self.fold(record)
+
+    def compare(self, when: str) -> None:
+        """Raise AssertionError unless the live state is the same."""
+        self.compared += 1
+        ours, live = self._machine.snapshot(self._state), self._machine.snapshot(self._checked.live)
+        differing = sorted(name for name in {*ours, *live} if ours.get(name) != live.get(name))
+        assert not differing, f"{when}: replay gives other {differing} than the live state has"
+
+
+def watch_journals(replace: Replace) -> None:
+    """Have every journal of a simulated process keep its shadow, and say when it rolls over.
+
+    The process's ``phase`` is "start" or "roll" while its journal starts a ledger.
+    """
+    stage, commit, reload = Journal.stage, Journal.commit, Journal.reload
+    start, roll = Journal.start, Journal.roll
+
+    def staged(self: Journal, event: bytes, *blob: Any) -> int:
+        sequence = stage(self, event, *blob)
+        current_node().shadow.staged.append(event)
+        return sequence
+
+    async def committed(self: Journal) -> int:
+        node = current_node()
+        shadow = node.shadow
+        # A command that is tried on a full disk changes the live state when it is durable.
+        tried = node.body is not None and node.body.runtime._deferred
+        if not tried:
+            shadow.fold_staged()
+            shadow.compare("a frame")
+        try:
+            sequence = await commit(self)
+        except StorageFull:
+            shadow.staged = []
+            raise
+        if tried:
+            shadow.fold_staged()
+        return sequence
+
+    async def reloaded(self: Journal) -> Recovered:
+        recovered = await reload(self)
+        current_node().shadow.rebuild(recovered)
+        return recovered
+
+    async def started(self: Journal, *checkpoint: Any) -> int:
+        node = current_node()
+        node.shadow.rebuild(self.recovered)
+        node.shadow.compare("recovery")
+        return await in_phase("start", node, start(self, *checkpoint))
+
+    async def rolled(self: Journal, *checkpoint: Any) -> int:
+        node = current_node()
+        node.shadow.compare("a roll-over")
+        return await in_phase("roll", node, roll(self, *checkpoint))
+
+    async def in_phase(name: str, node: Any, work: Any) -> int:
+        node.phase = name
+        ledger_id: int = await work
+        node.phase = ""
+        return ledger_id
+
+    for name, tapped in (
+        ("stage", staged),
+        ("commit", committed),
+        ("reload", reloaded),
+        ("start", started),
+        ("roll", rolled),
+    ):
+        replace(Journal, name, tapped)
