@@ -271,29 +271,31 @@ def decode_message(data: bytearray, start: int, end: int) -> Message:
 
 def _decode_position(data: bytearray, at: int, end: int) -> tuple[int, int, int] | None:
     # Ledger id, entry id and partition of a position that ends at `end`; None if unusual.
-    numbers = []
-    for tag in (16, 24, 0):
-        number = shift = 0
-        while at < end and shift < 63:
-            byte = data[at]
-            at += 1
-            number |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        else:
-            return None
-        numbers.append(number)
-        if at == end:
-            break
-        if data[at] != tag:
-            return None
+    ledger_id, at = _long_varint(data, at, end)
+    if ledger_id < 0 or at == end or data[at] != 16:
+        return None
+    entry_id, at = _long_varint(data, at + 1, end)
+    if at == end and entry_id >= 0:
+        return ledger_id, entry_id, -1
+    if entry_id < 0 or data[at] != 24:
+        return None
+    partition, at = _long_varint(data, at + 1, end)
+    if at != end or not 0 <= partition < 1 << 31:
+        return None
+    return ledger_id, entry_id, partition
+
+
+def _long_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
+    # Up to 63 bits; (-1, at) if it is longer or ends early.
+    number = shift = 0
+    while at < end and shift < 63:
+        byte = data[at]
         at += 1
-    if len(numbers) == 2:
-        return numbers[0], numbers[1], -1
-    if len(numbers) == 3 and at == end and numbers[2] < 1 << 31:
-        return numbers[0], numbers[1], numbers[2]
-    return None
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+        shift += 7
+    return -1, at
 
 
 # --- the hot commands, encoded by hand -----------------------------------------------------
