@@ -86,8 +86,11 @@ def partition_of(key: str, partitions: int, scheme: HashingScheme = HashingSchem
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """What clients compare to learn whether the topics of a namespace have changed."""
-    return f"{crc32c(','.join(sorted(names)).encode()):08x}"
+    """What clients compare to learn whether the topics of a namespace have changed.
+
+    In hexadecimal, lowest byte first: some clients compute it too.
+    """
+    return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
 
 
 def sticky_hash(key: bytes) -> int:

@@ -10,6 +10,7 @@ from velaray.wire.hashing import (
     murmur3_32,
     partition_of,
     sticky_hash,
+    topics_hash,
 )
 
 # What the official C++ client, version 4.2.0, chose among 1000 partitions.
@@ -55,3 +56,16 @@ def test_a_sticky_hash_is_never_zero(key: bytes) -> None:
 @given(st.text(max_size=30), st.integers(1, 100), st.sampled_from(HashingScheme))
 def test_a_partition_exists(key: str, partitions: int, scheme: HashingScheme) -> None:
     assert 0 <= partition_of(key, partitions, scheme) < partitions
+
+
+def test_the_hash_of_topics_depends_on_their_names_alone() -> None:
+    # 0xe3069283 is CRC32C's check value: that of "123456789". Java clients print it like this.
+    assert topics_hash(["123456789"]) == "839206e3"
+    assert topics_hash([]) == "00000000"
+    names = [
+        "persistent://a/b/c",
+        "persistent://a/b/d-partition-0",
+        "persistent://a/b/\N{HONEYBEE}",
+    ]
+    assert topics_hash(names) == topics_hash(reversed(names)) == topics_hash([",".join(names)])
+    assert topics_hash(names) != topics_hash(names[:2])
