@@ -90,6 +90,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._high_water = high_water
         self._parser = FrameParser(max_message_size)
         self._error: Exception | None = None
+        self._gone = False
         self._paused = False
         self._pending: list[bytes | memoryview] = []
         self._pending_size = 0
@@ -150,12 +151,13 @@ class WireConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._keep_alive, self._transport.abort)
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once and drop what waits to be sent."""
+        """Close at once and drop what waits to be sent; nothing if the connection is gone."""
         if not self.closed:
             self.closed = True
             self._error = error
         self._pending.clear()
-        self._transport.abort()
+        if not self._gone:  # asyncio's transport fails then, if it had closed by itself
+            self._transport.abort()
 
     def detach(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Hand the socket over to ``protocol``, paused; returns its transport.
@@ -306,7 +308,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self.closed = True
+        self.closed = self._gone = True
         self.writable = False
         self._pending.clear()
         self._cancel_timer()
