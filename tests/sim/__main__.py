@@ -1,4 +1,7 @@
-"""``python -m tests.sim --seed N`` runs one seed, ``--seeds N`` the first N (from ``--first``)."""
+"""``python -m tests.sim --seed N`` runs one seed, ``--seeds N`` the first N (from ``--first``).
+
+``--mutants`` runs every mutant until it is found, and prints the table of `docs/proof.md`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 HASH_SEED = "0"
@@ -20,46 +22,95 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--faults", type=int, help="only so many of the seed's faults")
     parser.add_argument("--mutant", help="break the product in this way first")
+    parser.add_argument(
+        "--mutants",
+        nargs="*",
+        metavar="MUTANT",
+        help="find these mutants (all of them, if none is named) and print the table",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)"
+    )
     parser.add_argument("--digest", action="store_true", help="print the history's digest")
     parser.add_argument("--history", type=Path, help="where histories of failing runs go")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Returns 0 if every run was sound."""
+    """Returns 0 if every run was sound, or every mutant was found."""
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         # Sets of strings are ordered by their hashes: fixed, or a seed means nothing.
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
-    from tests.sim.mutants import MUTANTS
-    from tests.sim.run import run
-    from tests.sim.shrink import report
-
     chosen = _arguments()
+    return _run_seeds(chosen) if chosen.mutants is None else _find_mutants(chosen)
+
+
+def _run_seeds(chosen: argparse.Namespace) -> int:
     one = chosen.seed is not None
     seeds = [chosen.seed] if one else range(chosen.first, chosen.first + chosen.seeds)
+    options = "" if chosen.faults is None else f" --faults {chosen.faults}"
+    options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     print(
-        f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}"
+        f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}"
         if one
-        else f"seeds {seeds[0]} to {seeds[-1]}: each one with python -m tests.sim --seed N",
+        else f"seeds {seeds[0]} to {seeds[-1]}: each one with "
+        f"python -m tests.sim --seed N{options}",
         flush=True,
     )
+    from tests.sim.campaign import examine_all
+
+    jobs = max(1, min(chosen.jobs, len(seeds)))
     folder = chosen.history or Path(tempfile.gettempdir()) / "velaray-sim"
-    failed, done, began = [], 0, time.monotonic()
-    with MUTANTS[chosen.mutant].applied() if chosen.mutant else nullcontext():
-        for seed in seeds:
-            outcome = run(seed, fault_count=chosen.faults)
-            done += 1
-            if chosen.digest:
-                print(f"history of seed {seed}: {outcome.history.digest()}")
-            if outcome.problems:
-                failed.append(seed)
-                print(report(outcome, folder), flush=True)
-                if chosen.mutant:
-                    break
-    seconds = time.monotonic() - began
-    print(f"{done} seeds in {seconds:.0f} s, failing: {failed or 'none'}")
+    failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
+    for verdict in examine_all(
+        seeds, jobs, faults=chosen.faults, mutant=chosen.mutant, histories=folder
+    ):
+        done += 1
+        machine_s += verdict.cpu_s
+        if chosen.digest:
+            print(f"history of seed {verdict.seed}: {verdict.digest}")
+        if verdict.report:
+            failed.append(verdict.seed)
+            print(verdict.report, flush=True)
+            if chosen.mutant:
+                break
+    seconds = max(time.monotonic() - began, 1e-9)
+    print(
+        f"{done} seeds in {seconds:.0f} s ({done / seconds:.1f}/s), {machine_s:.0f} s of machine "
+        f"time in {jobs} processes; failing: {len(failed)} {failed or ''}".rstrip()
+    )
     return 1 if failed else 0
+
+
+def _find_mutants(chosen: argparse.Namespace) -> int:
+    print(
+        "mutants, seeds from 1 on: each one with python -m tests.sim --mutant MUTANT --seed N",
+        flush=True,
+    )
+    from tests.sim.campaign import hunt_all
+    from tests.sim.mutants import MUTANTS
+
+    names = chosen.mutants or list(MUTANTS)
+    lost, machine_s, began = [], 0.0, time.monotonic()
+    print("\n| Mutant | What it does | Seed | Found by | Seeds allowed |\n|---|---|---|---|---|")
+    for hunt in hunt_all(names, max(1, min(chosen.jobs, len(names)))):
+        machine_s += hunt.cpu_s
+        mutant = MUTANTS[hunt.mutant]
+        found = "not found" if hunt.seed is None else str(hunt.seed)
+        problem = hunt.problem[:150].replace("|", "/").replace("\n", " ")
+        print(
+            f"| {hunt.mutant} | {mutant.what} | {found} | {problem} | {mutant.within} |",
+            flush=True,
+        )
+        if hunt.seed is None:
+            lost.append(hunt.mutant)
+    seconds = time.monotonic() - began
+    print(
+        f"\n{len(names)} mutants in {seconds:.0f} s, {machine_s:.0f} s of machine time; "
+        f"not found: {len(lost)} {lost or ''}".rstrip()
+    )
+    return 1 if lost else 0
 
 
 if __name__ == "__main__":

@@ -16,14 +16,18 @@ def shrink(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def report(outcome: Outcome, folder: Path) -> str:
-    """Shrink a failing run, write its history to ``folder``, say what is known about it."""
+def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
+    """Shrink a failing run, write its history to ``folder``, say what is known about it.
+
+    ``mutant`` is the one that is applied, for the command that repeats the run.
+    """
     small = shrink(outcome)
-    path = folder / f"seed-{outcome.seed}.jsonl"
+    name = f"{mutant}-{outcome.seed}" if mutant else f"seed-{outcome.seed}"
+    path = folder / f"{name}.jsonl"
     small.history.dump(path)
     lines = [
         f"seed {outcome.seed} fails: python -m tests.sim --seed {outcome.seed} "
-        f"--faults {len(small.faults)}",
+        f"--faults {len(small.faults)}" + (f" --mutant {mutant}" if mutant else ""),
         *(f"  {problem[:400]}" for problem in small.problems[:8]),
         f"  with {len(small.faults)} of {len(outcome.faults)} faults:",
         *(f"    {fault}" for fault in small.faults),

@@ -1,0 +1,89 @@
+"""Many runs, in as many processes as are wanted: of seeds, or of mutants until one is found."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from tests.sim.mutants import MUTANTS
+from tests.sim.run import run
+from tests.sim.shrink import report
+
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run of a seed showed; ``report`` is empty if it was sound."""
+
+    seed: int
+    digest: str
+    report: str
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """How a mutant was found: by the first problem of ``seed``; None if it wasn't."""
+
+    mutant: str
+    seed: int | None
+    problem: str
+    cpu_s: float
+
+
+def examine(seed: int, *, faults: int | None, mutant: str | None, histories: Path) -> Verdict:
+    """Run a seed; if it fails, make it smaller and write its history into ``histories``."""
+    began = time.process_time()
+    with MUTANTS[mutant].applied() if mutant else nullcontext():
+        outcome = run(seed, fault_count=faults)
+        text = report(outcome, histories, mutant) if outcome.problems else ""
+    return Verdict(seed, outcome.history.digest(), text, time.process_time() - began)
+
+
+def hunt(mutant: str) -> Hunt:
+    """Run seeds with the mutant, from 1 on, until one fails or there were enough of them."""
+    began = time.process_time()
+    found, problem = None, ""
+    with MUTANTS[mutant].applied():
+        for seed in range(1, MUTANTS[mutant].within + 1):
+            outcome = run(seed)
+            if outcome.problems:
+                found, problem = seed, outcome.problems[0]
+                break
+    return Hunt(mutant, found, problem, time.process_time() - began)
+
+
+def examine_all(
+    seeds: Iterable[int], jobs: int, *, faults: int | None, mutant: str | None, histories: Path
+) -> Iterator[Verdict]:
+    """The verdict on each seed, in order, from ``jobs`` processes (1: from this one)."""
+    return _spread(partial(examine, faults=faults, mutant=mutant, histories=histories), seeds, jobs)
+
+
+def hunt_all(mutants: Iterable[str], jobs: int) -> Iterator[Hunt]:
+    """How each mutant was found, in order, from ``jobs`` processes (1: from this one)."""
+    return _spread(hunt, mutants, jobs)
+
+
+def _spread(
+    work: Callable[[TaskT], ResultT], tasks: Iterable[TaskT], jobs: int
+) -> Iterator[ResultT]:
+    if jobs == 1:
+        yield from map(work, tasks)
+        return
+    # Forked, so that every process has the same hash seed and has imported everything.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context) as processes:
+        try:
+            yield from processes.map(work, tasks)
+        finally:
+            processes.shutdown(cancel_futures=True)

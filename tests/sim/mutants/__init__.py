@@ -1,0 +1,13 @@
+"""Deliberate bugs, for tests only: each must be found by simulation."""
+
+from __future__ import annotations
+
+from tests.sim.mutants import actors, client, journal, topology
+from tests.sim.mutants.kit import Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    **journal.MUTANTS,
+    **actors.MUTANTS,
+    **topology.MUTANTS,
+    **client.MUTANTS,
+}

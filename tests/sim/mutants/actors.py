@@ -1,0 +1,286 @@
+"""Bugs of the machines: catalog, partition, subscription, and of the dispatcher."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, always, do_nothing
+from velaray.actors import partition, subscription
+from velaray.actors.cursor import Cursor
+from velaray.actors.dispatch import Dispatcher, SubscriptionType, _Consumer
+from velaray.actors.ledger_table import LedgerTable
+from velaray.actors.machine import Decision
+from velaray.actors.partition import PartitionMachine
+from velaray.actors.ranges import RangeSet
+from velaray.actors.subscription import Ack, AckBefore, Acked, SubscriptionMachine
+from velaray.events.events_pb2 import EntryAppended
+from velaray.events.ids import Position
+
+# ---------------------------------------------------------------- partition
+
+
+def _forget_sequence_ids_on_recovery(original: Any) -> Any:
+    def restore(self: Any, segments: Any) -> Any:
+        state = original(self, segments)
+        for producer in state.producers.values():
+            producer.last_sequence_id = -1
+        return state
+
+    return restore
+
+
+def _credit_another_producer(original: Any) -> Any:
+    def publish(state: Any, command: Any, now_ms: int) -> Decision:
+        decision: Decision = original(state, command, now_ms)
+        for event in decision.events:
+            if isinstance(event, EntryAppended) and event.producer < state.next_producer:
+                event.producer = state.next_producer - 1
+        return decision
+
+    return publish
+
+
+def _miss_the_border_of_ledgers(original: Any) -> Any:
+    def position_of(self: LedgerTable, offset: int) -> Position:
+        position = original(self, offset)
+        index = max(bisect_left(self._firsts, offset) - 1, 0)
+        if position.entry_id:
+            return position
+        return Position(self._ids[index], offset - self._firsts[index])
+
+    return position_of
+
+
+# ---------------------------------------------------------------- subscription
+
+
+def _drop_acks(original: Any) -> Any:
+    def decide(self: SubscriptionMachine, state: Any, command: Any, now_ms: int) -> Decision:
+        decision: Decision = original(self, state, command, now_ms)
+        if isinstance(decision.reply, Acked) and len(decision.reply.ranges) == 1:
+            return Decision(reply=decision.reply)
+        return decision
+
+    return decide
+
+
+def _lose_a_hole(original: Any) -> Any:
+    def holes(self: Cursor) -> Iterator[tuple[int, int]]:
+        return iter(list(original(self))[:-1])
+
+    return holes
+
+
+def _acknowledge_one_too_many(original: Any) -> Any:
+    def decide(cursor: Cursor, command: AckBefore) -> Decision:
+        if command.remaining is None and command.offset < command.end_offset:
+            command = replace(command, offset=command.offset + 1)
+        return original(cursor, command)
+
+    return decide
+
+
+def _take_individual_for_cumulative(original: Any) -> Any:
+    def decide(cursor: Cursor, command: Ack) -> Decision:
+        if not command.ranges:
+            return original(cursor, command)
+        last = max(end for _, end in command.ranges)
+        return subscription._decide_ack_before(cursor, AckBefore(command.end_offset, last))
+
+    return decide
+
+
+def _take_a_part_for_the_whole(original: Any) -> Any:
+    def decide(cursor: Cursor, command: Ack) -> Decision:
+        whole = [(offset, offset + 1) for offset, _ in command.partial]
+        return original(cursor, Ack(command.end_offset, [*command.ranges, *whole]))
+
+    return decide
+
+
+def _forget_parts_on_recovery(original: Any) -> Any:
+    def all_partials(self: Cursor) -> list[tuple[int, int]]:
+        return []
+
+    return all_partials
+
+
+def _keep_holes_at_a_reset(original: Any) -> Any:
+    def reset(self: Cursor, next_offset: int) -> None:
+        holes = [part for part in self._holes if part[0] > next_offset]
+        original(self, next_offset)
+        self._holes = RangeSet(holes)
+
+    return reset
+
+
+def _reset_one_too_far(original: Any) -> Any:
+    def decide(cursor: Cursor, command: Any) -> Decision:
+        return original(cursor, replace(command, next_offset=command.next_offset + 1))
+
+    return decide
+
+
+# ---------------------------------------------------------------- dispatch
+
+
+def _dispatch_past_permits(original: Any) -> Any:
+    def next_consumer(self: Dispatcher) -> _Consumer | None:
+        active = self._active
+        if active is not None and active.permits <= 0:
+            active.permits += 1
+        return original(self)
+
+    return next_consumer
+
+
+def _debit_entries(original: Any) -> Any:
+    def deliver(
+        self: Dispatcher, consumer: _Consumer, first: int, end: int, limit: int, out: list[Any]
+    ) -> int:
+        reached: int = original(self, consumer, first, end, limit, out)
+        consumer.permits += out[-1].messages - (reached - first)
+        return reached
+
+    return deliver
+
+
+def _serve_everybody(original: Any) -> Any:
+    def next_consumer(self: Dispatcher) -> _Consumer | None:
+        if self.type is SubscriptionType.FAILOVER:
+            for consumer in self._consumers.values():
+                if consumer.permits > 0:
+                    return consumer
+        return original(self)
+
+    return next_consumer
+
+
+def _pass_over_what_the_active_one_held(original: Any) -> Any:
+    def elect(self: Dispatcher, joined: int | None = None) -> Any:
+        previous = self._active
+        held = [] if previous is None else list(self._held.of(previous.spec.consumer_id))
+        changes = original(self, joined)
+        if self._active is not previous:
+            for first, end in held:
+                self._waiting.discard(first, end)
+        return changes
+
+    return elect
+
+
+def _count_no_redelivery(original: Any) -> Any:
+    def redeliver(self: Dispatcher, consumer_id: int, ranges: Any = None) -> None:
+        original(self, consumer_id, ranges)
+        self._counts.clear()
+
+    return redeliver
+
+
+def _elect_the_last(original: Any) -> Any:
+    def elect(self: Dispatcher, joined: int | None = None) -> Any:
+        partition, self._partition = self._partition, -1
+        try:
+            return original(self, joined)
+        finally:
+            self._partition = partition
+
+    return elect
+
+
+MUTANTS: dict[str, Mutant] = {
+    "ignore-the-sequence-id": Mutant(
+        "a message that is sent again is stored again",
+        ((partition, "_is_duplicate", always(False)),),
+        within=50,
+    ),
+    "forget-sequence-ids-on-recovery": Mutant(
+        "a partition that recovers doesn't know what was stored",
+        ((PartitionMachine, "restore", _forget_sequence_ids_on_recovery),),
+        within=20,
+    ),
+    "credit-another-producer": Mutant(
+        "an entry counts as the newest producer's",
+        ((partition, "_publish", _credit_another_producer),),
+        within=50,
+    ),
+    "miss-the-border-of-ledgers": Mutant(
+        "the first entry of a ledger gets a position in the one before",
+        ((LedgerTable, "position_of", _miss_the_border_of_ledgers),),
+        within=20,
+    ),
+    "drop-acks": Mutant(
+        "acknowledgements are answered and not journaled",
+        ((SubscriptionMachine, "decide", _drop_acks),),
+        within=20,
+    ),
+    "lose-a-hole-on-roll-over": Mutant(
+        "a checkpoint lacks the last hole", ((Cursor, "holes", _lose_a_hole),), within=20
+    ),
+    "lose-parts-on-roll-over": Mutant(
+        "a checkpoint lacks what is acknowledged of batches in part",
+        ((Cursor, "all_partials", _forget_parts_on_recovery),),
+        within=50,
+    ),
+    "acknowledge-one-too-many": Mutant(
+        "a cumulative acknowledgement covers the entry behind it",
+        ((subscription, "_decide_ack_before", _acknowledge_one_too_many),),
+        within=100,
+    ),
+    "take-individual-for-cumulative": Mutant(
+        "an acknowledgement of one entry covers those before it",
+        ((subscription, "_decide_ack", _take_individual_for_cumulative),),
+        within=100,
+    ),
+    "take-a-part-for-the-whole": Mutant(
+        "an acknowledgement of a batch's first messages covers all of it",
+        ((subscription, "_decide_ack", _take_a_part_for_the_whole),),
+        within=300,
+    ),
+    "keep-holes-at-a-reset": Mutant(
+        "a seek back leaves later acknowledgements as they are",
+        ((Cursor, "reset", _keep_holes_at_a_reset),),
+        within=300,
+    ),
+    "reset-one-too-far": Mutant(
+        "a seek skips the entry that it names",
+        ((subscription, "_decide_reset", _reset_one_too_far),),
+        within=300,
+    ),
+    "dispatch-past-permits": Mutant(
+        "an active consumer without permits gets entries",
+        ((Dispatcher, "_next_consumer", _dispatch_past_permits),),
+        within=20,
+    ),
+    "debit-entries": Mutant(
+        "a batch debits one permit", ((Dispatcher, "_deliver", _debit_entries),), within=20
+    ),
+    "serve-everybody": Mutant(
+        "Failover consumers that aren't active get entries",
+        ((Dispatcher, "_next_consumer", _serve_everybody),),
+        within=20,
+    ),
+    "elect-the-last": Mutant(
+        "another Failover consumer than Pulsar's becomes active",
+        ((Dispatcher, "_elect", _elect_the_last),),
+        within=100,
+    ),
+    "pass-over-what-was-held": Mutant(
+        "a new active consumer doesn't get what the former one held",
+        ((Dispatcher, "_elect", _pass_over_what_the_active_one_held),),
+        within=20,
+    ),
+    "forget-what-a-consumer-held": Mutant(
+        "what a consumer held is lost when it goes",
+        ((Dispatcher, "_give_back", do_nothing),),
+        within=20,
+    ),
+    "count-no-redelivery": Mutant(
+        "a redelivered entry looks like one that comes for the first time",
+        ((Dispatcher, "redeliver", _count_no_redelivery),),
+        within=100,
+    ),
+}

@@ -1,0 +1,75 @@
+"""Bugs of velaray's own clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, do_nothing
+from velaray.aio.acks import AckTracker
+from velaray.aio.partition_consumer import PartitionConsumer
+from velaray.aio.partition_producer import PartitionProducer
+
+
+def _wait_for_no_receipt(original: Any) -> Any:
+    async def receipt(self: PartitionConsumer) -> None:
+        self._schedule_acks()
+        await asyncio.sleep(0)
+
+    return receipt
+
+
+def _send_again_backwards(original: Any) -> Any:
+    def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
+        self._pending.reverse()
+        original(self, connection, answer)
+
+    return registered
+
+
+def _send_nothing_again(original: Any) -> Any:
+    def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
+        pending, self._pending = self._pending, deque()
+        original(self, connection, answer)
+        self._pending.extendleft(reversed(pending))
+
+    return registered
+
+
+def _send_acks_after_a_seek(original: Any) -> Any:
+    def reset(self: AckTracker) -> None:
+        individual = self._individual
+        original(self)
+        self._individual = {where: bits for where, bits in individual.items() if bits is None}
+
+    return reset
+
+
+MUTANTS: dict[str, Mutant] = {
+    "wait-for-no-receipt": Mutant(
+        "a client takes an acknowledgement for confirmed when it is sent",
+        ((PartitionConsumer, "receipt", _wait_for_no_receipt),),
+        within=100,
+    ),
+    "send-again-backwards": Mutant(
+        "a producer that reconnects sends the newest message first",
+        ((PartitionProducer, "_registered", _send_again_backwards),),
+        within=50,
+    ),
+    "send-nothing-again": Mutant(
+        "a producer that reconnects doesn't send again what it got no receipt for",
+        ((PartitionProducer, "_registered", _send_nothing_again),),
+        within=50,
+    ),
+    "keep-cumulative-marks": Mutant(
+        "a consumer that comes back confirms acknowledgements without sending them",
+        ((AckTracker, "subscribed_again", do_nothing),),
+        within=300,
+    ),
+    "keep-acks-at-a-seek": Mutant(
+        "acknowledgements that wait are sent after a seek",
+        ((AckTracker, "reset", _send_acks_after_a_seek),),
+        within=300,
+    ),
+}

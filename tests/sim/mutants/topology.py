@@ -1,0 +1,158 @@
+"""Bugs between the machines: brains and hands, links, the sessions of clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
+from velaray.topology import partition_body
+from velaray.topology.brain import Brain
+from velaray.topology.channel import Channel, Grant
+from velaray.topology.entries import CachedEntry, EntryCache
+from velaray.topology.hosted import HostedBody
+from velaray.topology.links import Link
+from velaray.topology.partition_body import PartitionBody, _BrainLink
+from velaray.topology.subscription_body import SubscriptionBody
+
+
+def _confirm_acks_early(original: Any) -> Any:
+    def acknowledge(self: Brain, number: int, request_id: int, command: Any) -> None:
+        if request_id:
+            self._send("acked", [number, request_id, None])
+        original(self, number, 0, command)
+
+    return acknowledge
+
+
+def _send_the_next_entry(original: Any) -> Any:
+    def get(self: EntryCache, offset: int) -> CachedEntry | None:
+        found: CachedEntry | None = original(self, offset)
+        return (original(self, offset + 1) or found) if offset % 7 == 3 else found
+
+    return get
+
+
+def _count_batches_as_one(original: Any) -> Any:
+    def publish(self: PartitionBody, producing: Any, send: Any, entry: bytes) -> None:
+        original(self, producing, send._replace(num_messages=1), entry)
+
+    return publish
+
+
+def _confirm_the_entry_before(original: Any) -> Any:
+    def receipt(producer: int, sequence: int, ledger: int, entry: int, highest: Any) -> bytes:
+        return original(producer, sequence, ledger, entry - 1 if entry > 0 else entry, highest)
+
+    return receipt
+
+
+def _deliver_to_the_wrong_consumer(original: Any) -> Any:
+    def grant(self: Channel, number: int, grant: Grant) -> None:
+        others = [other for other in self.consumers if other != number]
+        original(self, others[0] if others and grant.first % 5 == 2 else number, grant)
+
+    return grant
+
+
+def _answer_the_oldest_request(original: Any) -> Any:
+    def on_response(self: Link, request_id: int, error: str | None, value: Any) -> None:
+        original(self, next(iter(self._requests), request_id), error, value)
+
+    return on_response
+
+
+def _take_any_hand(original: Any) -> Any:
+    def take(self: SubscriptionBody, link: Link, epoch: int) -> None:
+        self._hand_epoch = 0
+        original(self, link, epoch)
+
+    return take
+
+
+def _deliver_what_is_not_durable(original: Any) -> Any:
+    def publish(self: PartitionBody, producing: Any, send: Any, entry: bytes) -> None:
+        before = self.runtime.state.end_offset
+        original(self, producing, send, entry)
+        if before < self.runtime.state.end_offset and before == self.cache.end:
+            self.cache.append(CachedEntry(entry, send.num_messages, ""))
+            self._schedule_feed()
+
+    return publish
+
+
+def _cache_once(original: Any) -> Any:
+    def append(self: EntryCache, entry: CachedEntry) -> None:
+        if not (self._tail and self._tail[-1] is not None and self._tail[-1].data is entry.data):
+            original(self, entry)
+
+    return append
+
+
+def _forget_parts_that_are_acknowledged(original: Any) -> Any:
+    def grant(self: Channel, number: int, grant: Grant) -> None:
+        grant.remaining = []
+        original(self, number, grant)
+
+    return grant
+
+
+MUTANTS: dict[str, Mutant] = {
+    "confirm-acks-early": Mutant(
+        "an acknowledgement's receipt leaves before it is durable",
+        ((Brain, "_acknowledge", _confirm_acks_early),),
+        within=100,
+    ),
+    "deliver-what-is-not-durable": Mutant(
+        "an entry is delivered before it is synced",
+        (
+            (PartitionBody, "publish", _deliver_what_is_not_durable),
+            (EntryCache, "append", _cache_once),
+        ),
+        within=300,
+    ),
+    "send-the-next-entry": Mutant(
+        "an entry's bytes are those of the next one",
+        ((EntryCache, "get", _send_the_next_entry),),
+        within=20,
+    ),
+    "count-batches-as-one": Mutant(
+        "a batch counts as one message",
+        ((PartitionBody, "publish", _count_batches_as_one),),
+        within=20,
+    ),
+    "confirm-the-entry-before": Mutant(
+        "a receipt names the entry before",
+        ((partition_body, "send_receipt", _confirm_the_entry_before),),
+        within=20,
+    ),
+    "deliver-to-the-wrong-consumer": Mutant(
+        "the hand writes to another consumer than the brain said",
+        ((Channel, "_grant", _deliver_to_the_wrong_consumer),),
+        within=20,
+    ),
+    "forget-acknowledged-parts": Mutant(
+        "a batch is delivered without saying what of it is acknowledged",
+        ((Channel, "_grant", _forget_parts_that_are_acknowledged),),
+        within=100,
+    ),
+    "keep-consumers-without-a-brain": Mutant(
+        "a hand keeps its consumers when the brain is gone",
+        ((_BrainLink, "on_link_closed", do_nothing),),
+        within=20,
+    ),
+    "answer-the-oldest-request": Mutant(
+        "an answer over a link goes to whoever waits longest",
+        ((Link, "_on_response", _answer_the_oldest_request),),
+        within=50,
+    ),
+    "take-any-hand": Mutant(
+        "a brain serves a superseded activation of its partition",
+        ((SubscriptionBody, "_take_hand", _take_any_hand),),
+        within=500,
+    ),
+    "never-look-for-a-successor": Mutant(
+        "an actor that writes nothing never finds out that it was superseded",
+        ((HostedBody, "_stay_the_owner", do_nothing_async),),
+        within=500,
+    ),
+}
