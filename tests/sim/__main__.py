@@ -46,6 +46,15 @@ def main() -> int:
     return _run_seeds(chosen) if chosen.mutants is None else _find_mutants(chosen)
 
 
+def _known(mutants: list[str]) -> bool:
+    from tests.sim.mutants import MUTANTS
+
+    unknown = [name for name in mutants if name not in MUTANTS]
+    for name in unknown:
+        print(f"no mutant is called {name}; there are: {', '.join(MUTANTS)}", file=sys.stderr)
+    return not unknown
+
+
 def _run_seeds(chosen: argparse.Namespace) -> int:
     one = chosen.seed is not None
     seeds = [chosen.seed] if one else range(chosen.first, chosen.first + chosen.seeds)
@@ -58,6 +67,8 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
         f"python -m tests.sim --seed N{options}",
         flush=True,
     )
+    if chosen.mutant and not _known([chosen.mutant]):
+        return 2
     from tests.sim.campaign import examine_all
 
     jobs = max(1, min(chosen.jobs, len(seeds)))
@@ -91,6 +102,8 @@ def _find_mutants(chosen: argparse.Namespace) -> int:
     from tests.sim.campaign import hunt_all
     from tests.sim.mutants import MUTANTS
 
+    if not _known(chosen.mutants):
+        return 2
     names = chosen.mutants or list(MUTANTS)
     lost, machine_s, began = [], 0.0, time.monotonic()
     print("\n| Mutant | What it does | Seed | Found by | Seeds allowed |\n|---|---|---|---|---|")
@@ -98,7 +111,7 @@ def _find_mutants(chosen: argparse.Namespace) -> int:
         machine_s += hunt.cpu_s
         mutant = MUTANTS[hunt.mutant]
         found = "not found" if hunt.seed is None else str(hunt.seed)
-        problem = hunt.problem[:150].replace("|", "/").replace("\n", " ")
+        problem = _found_by(hunt.problem)
         print(
             f"| {hunt.mutant} | {mutant.what} | {found} | {problem} | {mutant.within} |",
             flush=True,
@@ -111,6 +124,14 @@ def _find_mutants(chosen: argparse.Namespace) -> int:
         f"not found: {len(lost)} {lost or ''}".rstrip()
     )
     return 1 if lost else 0
+
+
+def _found_by(problem: str) -> str:
+    """A problem in few words: the checker's, or the beginning of what it says."""
+    checker, colon, _ = problem.partition(":")
+    if colon and "_" in checker and " " not in checker:
+        return checker.replace("_", " ")
+    return problem[:150].replace("|", "/").replace("\n", " ")
 
 
 if __name__ == "__main__":
