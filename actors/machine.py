@@ -17,7 +17,7 @@ effects. Commands, replies and effects are plain dataclasses of the machine's ow
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -118,10 +118,3 @@ def digest(segments: Mapping[str, bytes]) -> bytes:
             len(name).to_bytes(4, "big") + name.encode() + len(body).to_bytes(8, "big") + body
         )
     return hasher.digest()
-
-
-def replay(machine: Machine[StateT], state: StateT, events: Iterable[Message]) -> StateT:
-    """Fold ``events`` into ``state`` and return it."""
-    for event in events:
-        machine.evolve(state, event)
-    return state

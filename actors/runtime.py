@@ -364,8 +364,8 @@ class Runtime(Generic[StateT]):
         """
         self._closing = True
         self._wake.set()
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher])
+        assert self._flusher is not None  # nobody gets a runtime that wasn't started
+        await asyncio.wait([self._flusher])
         await self._journal.close()
 
     # ---------------------------------------------------------------- deciding

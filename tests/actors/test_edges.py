@@ -1,0 +1,162 @@
+"""Rules at the edges of what machines and their sets are told."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given as examples
+from hypothesis import strategies as st
+
+from tests.actors.test_catalog import DEFAULT, policy_set, started
+from tests.actors.test_dispatch import consumer, dispatcher, got
+from tests.actors.test_partition import chunk, partition, publish, stored
+from tests.actors.toy import Add, Drop, Names, Toy
+from velaray.actors.catalog import Done, RemovePolicy, SetPolicy
+from velaray.actors.catalog_state import CLUSTER, effective_policy
+from velaray.actors.cursor import Cursor
+from velaray.actors.holdings import Holdings
+from velaray.actors.interleaving import Interleaving
+from velaray.actors.kit import given
+from velaray.actors.ledger_table import LedgerTable
+from velaray.actors.machine import Reason
+from velaray.actors.partition import Damaged, Duplicate, Terminate, last_sequence_id
+from velaray.actors.ranges import RangeSet, normalized
+
+SETS = [Cursor(3), Interleaving(3), LedgerTable([(7, 0)], 3), RangeSet([(1, 3)])]
+
+
+@pytest.mark.parametrize("made", SETS, ids=lambda made: type(made).__name__)
+def test_what_has_a_value_equals_only_its_own_kind_and_has_no_hash(made) -> None:
+    others = [other for other in SETS if other is not made]
+    assert all(made != other for other in [*others, None, 3, "text"])
+    assert made == made
+    assert [made in others, made in SETS] == [False, True]
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(made)
+
+
+@examples(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8))
+def test_normalized_ranges_hold_the_same_offsets(ranges) -> None:
+    made = normalized(ranges)
+    expected = {offset for first, end in ranges for offset in range(first, end)}
+    assert [offset for first, end in made for offset in range(first, end)] == sorted(expected)
+    assert all(end < first for (_, end), (first, _) in pairwise(made))
+    assert all(first < end for first, end in made)
+
+
+@pytest.mark.parametrize("owner", [None, 1, 2, 3])
+def test_only_what_the_named_owner_holds_is_taken(owner) -> None:
+    held = Holdings()
+    for first, end, whose in ((0, 10, 1), (10, 20, 2), (20, 30, 1), (40, 50, 2)):
+        held.give(first, end, whose)
+    before = {offset: held.owner_of(offset) for offset in range(60)}
+    taken = held.take(5, 45, owner)
+    expected = {
+        offset
+        for offset in range(5, 45)
+        if before[offset] is not None and owner in (None, before[offset])
+    }
+    assert {offset for first, end in taken for offset in range(first, end)} == expected
+    for offset, whose in before.items():
+        assert held.owner_of(offset) == (None if offset in expected else whose)
+    held.check()
+
+
+def test_permits_are_never_negative() -> None:
+    made = dispatcher(5, 2)
+    with pytest.raises(ValueError, match="-1 permits"):
+        made.flow(0, -1)
+    made.flow(0, 0)
+    assert got(made.dispatch(), 0) == [0, 1]
+    made.attach(consumer(1))
+    made.flow(1, 9)
+    assert got(made.dispatch(), 1) == [2, 3, 4]
+
+
+def test_a_removed_policy_leaves_the_others_of_its_scope() -> None:
+    (
+        started(policy_set(DEFAULT, "messageTTL", b"5"))
+        .when(SetPolicy(DEFAULT, "maxTopicsPerNamespace", b"7"))
+        .when(RemovePolicy(DEFAULT, "messageTTL"))
+        .then(reply=Done(True))
+        .then_state(lambda state: state.policies == {DEFAULT: {"maxTopicsPerNamespace": b"7"}})
+        .when(RemovePolicy(DEFAULT, "maxTopicsPerNamespace"))
+        .then_state(lambda state: state.policies == {})
+    )
+
+
+def test_the_clusters_policy_is_asked_for_by_itself() -> None:
+    (
+        started(policy_set(DEFAULT, "messageTTL", b"5"), policy_set(CLUSTER, "messageTTL", b"60"))
+        .when(RemovePolicy(DEFAULT, "nothing"))
+        .then_refused(Reason.INVALID)
+        .then_state(lambda state: effective_policy(state, CLUSTER, "messageTTL") == 60)
+        .then_state(lambda state: effective_policy(state, DEFAULT, "messageTTL") == 5)
+    )
+
+
+def test_a_damaged_entry_is_refused_in_its_turn_and_changes_nothing() -> None:
+    (
+        partition()
+        .when(publish(0))
+        .when(Damaged("the checksum is wrong"))
+        .then_refused(Reason.INVALID, "the checksum is wrong")
+        .then(events=[], effects=[], blob=None)
+        .when(publish(1))
+        .then(reply=stored(1))
+        .when(Terminate())
+        .when(Damaged("the checksum is wrong"))
+        .then_refused(Reason.INVALID)
+    )
+
+
+def test_an_earlier_message_leaves_a_half_sent_later_one() -> None:
+    (
+        partition()
+        .when(publish(9, chunk=chunk(0)))
+        .when(publish(5))
+        .then(reply=stored(1))
+        .then_state(lambda state: last_sequence_id(state, "p") == 5)
+        .when(publish(9, chunk=chunk(0)))
+        .then(events=[], reply=Duplicate(9))
+        .when(publish(9, chunk=chunk(1)))
+        .when(publish(9, chunk=chunk(2)))
+        .then(reply=stored(3))
+        .then_state(lambda state: last_sequence_id(state, "p") == 9)
+        .when(publish(9, chunk=chunk(2)))
+        .then(events=[], reply=Duplicate(9))
+    )
+
+
+class Plain:
+    """A state that has no value of its own: two of the same content aren't equal."""
+
+    def __init__(self, names: Names) -> None:
+        self.names, self.ledgers = names.names, names.ledgers
+
+
+class PlainToy(Toy):
+    def initial(self):
+        return Plain(super().initial())
+
+    def restore(self, segments):
+        return Plain(super().restore(segments))
+
+
+def test_a_state_without_equality_is_compared_by_its_snapshots() -> None:
+    (
+        given(PlainToy())
+        .when(Add("a"))
+        .when(Add("b"))
+        .when(Drop("a"))
+        .then(reply=1)
+        .then_state(lambda state: state.names == ["b"])
+    )
+
+    class Forgets(PlainToy):
+        def restore(self, segments):
+            state = super().restore(segments)
+            state.names = state.names[:1]
+            return state
+
+    with pytest.raises(AssertionError, match=r"restore\(snapshot\(state\)\) differs"):
+        given(Forgets()).when(Add("a")).when(Add("b"))
