@@ -55,7 +55,7 @@ coverage: $(DEV) ## Show what unit tests and simulation leave uncovered (under 5
 	rm -rf build/coverage
 	$(PYTHON) -m coverage run -m pytest -m "not slow and not ray" \
 	  tests/events tests/journal tests/actors tests/wire
-	PYTHONHASHSEED=0 $(PYTHON) -m coverage run -m tests.sim --seeds $(SEEDS)
+	PYTHONHASHSEED=0 $(PYTHON) -m coverage run -m tests.sim --jobs 1 --seeds $(SEEDS)
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage json --quiet
 	$(PYTHON) tools/coverage_table.py build/coverage/report.json
