@@ -33,7 +33,7 @@ ROOMS: dict[str, Room] = {
     "topology": Room(_BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "ray")),
     FACE: Room(
         (*_BELOW_TOPOLOGY, "topology"),
-        ("aiohttp", "click", "google", "jwt", "msgpack", "ray", "rich"),
+        ("aiohttp", "click", "google", "jwt", "msgpack", "numpy", "pyarrow", "ray", "rich"),
     ),
     "pipelines": Room(
         ("events", "journal", FACE), ("google", "pandas", "pyarrow", "pyspark", "ray")

@@ -132,6 +132,9 @@ if TYPE_CHECKING:
         NotAllowedError as NotAllowedError,
     )
     from velaray.exceptions import (
+        NotAllStored as NotAllStored,
+    )
+    from velaray.exceptions import (
         NotConnected as NotConnected,
     )
     from velaray.exceptions import (
@@ -273,6 +276,7 @@ _HOMES = {
         "LookupError",
         "MemoryBufferIsFull",
         "MessageTooBig",
+        "NotAllStored",
         "NotAllowedError",
         "NotConnected",
         "OperationNotSupported",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from velaray.aio.consumer import SubscribedTopics, described_topics
+from velaray.aio.blocks import Block, BlockQueue, Segment
+from velaray.aio.consumer import SubscribedTopics, described_topics, many
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.exceptions import AlreadyClosed, Timeout, VelarayError
 from velaray.loop import Funnel, LoopThread
@@ -17,6 +18,7 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE, ConsumerBatchReceivePolicy
+from velaray.received import ReceivedBatch
 
 
 class ThreadInbox:
@@ -27,7 +29,7 @@ class ThreadInbox:
         self._thread = thread
         self._fetch = fetch
         self._track = track
-        self._queue: deque[tuple[PartitionConsumer, Message]] = deque()
+        self._queue = BlockQueue(self._taken)
         self._arrived = threading.Condition()
         self._waiting = 0
         self._error: VelarayError | None = None
@@ -37,20 +39,17 @@ class ThreadInbox:
 
     # --- called by partitions, on the loop's thread ---
 
-    def put(self, part: PartitionConsumer, messages: list[Message]) -> None:
+    def put(self, block: Block) -> None:
         """Messages arrived."""
         with self._arrived:
-            self._queue.extend((part, message) for message in messages)
+            self._queue.put(block)
             if self._waiting:
-                self._arrived.notify(len(messages))
+                self._arrived.notify(len(block))
 
     def drop(self, part: PartitionConsumer) -> int:
         """Forget the partition's messages that wait; returns how many there were."""
         with self._arrived:
-            kept = deque(item for item in self._queue if item[0] is not part)
-            dropped = len(self._queue) - len(kept)
-            self._queue = kept
-            return dropped
+            return self._queue.drop(part)
 
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
@@ -76,9 +75,21 @@ class ThreadInbox:
     def get(self, deadline: float | None) -> Message | None:
         """The next message; None if none comes before ``deadline``, a `monotonic` time."""
         with self._arrived:
-            if not self._queue and not self._wait(deadline):
+            if not len(self._queue) and not self._wait(deadline):
                 return None
             return self._pop()
+
+    def get_segments(self, limit: int, deadline: float | None) -> list[Segment]:
+        """What waits, up to ``limit`` messages; empty if nothing comes before ``deadline``."""
+        with self._arrived:
+            if not len(self._queue) and not self._wait(deadline):
+                return []
+            segments = self._queue.take(limit)
+        if self._track:
+            for segment in segments:
+                block = segment.block
+                self._thread.call(block.part.received, block.info.where)
+        return segments
 
     def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message]:
         """Messages until ``policy`` has enough or its time is up."""
@@ -87,7 +98,7 @@ class ThreadInbox:
         size = 0
         with self._arrived:
             while not policy.full(len(messages), size):
-                if not self._queue and not self._wait(deadline):
+                if not len(self._queue) and not self._wait(deadline):
                     break
                 message = self._pop()
                 messages.append(message)
@@ -98,7 +109,7 @@ class ThreadInbox:
         self._thread.forbid_here()
         self._waiting += 1
         try:
-            while not self._queue:
+            while not len(self._queue):
                 if self._error is not None:
                     raise self._error
                 if self._fetch:
@@ -116,21 +127,25 @@ class ThreadInbox:
             part.fetch_one()
 
     def _pop(self) -> Message:
-        part, message = self._queue.popleft()
-        part.taken = message
-        if not self._fetch:
-            part.uncredited += 1
-            if part.uncredited >= part.refill_at:
-                count, part.uncredited = part.uncredited, 0
-                self._thread.call(part.credit, count, part.generation)
+        queue = self._queue
+        if not queue.current:
+            queue.refill()
+        part = queue.part
+        message = part.taken = queue.current.popleft()
+        if not queue.current:
+            queue.settle()
         if self._track:
-            self._thread.call(part.received, message)
+            self._thread.call(part.received, message.where)
         return message
+
+    def _taken(self, part: PartitionConsumer, count: int) -> None:
+        if not self._fetch and (due := part.taken_now(count)):
+            self._thread.call(part.credit, due, part.generation)
 
 
 class _Note(NamedTuple):
-    note: Callable[[MessageId], None]
-    message_id: MessageId
+    note: Callable[[Any], object]
+    what: MessageId | ReceivedBatch
 
 
 class Consumer:
@@ -153,7 +168,7 @@ class Consumer:
         self._inbox = inbox
         self._options = options
         self._on_close = on_close
-        self._notes = Funnel(thread, lambda item: item.note(item.message_id))
+        self._notes = Funnel(thread, lambda item: item.note(item.what))
 
     # --- receiving ---
 
@@ -171,6 +186,23 @@ class Consumer:
     def batch_receive(self) -> list[Message]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
         return self._inbox.get_many(self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE)
+
+    def receive_many(
+        self, max_messages: int | None = None, timeout_millis: int | None = None
+    ) -> ReceivedBatch:
+        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+
+        `ReceivedBatch` is a sequence of their values; nothing is made per message until
+        it's asked for. How many wait depends on ``receiver_queue_size``. Raises `Timeout`
+        and `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a ``max_messages``
+        below 1.
+        """
+        limit = many(max_messages)
+        deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
+        segments = self._inbox.get_segments(limit, deadline)
+        if not segments:
+            raise Timeout(f"no message in {timeout_millis} ms")
+        return ReceivedBatch(segments)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the consumer is closed."""
@@ -196,6 +228,32 @@ class Consumer:
         """
         part, message_id = self._base.located(message)
         self._note(part, part.acknowledge, message_id, receipt)
+
+    def acknowledge_many(
+        self,
+        batch: ReceivedBatch | Iterable[Message | MessageId],
+        *,
+        receipt: bool | None = None,
+    ) -> None:
+        """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
+
+        For a `ReceivedBatch` there's no step per message.
+        """
+        wanted = self._options.ack_receipt_enabled if receipt is None else receipt
+        if wanted or not isinstance(batch, ReceivedBatch):
+            self._run(self._acknowledged(batch, wanted))
+            return
+        if self._base.closed:
+            raise AlreadyClosed("the consumer is closed")
+        self._base.check_batch(batch)
+        self._notes.put(_Note(self._base.acknowledge_many, batch))
+
+    async def _acknowledged(
+        self, batch: ReceivedBatch | Iterable[Message | MessageId], receipt: bool
+    ) -> None:
+        parts = self._base.acknowledge_many(batch)
+        if receipt:
+            await asyncio.gather(*(part.receipt() for part in parts))
 
     def acknowledge_cumulative(
         self, message: Message | MessageId, *, receipt: bool | None = None

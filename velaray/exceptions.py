@@ -7,9 +7,12 @@ Class names are those of Pulsar's Python client. All derive from `VelarayError`,
 from __future__ import annotations
 
 import builtins
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from velaray.enums import Result
+
+if TYPE_CHECKING:
+    from velaray.sent import SentBatch
 
 
 class VelarayError(Exception):
@@ -291,6 +294,24 @@ class Interrupted(VelarayError):
     """The operation was interrupted."""
 
     result = Result.Interrupted
+
+
+class NotAllStored(VelarayError):
+    """A ``send_many`` stored some of its values and not others; ``__cause__`` says why.
+
+    The first `durable` values are stored, and all that `stored` lists. The others are not,
+    unless the cause is a `Timeout` or `AlreadyClosed`: whether they are is unknown then.
+    """
+
+    def __init__(self, text: str, stored: SentBatch, durable: int) -> None:
+        super().__init__(text)
+        self.stored = stored
+        self.durable = durable
+
+    def error(self) -> Result:
+        """The code of the cause."""
+        cause = self.__cause__
+        return cause.error() if isinstance(cause, VelarayError) else self.result
 
 
 _BY_SERVER_CODE: tuple[type[VelarayError], ...] = (

@@ -12,6 +12,7 @@ from velaray.events.ids import MessageId as StoredId
 from velaray.exceptions import InvalidMessage
 from velaray.message_id import MessageId
 from velaray.schema import BYTES
+from velaray.wire.batches import PLAIN
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 LOCAL_CLUSTER_ONLY = "__local__"
@@ -31,6 +32,23 @@ class EntryInfo:
     batch_size: int = 0
     first_chunk: StoredId | None = None
 
+    @property
+    def where(self) -> tuple[int, int]:
+        """Ledger id and entry id."""
+        return (self.ledger_id, self.entry_id)
+
+    def message_id(self, index: int) -> MessageId:
+        """The id of the message with this index within the batch; -1 if it's no batch."""
+        return MessageId(
+            self.partition,
+            self.ledger_id,
+            self.entry_id,
+            index,
+            batch_size=self.batch_size,
+            topic=self.topic,
+            first_chunk=self.first_chunk,
+        )
+
 
 class Message:
     """A received message. Its methods are those of Pulsar's Python client."""
@@ -40,7 +58,7 @@ class Message:
     def __init__(
         self,
         entry: EntryInfo,
-        payload: bytes | memoryview,
+        payload: bytes,
         index: int = -1,
         single: SingleMessageMetadata | None = None,
     ) -> None:
@@ -51,10 +69,7 @@ class Message:
 
     def data(self) -> bytes:
         """The payload."""
-        payload = self._payload
-        if type(payload) is not bytes:
-            payload = self._payload = bytes(payload)
-        return payload
+        return self._payload
 
     def value(self) -> bytes:
         """The payload, decoded by the consumer's schema."""
@@ -89,16 +104,7 @@ class Message:
 
     def message_id(self) -> MessageId:
         """Where the message is stored."""
-        entry = self._entry
-        return MessageId(
-            entry.partition,
-            entry.ledger_id,
-            entry.entry_id,
-            self._index,
-            batch_size=entry.batch_size,
-            topic=entry.topic,
-            first_chunk=entry.first_chunk,
-        )
+        return self._entry.message_id(self._index)
 
     @property
     def index(self) -> int:
@@ -108,7 +114,7 @@ class Message:
     @property
     def where(self) -> tuple[int, int]:
         """Ledger id and entry id of the entry that holds it."""
-        return (self._entry.ledger_id, self._entry.entry_id)
+        return self._entry.where
 
     def topic_name(self) -> str:
         """The full name of the topic partition that it came from."""
@@ -135,7 +141,9 @@ class Message:
 
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata:
-        return self._entry.metadata if self._single is None else self._single
+        if self._single is not None:
+            return self._single
+        return self._entry.metadata if self._index < 0 else PLAIN
 
     def __len__(self) -> int:
         return len(self._payload)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self, overload
 
 from velaray.aio.batcher import Done
 from velaray.aio.partition_producer import PartitionProducer
@@ -18,6 +18,7 @@ from velaray.loop import Funnel, LoopThread
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.sent import SentBatch
 
 Callback = Callable[[Result, MessageId | None], object]
 
@@ -171,6 +172,34 @@ class Producer:
             return None
         self._put(_Item(message, self._reporting(callback), False))
         return None
+
+    def send_many(self, values: Any, keys: Any = None) -> SentBatch:
+        """Publish many values, in order, and wait for all receipts: all are stored then.
+
+        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
+        or text (null is a tombstone). ``keys`` are None, or as many keys as values: a
+        sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
+        few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
+        client reads, whatever the producer's batching options say; with
+        `BatchingType.KeyBased` keys don't share entries. On a topic with partitions, values
+        with a key go where ``send`` would send them, and the others entry by entry to the
+        partitions in turn; order is kept within each partition. What this thread sent before
+        comes before.
+
+        Waits while ``max_pending_messages`` entries or 4 MiB of other calls have no receipt;
+        never raises `ProducerQueueIsFull`. Raises, with nothing sent, `MessageTooBig` if a
+        value doesn't fit into an entry (nothing is chunked), `InvalidMessage` for anything
+        but the above, and `AlreadyClosed`. Raises `NotAllStored` if an entry failed: it says
+        which values are stored, and `durable`, how many from the first on without a gap.
+        """
+        with self._room:
+            if self._closed:
+                raise AlreadyClosed("the producer is closed")
+        return self._thread.run(self._send_many(values, keys))
+
+    async def _send_many(self, values: Any, keys: Any) -> SentBatch:
+        self._funnel.drain()
+        return await self._producer.send_many(values, keys)
 
     def _take_room(self) -> None:
         with self._room:

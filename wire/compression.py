@@ -59,7 +59,7 @@ def compress(kind: Compression, payload: Buffer) -> bytes:
 
 def decompress(
     kind: int, payload: Buffer, uncompressed_size: int, max_size: int = MAX_MESSAGE_SIZE
-) -> Buffer:
+) -> bytes:
     """The original of a compressed ``payload``: exactly ``uncompressed_size`` bytes.
 
     ``kind`` is what the metadata says. Never allocates over ``max_size`` bytes, whatever the
@@ -68,7 +68,7 @@ def decompress(
     the payload itself, whose size is known.
     """
     if kind == Compression.NONE:
-        return payload
+        return bytes(payload)
     if kind not in _DECOMPRESS:
         raise CompressionError(f"compression type {kind} is not known here")
     codec = Compression(kind)

@@ -9,50 +9,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from velaray.wire.batches import BatchLayout
 from velaray.wire.errors import MalformedEntryError
-from velaray.wire.frames import CHECKSUM_MAGIC, ENTRY_HEADER_SIZE, seal_entry
+from velaray.wire.frames import CHECKSUM_MAGIC, ENTRY_HEADER_SIZE
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 _ENTRY_HEAD = Struct(">HII")
+_ENTRY_PREFIX = Struct(">HI")
 _SIZE = Struct(">I")
 
 Buffer = bytes | memoryview
 
 
-def split_entry(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
-    """The metadata and the payload (a view of ``entry``: no copy) of a sealed entry.
+def open_entry(entry: Buffer) -> tuple[MessageMetadata, int]:
+    """The metadata of a sealed entry, and where its payload begins.
 
     The payload is as the producer sent it: perhaps compressed, perhaps a batch. The checksum
     is not verified again. Raises `MalformedEntryError`.
     """
-    view = memoryview(entry)
-    if len(view) < ENTRY_HEADER_SIZE:
-        raise MalformedEntryError(f"an entry of {len(view)} bytes is too short")
-    magic, _, metadata_size = _ENTRY_HEAD.unpack_from(view)
+    if len(entry) < ENTRY_HEADER_SIZE:
+        raise MalformedEntryError(f"an entry of {len(entry)} bytes is too short")
+    magic, _, metadata_size = _ENTRY_HEAD.unpack_from(entry)
     if magic != CHECKSUM_MAGIC:
         raise MalformedEntryError(f"an entry begins with {magic:#06x}, not {CHECKSUM_MAGIC:#06x}")
     end = ENTRY_HEADER_SIZE + metadata_size
-    if end > len(view):
+    if end > len(entry):
         raise MalformedEntryError(
-            f"metadata of {metadata_size} bytes in an entry of {len(view)} bytes"
+            f"metadata of {metadata_size} bytes in an entry of {len(entry)} bytes"
         )
     try:
-        metadata = MessageMetadata.FromString(bytes(view[ENTRY_HEADER_SIZE:end]))
+        metadata = MessageMetadata.FromString(bytes(entry[ENTRY_HEADER_SIZE:end]))
     except DecodeError as error:
         raise MalformedEntryError(f"the metadata can't be decoded: {error}") from error
     if not metadata.IsInitialized():
         raise MalformedEntryError(
             "the metadata lacks the producer name, the sequence id or the publish time"
         )
-    return metadata, view[end:]
+    return metadata, end
+
+
+def split_entry(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
+    """As `open_entry`, with the payload as a view of ``entry``: no copy."""
+    metadata, start = open_entry(entry)
+    return metadata, memoryview(entry)[start:]
 
 
 def build_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
     """The sealed entry of ``metadata`` and ``payload`` (already compressed, if it's to be)."""
     encoded = metadata.SerializeToString()
-    return seal_entry(b"".join((_SIZE.pack(len(encoded)), encoded, payload)))
+    size = _SIZE.pack(len(encoded))
+    checksum = crc32c(payload, crc32c(encoded, crc32c(size)))
+    return b"".join((_ENTRY_PREFIX.pack(CHECKSUM_MAGIC, checksum), size, encoded, payload))
 
 
 def read_metadata(entry: Buffer) -> MessageMetadata:
@@ -88,43 +98,12 @@ def build_batch(messages: Iterable[tuple[SingleMessageMetadata, Buffer]]) -> byt
     return b"".join(parts)
 
 
-def iterate_batch(
-    payload: Buffer, count: int
-) -> Iterator[tuple[SingleMessageMetadata, memoryview]]:
-    """The ``count`` messages in an uncompressed batch payload, as views of it: no copies.
+def iterate_batch(payload: Buffer, count: int) -> Iterator[tuple[SingleMessageMetadata, bytes]]:
+    """The ``count`` messages in an uncompressed batch payload.
 
     Raises `MalformedEntryError` where the payload ends early, has bytes left over, or holds
     what can't be decoded.
     """
-    view = memoryview(payload)
-    at = 0
-    for index in range(count):
-        metadata, at = _single_metadata(view, at, index)
-        end = at + metadata.payload_size
-        if metadata.payload_size < 0 or end > len(view):
-            raise MalformedEntryError(
-                f"message {index} of a batch announces {metadata.payload_size} bytes,"
-                f" {len(view) - at} are left"
-            )
-        yield metadata, view[at:end]
-        at = end
-    if at != len(view):
-        raise MalformedEntryError(f"{len(view) - at} bytes follow a batch of {count} messages")
-
-
-def _single_metadata(view: memoryview, at: int, index: int) -> tuple[SingleMessageMetadata, int]:
-    start = at + _SIZE.size
-    if start > len(view):
-        raise MalformedEntryError(f"a batch ends before its message {index}")
-    end = start + _SIZE.unpack_from(view, at)[0]
-    if end > len(view):
-        raise MalformedEntryError(f"a batch ends in the metadata of its message {index}")
-    try:
-        metadata = SingleMessageMetadata.FromString(bytes(view[start:end]))
-    except DecodeError as error:
-        raise MalformedEntryError(
-            f"the metadata of message {index} of a batch can't be decoded: {error}"
-        ) from error
-    if not metadata.HasField("payload_size"):
-        raise MalformedEntryError(f"message {index} of a batch has no payload size")
-    return metadata, end
+    layout = BatchLayout(bytes(payload), 0, count)
+    for index, value in enumerate(layout.values(0, count)):
+        yield layout.single(index) or SingleMessageMetadata(payload_size=len(value)), value

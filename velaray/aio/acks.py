@@ -5,6 +5,7 @@ No I/O: the consumer asks `AckTracker.take` what to send, when its timer says so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from velaray.exceptions import InvalidMessage
@@ -44,6 +45,24 @@ def bits_of(ack_set: tuple[int, ...] | list[int]) -> int:
     for index, word in enumerate(ack_set):
         bits |= (word & _WORD) << 64 * index
     return bits
+
+
+def bits_at(indexes: Sequence[int]) -> int:
+    """The number whose set bits are ``indexes``, in ascending order."""
+    if not indexes:
+        return 0
+    first, last = indexes[0], indexes[-1]
+    if last - first == len(indexes) - 1:
+        return ((1 << len(indexes)) - 1) << first
+    digits = bytearray(b"0") * (last + 1)
+    for index in indexes:
+        digits[last - index] = 0x31
+    return int(digits, 2)
+
+
+def indexes_of(bits: int) -> list[int]:
+    """The reverse of `bits_at`."""
+    return [index for index, digit in enumerate(f"{bits:b}"[::-1]) if digit == "1"]
 
 
 class AckTracker:
@@ -95,7 +114,22 @@ class AckTracker:
         if index < 0:
             self._whole(where)
             return True
-        bits = self._bits(message_id, where) & ~(1 << index)
+        return self._remaining(where, self._bits(message_id, where) & ~(1 << index))
+
+    def individual_bits(self, where: Where, size: int, bits: int) -> bool:
+        """As `individual` for all messages of a batch of ``size`` whose bits are set.
+
+        ``size`` 0 is an entry that is no batch.
+        """
+        if not size:
+            self._whole(where)
+            return True
+        known = self._open.get(where)
+        if known is None:
+            known, self._sizes[where] = (1 << size) - 1, size
+        return self._remaining(where, known & ~bits)
+
+    def _remaining(self, where: Where, bits: int) -> bool:
         if not bits:
             self._whole(where)
             return True

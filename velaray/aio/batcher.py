@@ -9,28 +9,44 @@ from typing import NamedTuple
 
 from velaray.aio.chunks import cut
 from velaray.enums import BatchingType, CompressionType
+from velaray.events.ids import MessageId as StoredId
 from velaray.exceptions import MessageTooBig, VelarayError
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.wire.batches import plain_head
 from velaray.wire.compression import Compression, compress
 from velaray.wire.frames import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from velaray.wire.varint import cached_varint
 
 Done = Callable[[VelarayError | None, MessageId | None], None]
 """Called once per message: with an error, or with the id of the stored message."""
+
+EntryDone = Callable[[VelarayError | None, StoredId | None], None]
+"""Called once per entry: with an error, or with where it's stored."""
 
 _SIZE = Struct(">I")
 _ROOM_FOR_METADATA = 16
 """What a batch counts per message beside its payload, roughly."""
 
 _ROOM_FOR_CHUNK_NUMBERS = 16
+_ROOM_FOR_BATCH_METADATA = 128
+
+
+class PackedBatch(NamedTuple):
+    """The payload of a batch that was put together elsewhere."""
+
+    payload: bytes | memoryview
+    messages: int
+    key: str | None = None
 
 
 class Entry(NamedTuple):
-    """One entry ready to be sent, and who waits for its receipt."""
+    """One entry ready to be sent, and who waits for its receipt.
+
+    ``waiting`` wait for the id of a message each, ``done`` for where the entry is.
+    """
 
     first_sequence_id: int
     last_sequence_id: int
@@ -39,6 +55,7 @@ class Entry(NamedTuple):
     waiting: list[Done]
     batch: bool = False
     chunk: tuple[int, int] | None = None
+    done: EntryDone | None = None
 
 
 class Batch:
@@ -58,24 +75,25 @@ class Batch:
         """Put in one message."""
         payload = message.payload
         if message.plain and not message.has_null_value():
-            single = b"\x18" + cached_varint(len(payload))
+            head = plain_head(len(payload))
         else:
             described = SingleMessageMetadata(payload_size=len(payload))
             message.describe(described)
             if message.sequence_id is not None:
                 described.sequence_id = message.sequence_id
             single = described.SerializeToString()
+            head = _SIZE.pack(len(single)) + single
         if not self.count:
             self.first = sequence_id
             if message.key:
                 self._metadata.partition_key = message.key
             if message.order_key:
                 self._metadata.ordering_key = message.order_key.encode("utf-8", "surrogateescape")
-        self._parts += (_SIZE.pack(len(single)), single, payload)
+        self._parts += (head, payload)
         self.waiting.append(done)
         self.count += 1
         self.last = sequence_id
-        self.size += len(payload) + len(single) + _SIZE.size
+        self.size += len(payload) + len(head)
 
     def close(self) -> tuple[MessageMetadata, bytes]:
         """The metadata so far, and the payload of all messages."""
@@ -137,6 +155,27 @@ class EntryBuilder:
             entries += self.flush()
         return entries
 
+    @property
+    def batch_limit(self) -> int:
+        """How large a payload that is a batch may be before it's compressed."""
+        limit = self.max_message_size
+        if self._compression != CompressionType.NONE:
+            limit -= limit // 64  # what can't be compressed becomes a little larger
+        name = len(self.producer_name.encode())
+        return limit - ENTRY_HEADER_SIZE - _ROOM_FOR_BATCH_METADATA - name
+
+    def packed(self, batch: PackedBatch, sequence_id: int, done: EntryDone) -> Entry:
+        """The entry of a batch whose payload is at most `batch_limit` bytes."""
+        metadata = MessageMetadata(num_messages_in_batch=batch.messages)
+        last = sequence_id + batch.messages - 1
+        if batch.messages > 1:
+            metadata.highest_sequence_id = last
+        if batch.key:
+            metadata.partition_key = batch.key
+        self._stamp(metadata, sequence_id, len(batch.payload))
+        data = build_entry(metadata, self._compress(batch.payload))
+        return Entry(sequence_id, last, batch.messages, data, [], batch=True, done=done)
+
     def flush(self) -> list[Entry]:
         """The entries of all batches, in the order of their first messages."""
         batches, self._batches = self._batches, {}
@@ -168,7 +207,9 @@ class EntryBuilder:
             return [Entry(sequence_id, sequence_id, 1, data, [done])]
         return self._in_chunks(metadata, compressed, done)
 
-    def _in_chunks(self, metadata: MessageMetadata, payload: bytes, done: Done) -> list[Entry]:
+    def _in_chunks(
+        self, metadata: MessageMetadata, payload: bytes | memoryview, done: Done
+    ) -> list[Entry]:
         sequence_id = metadata.sequence_id
         metadata.uuid = f"{self.producer_name}-{sequence_id}"
         metadata.total_chunk_msg_size = len(payload)
@@ -196,7 +237,7 @@ class EntryBuilder:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = plain_size
 
-    def _compress(self, payload: bytes) -> bytes:
+    def _compress(self, payload: bytes | memoryview) -> bytes | memoryview:
         if self._compression == CompressionType.NONE or not payload:
             return payload
         return compress(Compression(self._compression), payload)

@@ -101,7 +101,7 @@ class ChunkAssembler:
             self.abandoned.extend(message.entries)
 
 
-def cut(payload: bytes, size: int) -> Iterator[memoryview]:
+def cut(payload: bytes | memoryview, size: int) -> Iterator[memoryview]:
     """``payload`` in pieces of at most ``size`` bytes; at least one piece."""
     view = memoryview(payload)
     for start in range(0, max(len(payload), 1), size):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -27,8 +28,21 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE
+from velaray.received import ReceivedBatch
 
 logger = logging.getLogger("velaray")
+
+
+EVERYTHING = sys.maxsize
+
+
+def many(max_messages: int | None) -> int:
+    """``max_messages`` as a number. Raises `InvalidConfiguration` for one below 1."""
+    if max_messages is None:
+        return EVERYTHING
+    if not isinstance(max_messages, int) or max_messages < 1:
+        raise InvalidConfiguration(f"max_messages must be at least 1: {max_messages!r}")
+    return max_messages
 
 
 class ConsumerInbox(Inbox, Protocol):
@@ -219,6 +233,25 @@ class ConsumerBase:
         part.acknowledge(message_id)
         return part
 
+    def acknowledge_many(
+        self, batch: ReceivedBatch | Iterable[Message | MessageId]
+    ) -> list[PartitionConsumer]:
+        """Note acknowledgements; returns the partitions they belong to."""
+        if not isinstance(batch, ReceivedBatch):
+            return list(dict.fromkeys(self.acknowledge(message) for message in batch))
+        if self.closed:
+            raise AlreadyClosed("the consumer is closed")
+        self.check_batch(batch)
+        for segment in batch.segments:
+            segment.block.part.acknowledge_segment(segment)
+        return list(dict.fromkeys(segment.block.part for segment in batch.segments))
+
+    def check_batch(self, batch: ReceivedBatch) -> None:
+        """Raise `InvalidMessage` if another consumer received it."""
+        for part in dict.fromkeys(segment.block.part for segment in batch.segments):
+            if self.topics.parts.get(part.topic) is not part:
+                raise InvalidMessage(f"{batch!r} of {part.topic} was received elsewhere")
+
     def acknowledge_cumulative(self, message: Message | MessageId) -> PartitionConsumer:
         """Note a cumulative acknowledgement; returns the partition it belongs to."""
         self.check_cumulative()
@@ -358,6 +391,39 @@ class Consumer:
         except TimeoutError:
             return messages
         return messages
+
+    async def receive_many(
+        self, max_messages: int | None = None, timeout_millis: int | None = None
+    ) -> ReceivedBatch:
+        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+
+        `ReceivedBatch` is a sequence of their values; nothing is made per message until
+        it's asked for. How many wait depends on ``receiver_queue_size``. Raises `Timeout`
+        and `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a
+        ``max_messages`` below 1. Cancelling loses no message.
+        """
+        limit = many(max_messages)
+        try:
+            async with asyncio.timeout(None if timeout_millis is None else timeout_millis / 1000):
+                return ReceivedBatch(await self._inbox.get_many(limit))
+        except TimeoutError as error:
+            if isinstance(error, VelarayError):
+                raise
+            raise Timeout(f"no message in {timeout_millis} ms") from error
+
+    async def acknowledge_many(
+        self,
+        batch: ReceivedBatch | Iterable[Message | MessageId],
+        *,
+        receipt: bool | None = None,
+    ) -> None:
+        """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
+
+        For a `ReceivedBatch` there's no step per message.
+        """
+        parts = self._base.acknowledge_many(batch)
+        if self._options.ack_receipt_enabled if receipt is None else receipt:
+            await asyncio.gather(*(part.receipt() for part in parts))
 
     async def acknowledge(
         self, message: Message | MessageId, *, receipt: bool | None = None

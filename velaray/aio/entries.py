@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from velaray.aio.acks import Where
@@ -10,10 +11,11 @@ from velaray.aio.chunks import Chunk, ChunkAssembler
 from velaray.events.ids import MessageId as StoredId
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
+from velaray.wire.batches import BatchLayout
 from velaray.wire.commands import Message as Delivery
 from velaray.wire.compression import decompress
 from velaray.wire.errors import CompressionError, MalformedEntryError
-from velaray.wire.messages import is_batch, iterate_batch, split_entry
+from velaray.wire.messages import is_batch, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 logger = logging.getLogger("velaray")
@@ -27,15 +29,20 @@ LARGEST_CHUNKED = 1024 * 1024 * 1024
 class Opened:
     """What was in an entry.
 
-    ``wanted`` has a bit for each message of a batch that isn't before the start position;
-    ``skipped`` are the ids of those that are. ``chunks`` are the entries of a chunked one.
+    ``indexes`` are those of the messages that aren't before the start position; ``skipped``
+    are the ids of those that are. ``chunks`` are the entries of a chunked message.
     """
 
-    messages: list[Message]
-    batch_size: int = 0
-    wanted: int = 0
+    info: EntryInfo
+    layout: BatchLayout
+    indexes: Sequence[int]
     skipped: list[MessageId] = field(default_factory=list)
     chunks: list[Where] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """How many messages the batch has; 0 if the entry is no batch."""
+        return self.info.batch_size
 
 
 class EntryReader:
@@ -67,23 +74,28 @@ class EntryReader:
         An entry that can't be read is logged and left unacknowledged.
         """
         try:
-            metadata, payload = split_entry(entry)
+            metadata, start = open_entry(entry)
             if metadata.num_chunks_from_msg > 1:
-                return self._chunk(delivery, metadata, payload)
-            return self._open(delivery, metadata, payload)
+                return self._chunk(delivery, metadata, entry[start:])
+            return self._open(delivery, metadata, entry, start)
         except (MalformedEntryError, CompressionError) as error:
             where = f"{delivery.ledger_id}:{delivery.entry_id}"
             logger.error("%s: entry %s can't be read: %s", self._topic, where, error)
             return None
 
-    def _open(self, delivery: Delivery, metadata: MessageMetadata, payload: memoryview) -> Opened:
-        plain = decompress(metadata.compression, payload, metadata.uncompressed_size, LARGEST_ENTRY)
+    def _open(self, delivery: Delivery, metadata: MessageMetadata, data: bytes, at: int) -> Opened:
+        if metadata.compression:
+            data = decompress(
+                metadata.compression,
+                memoryview(data)[at:],
+                metadata.uncompressed_size,
+                LARGEST_ENTRY,
+            )
+            at = 0
         info = self._info(delivery, metadata)
         if is_batch(metadata):
-            return self._batch(info, plain)
-        if self._before_start(info, -1):
-            return Opened([], skipped=[Message(info, b"").message_id()])
-        return Opened([Message(info, plain)])
+            return self._batch(info, data, at)
+        return self._alone(info, BatchLayout.whole(data, at))
 
     def _info(self, delivery: Delivery, metadata: MessageMetadata) -> EntryInfo:
         return EntryInfo(
@@ -95,18 +107,23 @@ class EntryReader:
             delivery.redelivery_count,
         )
 
-    def _batch(self, info: EntryInfo, payload: bytes | memoryview) -> Opened:
-        size = info.batch_size = info.metadata.num_messages_in_batch
-        messages = [
-            Message(info, data, index, single)
-            for index, (single, data) in enumerate(iterate_batch(payload, size))
-        ]
-        opened = Opened(messages, size, (1 << size) - 1)
-        if self._start is not None and self._start.position == (info.ledger_id, info.entry_id):
-            for message in messages:
-                if self._before_start(info, message.index):
-                    opened.wanted &= ~(1 << message.index)
-                    opened.skipped.append(message.message_id())
+    def _alone(self, info: EntryInfo, layout: BatchLayout) -> Opened:
+        if self._before_start(info, -1):
+            return Opened(info, layout, range(0), [Message(info, b"").message_id()])
+        return Opened(info, layout, range(1))
+
+    def _batch(self, info: EntryInfo, data: bytes, at: int) -> Opened:
+        size = info.metadata.num_messages_in_batch
+        if size < 1:
+            raise MalformedEntryError(f"a batch of {size} messages")
+        info.batch_size = size
+        opened = Opened(info, BatchLayout(data, at, size), range(size))
+        start = self._start
+        if start is not None and start.position == (info.ledger_id, info.entry_id):
+            first = start.batch_index() + (not self._inclusive)
+            first = min(max(first, 0), size)
+            opened.skipped = [Message(info, b"", at).message_id() for at in range(first)]
+            opened.indexes = range(first, size)
         return opened
 
     def _before_start(self, info: EntryInfo, index: int) -> bool:
@@ -117,7 +134,7 @@ class EntryReader:
         return index < at if self._inclusive else index <= at
 
     def _chunk(
-        self, delivery: Delivery, metadata: MessageMetadata, payload: memoryview
+        self, delivery: Delivery, metadata: MessageMetadata, payload: bytes
     ) -> Opened | None:
         where = (delivery.ledger_id, delivery.entry_id)
         whole = self._chunks.add(
@@ -127,7 +144,7 @@ class EntryReader:
                 metadata.num_chunks_from_msg,
                 metadata.total_chunk_msg_size,
                 where,
-                bytes(payload),
+                payload,
             )
         )
         if whole is None:
@@ -137,7 +154,6 @@ class EntryReader:
         )
         info = self._info(delivery, metadata)
         info.first_chunk = StoredId(*whole.first, self._partition)
-        opened = Opened([Message(info, plain)], chunks=whole.entries)
-        if self._before_start(info, -1):
-            opened.messages, opened.skipped = [], [Message(info, b"").message_id()]
+        opened = self._alone(info, BatchLayout.whole(plain))
+        opened.chunks = whole.entries
         return opened

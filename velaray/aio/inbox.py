@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from velaray.aio.blocks import Block, BlockQueue, Segment
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.exceptions import AlreadyClosed, VelarayError
 from velaray.message import Message
@@ -17,7 +18,7 @@ class AsyncInbox:
     def __init__(self, parts: Callable[[], Iterable[PartitionConsumer]], fetch: bool) -> None:
         self._parts = parts
         self._fetch = fetch
-        self._queue: deque[tuple[PartitionConsumer, Message]] = deque()
+        self._queue = BlockQueue(self._taken)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._error: VelarayError | None = None
 
@@ -26,17 +27,14 @@ class AsyncInbox:
 
     # --- called by partitions ---
 
-    def put(self, part: PartitionConsumer, messages: list[Message]) -> None:
+    def put(self, block: Block) -> None:
         """Messages arrived."""
-        self._queue.extend((part, message) for message in messages)
-        self._wake(len(messages))
+        self._queue.put(block)
+        self._wake(len(block))
 
     def drop(self, part: PartitionConsumer) -> int:
         """Forget the partition's messages that wait; returns how many there were."""
-        kept = deque(item for item in self._queue if item[0] is not part)
-        dropped = len(self._queue) - len(kept)
-        self._queue = kept
-        return dropped
+        return self._queue.drop(part)
 
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
@@ -60,37 +58,50 @@ class AsyncInbox:
 
     def pop(self) -> Message | None:
         """The next message, None if none waits."""
-        if not self._queue:
+        queue = self._queue
+        if not queue.current and not queue.refill():
             return None
-        part, message = self._queue.popleft()
-        part.taken = message
-        if not self._fetch:
-            part.uncredited += 1
-            if part.uncredited >= part.refill_at:
-                count, part.uncredited = part.uncredited, 0
-                part.credit(count, part.generation)
-        part.received(message)
+        part = queue.part
+        message = part.taken = queue.current.popleft()
+        if not queue.current:
+            queue.settle()
+        part.received(message.where)
         return message
 
     async def get(self) -> Message:
         """The next message, as soon as there is one. Raises the error that ended it."""
         while (message := self.pop()) is None:
-            if self._error is not None:
-                raise self._error
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            if self._fetch:
-                for part in self._parts():
-                    part.fetch_one()
-            try:
-                await waiting
-            except asyncio.CancelledError:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-                elif not waiting.cancelled():
-                    self._wake(1)  # the message that woke this one is for somebody else
-                raise
+            await self._arrival()
         return message
+
+    async def get_many(self, limit: int) -> list[Segment]:
+        """What waits, up to ``limit`` messages, as soon as there is something."""
+        while not (segments := self._queue.take(limit)):
+            await self._arrival()
+        for segment in segments:
+            segment.block.part.received(segment.block.info.where)
+        return segments
+
+    async def _arrival(self) -> None:
+        if self._error is not None:
+            raise self._error
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        if self._fetch:
+            for part in self._parts():
+                part.fetch_one()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif not waiting.cancelled():
+                self._wake(1)  # the message that woke this one is for somebody else
+            raise
+
+    def _taken(self, part: PartitionConsumer, count: int) -> None:
+        if not self._fetch and (due := part.taken_now(count)):
+            part.credit(due, part.generation)
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._waiting:

@@ -8,8 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from velaray.aio.acks import AckTracker, PendingAck, PendingAcks, Where, bits_of, words
+from velaray.aio.acks import (
+    AckTracker,
+    PendingAck,
+    PendingAcks,
+    Where,
+    bits_at,
+    bits_of,
+    indexes_of,
+    words,
+)
 from velaray.aio.backoff import Backoff
+from velaray.aio.blocks import Block, Segment
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
@@ -80,7 +90,7 @@ class Subscription:
 class Inbox(Protocol):
     """Where a partition's messages go to wait for the user."""
 
-    def put(self, part: PartitionConsumer, messages: list[Message]) -> None:
+    def put(self, block: Block) -> None:
         """Messages arrived."""
 
     def drop(self, part: PartitionConsumer) -> int:
@@ -236,6 +246,14 @@ class PartitionConsumer:
         if self._connection is not None and permits > 0:
             self._connection.send(pb.CommandFlow(consumer_id=self._id, messagePermits=permits))
 
+    def taken_now(self, count: int) -> int:
+        """Count what the user took: how many to `credit` now, 0 if that can wait."""
+        self.uncredited += count
+        if self.uncredited < self.refill_at:
+            return 0
+        due, self.uncredited = self.uncredited, 0
+        return due
+
     def credit(self, count: int, generation: int) -> None:
         """The user took ``count`` messages that came in ``generation``: ask for as many."""
         if generation == self.generation:
@@ -256,23 +274,21 @@ class PartitionConsumer:
             self._nack_abandoned()
             return
         known = bits_of(delivery.ack_set) if delivery.ack_set else None
-        messages = opened.messages
+        indexes, permits = opened.indexes, 1
         if opened.batch_size:
             open_bits = self._acks.batch_arrived(where, opened.batch_size, known)
-            wanted = opened.wanted & open_bits
-            messages = [message for message in messages if wanted >> message.index & 1]
+            if open_bits != (1 << opened.batch_size) - 1:
+                indexes = [index for index in indexes_of(open_bits) if index in indexes]
             permits = opened.batch_size if known is None else known.bit_count()
-        else:
-            permits = 1
-            if opened.chunks:
-                self._acks.chunks_arrived(where, opened.chunks)
+        elif opened.chunks:
+            self._acks.chunks_arrived(where, opened.chunks)
         for skipped in opened.skipped:
             if self._subscription.durable:
                 self.acknowledge(skipped)
         self._nack_abandoned()
-        self._settle(permits, len(messages))
-        if messages:
-            self._inbox.put(self, messages)
+        self._settle(permits, len(indexes))
+        if indexes:
+            self._inbox.put(Block(self, opened.info, opened.layout, indexes))
 
     def _settle(self, permits: int, delivered: int) -> None:
         """Give back the permits of an entry that the user won't give back by receiving."""
@@ -292,10 +308,10 @@ class PartitionConsumer:
         """Nothing more will come; whoever waits keeps waiting, as the topic may be reset."""
         logger.info("%s is terminated and was delivered completely", self.topic)
 
-    def received(self, message: Message) -> None:
-        """The user got ``message``: its acknowledgement is due."""
+    def received(self, where: Where) -> None:
+        """The user got a message of this entry: its acknowledgement is due."""
         if self._subscription.ack_timeout_seconds is not None:
-            self._overdue.add(message.where, self._core.loop.time())
+            self._overdue.add(where, self._core.loop.time())
             self._arm_redelivery()
 
     # --- acknowledging ---
@@ -306,6 +322,15 @@ class PartitionConsumer:
             where = (message_id.ledger_id(), message_id.entry_id())
             self._overdue.remove(where)
             self._nacks.remove(where)
+        self._schedule_acks()
+
+    def acknowledge_segment(self, segment: Segment) -> None:
+        """Put an acknowledgement of several messages of one entry into the next group."""
+        info = segment.block.info
+        bits = bits_at(segment.indexes) if info.batch_size else 0
+        if self._acks.individual_bits(info.where, info.batch_size, bits):
+            self._overdue.remove(info.where)
+            self._nacks.remove(info.where)
         self._schedule_acks()
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from velaray.aio.backoff import Backoff
-from velaray.aio.batcher import Done, Entry, EntryBuilder
+from velaray.aio.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatch
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.lookup import RETRIABLE
@@ -43,6 +44,7 @@ class _Sent:
     header: bytes
     deadline: float
     number: int
+    flushed: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class PartitionProducer:
@@ -61,7 +63,7 @@ class PartitionProducer:
         self.error: VelarayError | None = None
         self._core = core
         self._options = options
-        self._partition = topic.partition
+        self.partition = topic.partition
         self._id = core.next_id()
         self._epoch = 0
         self._topic_epoch: int | None = None
@@ -69,6 +71,7 @@ class PartitionProducer:
         self._builder: EntryBuilder | None = None
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
         self._early: list[tuple[OutgoingMessage, Done]] = []
         self._pending: deque[_Sent] = deque()
         self._first_chunk: StoredId | None = None
@@ -108,8 +111,15 @@ class PartitionProducer:
 
     def start_lazily(self) -> None:
         """Register in the background; messages wait for it."""
-        if self._builder is None and self._reconnecting is None:
+        if not self.started and self.error is None:
             self._reconnecting = self._core.spawn(self._reconnect())
+
+    async def ready(self) -> None:
+        """Wait until it was registered once. Raises the error that ended it."""
+        if self.error is None:
+            await self._begun.wait()
+        if self.error is not None:
+            raise self.error
 
     async def _register(self, wait_for_turn: bool = False) -> None:
         """One attempt to register, then send what is pending."""
@@ -170,6 +180,7 @@ class PartitionProducer:
             last_sequence_id = self._options.initial_sequence_id
         self.last_sequence_id = last_sequence_id
         self._next_sequence = last_sequence_id + 1
+        self._begun.set()
 
     async def _quietly(self, connection: Connection, close: pb.CommandCloseProducer) -> None:
         try:
@@ -208,6 +219,23 @@ class PartitionProducer:
         if builder.open and self._batch_timer is None:
             delay = self._options.batching_max_publish_delay_ms / 1000
             self._batch_timer = self._core.loop.call_later(delay, self.flush_batch)
+
+    @property
+    def batch_limit(self) -> int:
+        """How large the payload of a batch may be; known once it's `ready`."""
+        assert self._builder is not None
+        return self._builder.batch_limit
+
+    def send_batch(self, batch: PackedBatch, done: EntryDone) -> None:
+        """Send an entry of its own, once `ready`; ``done`` is called exactly once."""
+        if self.error is not None:
+            self._failed(done, self.error)
+            return
+        assert self._builder is not None
+        self.flush_batch()
+        entry = self._builder.packed(batch, self._next_sequence, done)
+        self._next_sequence = entry.last_sequence_id + 1
+        self._transmit(entry)
 
     def flush_batch(self) -> None:
         """Send the current batch without waiting for more messages."""
@@ -248,13 +276,12 @@ class PartitionProducer:
             complete, done = self._notified(done)
             self._early[-1] = (message, done)
             await complete
-        last = self._pending[-1].number if self._pending else -1
-        oldest = -1
+        last = self._sent
         while self._pending and self._pending[0].number <= last:
             # Nearly always the last one completes last; one round is enough then.
-            waiting = self._pending[-1 if oldest < 0 else 0].entry.waiting
-            oldest = self._pending[0].number
-            complete, waiting[-1] = self._notified(waiting[-1])
+            complete = self._core.loop.create_future()
+            newest = next(sent for sent in reversed(self._pending) if sent.number <= last)
+            newest.flushed.append(complete)
             await complete
         if self._failures > failures and self._last_failure is not None:
             raise self._last_failure
@@ -269,7 +296,7 @@ class PartitionProducer:
 
         return future, both
 
-    def _failed(self, done: Done, error: VelarayError) -> None:
+    def _failed(self, done: Done | EntryDone, error: VelarayError) -> None:
         self._failures += 1
         self._last_failure = error
         done(error, None)
@@ -287,10 +314,16 @@ class PartitionProducer:
                 NotConnected(f"{self.topic}: receipt {receipt.sequence_id} is out of step")
             )
             return
-        self._pending.popleft()
+        sent = self._pending.popleft()
         stored = StoredId.from_proto(receipt.message_id)
         self.last_sequence_id = max(self.last_sequence_id, entry.last_sequence_id)
         self._complete(entry, stored)
+        self._flushed(sent)
+
+    def _flushed(self, sent: _Sent) -> None:
+        for future in sent.flushed:
+            if not future.done():
+                future.set_result(None)
 
     def _complete(self, entry: Entry, stored: StoredId) -> None:
         first_chunk = None
@@ -300,10 +333,12 @@ class PartitionProducer:
                 self._first_chunk = stored
             if number == count - 1:
                 first_chunk = self._first_chunk
+        if entry.done is not None:
+            entry.done(None, stored)
         batched = entry.batch
         for index, done in enumerate(entry.waiting):
             message_id = MessageId(
-                self._partition,
+                self.partition,
                 stored.ledger_id,
                 stored.entry_id,
                 index if batched else -1,
@@ -340,9 +375,15 @@ class PartitionProducer:
         ]
         for sent in gone:
             self._pending.remove(sent)
+        self._fail_all(gone, error)
+
+    def _fail_all(self, gone: Iterable[_Sent], error: VelarayError) -> None:
         for sent in gone:
             for done in sent.entry.waiting:
                 self._failed(done, error)
+            if sent.entry.done is not None:
+                self._failed(sent.entry.done, error)
+            self._flushed(sent)
 
     def _expire(self) -> None:
         """Fail the entries that have waited for their receipts too long."""
@@ -397,11 +438,10 @@ class PartitionProducer:
             self._send_timer.cancel()
         early, self._early = self._early, []
         pending, self._pending = self._pending, deque()
+        self._begun.set()
         for _, done in early:
             self._failed(done, error)
-        for sent in pending:
-            for done in sent.entry.waiting:
-                self._failed(done, error)
+        self._fail_all(pending, error)
 
     def stop(self) -> None:
         """Give up: messages that are not stored yet fail with `AlreadyClosed`."""

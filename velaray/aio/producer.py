@@ -7,16 +7,25 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from velaray.aio.batcher import Done
 from velaray.aio.core import Core, start_all, topic_name, watch_partitions
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.routing import Router
-from velaray.exceptions import InvalidMessage, ProducerQueueIsFull, VelarayError
+from velaray.aio.sending import Room, SendMany
+from velaray.aio.values import values_of
+from velaray.enums import BatchingType
+from velaray.exceptions import (
+    AlreadyClosed,
+    InvalidMessage,
+    ProducerQueueIsFull,
+    VelarayError,
+)
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.sent import SentBatch
 
 
 class Producer:
@@ -35,9 +44,11 @@ class Producer:
         self._topic = topic_name(options.topic)
         self._parts: list[PartitionProducer] = []
         self._router: Router | None = None
+        self._closed = False
         self._in_flight = 0
         self._room: deque[asyncio.Future[None]] = deque()
         self._watcher: asyncio.Task[None] | None = None
+        self._batch_room = Room(core.loop, lambda: self.pending_limit)
 
     async def start(self) -> None:
         """Register with the service; called by the client."""
@@ -124,6 +135,33 @@ class Producer:
         self.submit(message, done)
         return await receipt
 
+    async def send_many(self, values: Any, keys: Any = None) -> SentBatch:
+        """Publish many values, in order, and wait for all receipts: all are stored then.
+
+        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
+        or text (null is a tombstone). ``keys`` are None, or as many keys as values: a
+        sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
+        few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
+        client reads, whatever the producer's batching options say; with
+        `BatchingType.KeyBased` keys don't share entries. On a topic with partitions, values
+        with a key go where ``send`` would send them, and the others entry by entry to the
+        partitions in turn; order is kept within each partition.
+
+        Waits while ``max_pending_messages`` entries or 4 MiB of earlier calls have no
+        receipt; never raises `ProducerQueueIsFull`. Raises, with nothing sent,
+        `MessageTooBig` if a value doesn't fit into an entry (nothing is chunked),
+        `InvalidMessage` for anything but the above, and `AlreadyClosed`. Raises
+        `NotAllStored` if an entry failed: it says which values are stored, and `durable`, how
+        many from the first on without a gap. If the call is cancelled, any of the values may
+        or may not be stored.
+        """
+        if self._closed:
+            raise AlreadyClosed("the producer is closed")
+        assert self._router is not None
+        by_key = self._options.batching_type == BatchingType.KeyBased
+        call = SendMany(self._parts, self._router, self._batch_room, by_key)
+        return await call.run(values_of(values, keys))
+
     async def _make_room(self) -> None:
         limit = self.pending_limit
         if self._in_flight < limit and not self._room:
@@ -187,12 +225,14 @@ class Producer:
         Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
         twice does nothing.
         """
+        self._closed = True
         self._cancel_watcher()
         await asyncio.gather(*(part.close() for part in self._parts))
         self._on_close(self)
 
     def stop(self) -> None:
         """Leave at once: what isn't stored yet fails with `AlreadyClosed`."""
+        self._closed = True
         self._cancel_watcher()
         for part in self._parts:
             part.stop()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from velaray.aio.values import Values
 from velaray.enums import PartitionsRoutingMode
 from velaray.exceptions import InvalidMessage
 from velaray.message import OutgoingMessage
@@ -13,6 +15,17 @@ from velaray.wire.hashing import partition_of
 
 BatchIsOpen = Callable[[int], bool]
 """Whether the partition's current batch has messages and room for more."""
+
+
+NEXT = -1
+"""The partition whose turn it is."""
+
+
+class Group(NamedTuple):
+    """Rows that go to one partition (or to `NEXT`), in order; ``rows`` None: all of them."""
+
+    partition: int
+    rows: Sequence[int] | None
 
 
 class Router:
@@ -49,3 +62,31 @@ class Router:
         if not self._single and not batch_open(self._current):
             self._current = (self._current + 1) % partitions
         return self._current
+
+    def next_batch(self, partitions: int) -> int:
+        """The partition for a whole batch without keys."""
+        if not self._single:
+            self._current = (self._current + 1) % partitions
+        return self._current
+
+    def groups(self, values: Values, partitions: int, by_key: bool) -> list[Group]:
+        """Which values go where; with ``by_key`` no two keys share a group.
+
+        Raises `InvalidMessage` as `choose` does.
+        """
+        custom = self._custom is not None and partitions > 1
+        if not custom and (not values.keyed or (partitions == 1 and not by_key)):
+            return [Group(NEXT if partitions > 1 else 0, None)]
+        found: dict[tuple[int, str], list[int]] = {}
+        known: dict[str | None, int] = {None: NEXT if partitions > 1 else 0}
+        for row, key in enumerate(values.keys()):
+            if custom:
+                message = OutgoingMessage(values.value(row), partition_key=key)
+                partition = self.choose(message, partitions, lambda _: False)
+            elif key in known:
+                partition = known[key]
+            else:
+                assert key is not None
+                partition = known[key] = partition_of(key, partitions)
+            found.setdefault((partition, key or "" if by_key else ""), []).append(row)
+        return [Group(partition, rows) for (partition, _), rows in found.items()]

@@ -1,0 +1,124 @@
+"""What ``receive_many`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
+
+from velaray.arrow import array_of
+from velaray.message import Message
+from velaray.message_id import MessageId
+from velaray.wire.batches import PLAIN
+
+if TYPE_CHECKING:
+    from velaray.aio.blocks import Segment
+
+
+class ReceivedBatch(Sequence["bytes | None"]):
+    """Messages received together: a sequence of their values, None for a tombstone.
+
+    Nothing is made per message until it's asked for: values by `values` or by using the
+    batch as a sequence, an Arrow array by `as_arrow`, keys, ids and `velaray.Message` objects
+    by the methods of these names. All of them are in the order of delivery. Acknowledge it
+    with ``consumer.acknowledge_many(batch)``.
+    """
+
+    __slots__ = ("_segments", "_size", "_values")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._size = sum(map(len, segments))
+        self._values: list[bytes | None] | None = None
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The parts of delivered entries that it consists of."""
+        return self._segments
+
+    def values(self) -> list[bytes | None]:
+        """The values, as a list that is made once."""
+        if self._values is None:
+            if len(self._segments) == 1:
+                self._values = _values(self._segments[0])
+            else:
+                self._values = list(chain.from_iterable(map(_values, self._segments)))
+        return self._values
+
+    def as_arrow(self) -> Any:
+        """The values as a ``pyarrow.BinaryArray``, without a Python object per message.
+
+        Tombstones are null. Raises `OperationNotSupported` if pyarrow isn't installed.
+        """
+        return array_of(self._segments, _nulls)
+
+    def keys(self) -> list[str]:
+        """The partition keys, "" where there is none."""
+        found: list[str] = []
+        for segment in self._segments:
+            if _all_plain(segment):
+                found += [""] * len(segment)
+            else:
+                found += [message.partition_key() for message in segment.messages()]
+        return found
+
+    def message_ids(self) -> list[MessageId]:
+        """The ids of the messages."""
+        return [
+            segment.block.info.message_id(index if segment.block.info.batch_size else -1)
+            for segment in self._segments
+            for index in segment.indexes
+        ]
+
+    def messages(self) -> list[Message]:
+        """The messages, with everything that is known of each."""
+        return list(chain.from_iterable(segment.messages() for segment in self._segments))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values together."""
+        return sum(segment.nbytes for segment in self._segments)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self.values())
+
+    @overload
+    def __getitem__(self, index: int) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes | None]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes | None] | None:
+        return self.values()[index]
+
+    def __repr__(self) -> str:
+        return f"<ReceivedBatch of {self._size} messages>"
+
+
+def _all_plain(segment: Segment) -> bool:
+    return bool(segment.block.info.batch_size) and segment.block.layout.plain
+
+
+def _nulls(segment: Segment) -> list[int]:
+    """Which of the segment's messages, counted from its first, are tombstones."""
+    block = segment.block
+    if not block.info.batch_size:
+        return [0] if block.info.metadata.null_value else []
+    if block.layout.plain:
+        return []
+    single = block.layout.single
+    return [
+        number
+        for number, index in enumerate(segment.indexes)
+        if (single(index) or PLAIN).null_value
+    ]
+
+
+def _values(segment: Segment) -> list[bytes | None]:
+    values: list[bytes | None] = list(segment.values())
+    for number in _nulls(segment):
+        values[number] = None
+    return values
