@@ -97,7 +97,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._heard = self._pinged = 0.0
         self._flushed = 0
         self._taken = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
 
@@ -146,7 +146,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._flush()
         self.closed = True
         self._error = error
-        self._cancel_timer()
+        self._timer.cancel()
         self._transport.close()
         self._timer = self._loop.call_later(self._keep_alive, self._transport.abort)
 
@@ -168,18 +168,13 @@ class WireConnection(asyncio.BufferedProtocol):
         """
         self._flush()
         self.closed = True
-        self._cancel_timer()
+        self._timer.cancel()
         self._transport.pause_reading()
         self._transport.set_protocol(protocol)
         rest = self._parser.take_rest()
         if rest:
             protocol.data_received(rest)
         return self._transport
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # --- receiving -------------------------------------------------------------------------
 
@@ -311,5 +306,5 @@ class WireConnection(asyncio.BufferedProtocol):
         self.closed = self._gone = True
         self.writable = False
         self._pending.clear()
-        self._cancel_timer()
+        self._timer.cancel()
         self.handler.on_closed(self, self._error or exc)

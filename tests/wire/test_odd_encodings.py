@@ -49,6 +49,9 @@ def by_hand(decode, encoded: bytes) -> object:
 @given(BODIES)
 @example(b"\x08\x01\x10\x02\x18\x80\x80\x01")
 @example(b"\x08\x01\x10\x02\x18\x05\x20")
+@example(b"\x08\x01\x10\x02\x18")
+@example(b"\x08\x01\x10" + b"\xff" * 9 + b"\x01")
+@example(b"\x08\x01\x10" + b"\xff" * 12)
 @example(b"\x08\x01\x10\x02\x18\x05\x00")
 def test_an_odd_send_is_what_protobuf_makes_of_it(body: bytes) -> None:
     encoded = b"\x08\x06\x32" + sized(body)
