@@ -30,7 +30,7 @@ def test_whole_folders_are_not_below() -> None:
     lines, below = table(report(wire_empty=found(0, 0, 0, 0)))
     assert below == []
     assert len(lines) == 2 * len(FOLDERS) + 3
-    assert lines[-1].split() == "wire 100 of 100 100.0 % 20 of 20 100.0 %".split()
+    assert " ".join(lines[-1].split()) == "wire 100 of 100 100.0 % 20 of 20 100.0 %"
 
 
 @pytest.mark.parametrize(
