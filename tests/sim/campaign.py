@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -77,6 +78,7 @@ def hunt_all(mutants: Iterable[str], jobs: int) -> Iterator[Hunt]:
 def _spread(
     work: Callable[[TaskT], ResultT], tasks: Iterable[TaskT], jobs: int
 ) -> Iterator[ResultT]:
+    gc.freeze()  # what was imported needn't be looked at again after every run
     if jobs == 1:
         yield from map(work, tasks)
         return

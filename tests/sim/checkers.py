@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.sim.again import (
+    confirmed_parts_hold,
+    redeliveries_are_counted,
+    seeks_bring_everything_again,
+)
 from tests.sim.history import History
 
 SHARED = 1
@@ -219,6 +224,9 @@ CHECKERS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     exclusive_consumers_get_order,
     permits_are_kept,
     confirmed_acks_hold,
+    confirmed_parts_hold,
+    redeliveries_are_counted,
+    seeks_bring_everything_again,
     nobody_is_sent_away,
 )
 

@@ -134,7 +134,10 @@ class Trap:
                 await asyncio.Event().wait()
             case "torn":
                 cluster.kill(node)
-                raise TornWrite(int(self.size * 700))
+                raise TornWrite(int(self.size**2 * 700))
+            case "power loss":
+                cluster.power_loss(cluster.rng)
+                await asyncio.Event().wait()
             case "sync failure":
                 raise SyncFailed(journal, "simulated I/O error")
             case "full":

@@ -92,9 +92,9 @@ def _make(rng: Random, at: float) -> Fault:
     step = rng.choice(_OF_A_NEW_LEDGER if phase else STEPS)
     actions = ["crash", "crash", "crash", "slow", "stale"]
     if step in _WRITING:
-        actions += ["torn", "torn"]
+        actions += ["torn"] * 4
     if step is Step.SYNC:
-        actions += ["sync failure"]
+        actions += ["sync failure", "power loss", "power loss"]
     if step in (Step.WRITE, Step.CREATE, Step.WRITE_MANIFEST):
         actions += ["full"]
     if rng.random() < 0.2:

@@ -256,7 +256,18 @@ class World:
 
     async def _of(self, key: ActorKey) -> list[int]:
         stats = await self.cluster.admin.call(key, "stats")
+        for name, found in stats["subscriptions"].items():
+            self._check_active(f"{key} {name}", found, max(key.partition, 0))
         return [found["backlog"] for found in stats["subscriptions"].values()]
+
+    def _check_active(self, where: str, found: dict[str, Any], partition: int) -> None:
+        """Of Failover consumers the one is active that Pulsar's rule says."""
+        consumers = sorted(found["consumers"], key=lambda known: known["name"])
+        if found["type"] != "FAILOVER":
+            return
+        active = [at for at, known in enumerate(consumers) if known["active"]]
+        if active != [partition % len(consumers)]:
+            self._problems.append(f"{where}: of {len(consumers)} consumers {active} are active")
 
     def _partitions(self) -> list[ActorKey]:
         names = sorted(self.cluster.disk._journals)

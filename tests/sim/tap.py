@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tests.sim.history import History
@@ -11,12 +12,17 @@ from velaray.wire.commands import Message
 from velaray.wire.messages import is_batch, read_metadata
 
 
-def messages_in(delivery: Message, entry: bytes) -> int:
-    """How many permits an entry takes."""
+def bits(words: Iterable[int]) -> int:
+    """An ack set of the wire: bit i is set if message i of the batch isn't acknowledged."""
+    return sum((word & (1 << 64) - 1) << 64 * at for at, word in enumerate(words))
+
+
+def open_messages(delivery: Message, entry: bytes) -> int:
+    """The messages of an entry that aren't acknowledged, as bits."""
     if delivery.ack_set:
-        return sum((word & (1 << 64) - 1).bit_count() for word in delivery.ack_set)
+        return bits(delivery.ack_set)
     metadata = read_metadata(entry)
-    return metadata.num_messages_in_batch if is_batch(metadata) else 1
+    return (1 << metadata.num_messages_in_batch) - 1 if is_batch(metadata) else 1
 
 
 class TappedConnection(Connection):
@@ -29,6 +35,7 @@ class TappedConnection(Connection):
         super().__init__(*arguments)
         TappedConnection.opened += 1
         self.number = TappedConnection.opened
+        self._asked: dict[tuple[int, int], tuple[float, pb.CommandAck]] = {}
 
     def send(self, message: Any) -> None:
         """Note what a consumer asks for."""
@@ -51,19 +58,42 @@ class TappedConnection(Connection):
             case pb.CommandFlow():
                 permits = message.messagePermits
                 note("flow", connection=self.number, consumer=message.consumer_id, permits=permits)
+            case pb.CommandAck() if message.request_id:
+                asked = (self.history.now(), message)
+                self._asked[message.consumer_id, message.request_id] = asked
             case pb.CommandRedeliverUnacknowledgedMessages():
                 note("redeliver", connection=self.number, consumer=message.consumer_id)
 
     def on_frame(self, connection: Any, command: Any, entry: bytes | None) -> None:
-        """Note deliveries."""
+        """Note deliveries, and acknowledgements of parts of batches that are durable."""
+        if isinstance(command, pb.CommandAckResponse) and not command.HasField("error"):
+            self._note_durable(command)
         if type(command) is Message and entry is not None:
+            messages = open_messages(command, entry)
             self.history.add(
                 "deliver",
                 connection=self.number,
                 consumer=command.consumer_id,
                 ledger=command.ledger_id,
                 entry=command.entry_id,
-                messages=messages_in(command, entry),
+                messages=messages.bit_count(),
+                open=messages,
                 redelivery=command.redelivery_count,
             )
         super().on_frame(connection, command, entry)
+
+    def _note_durable(self, answer: pb.CommandAckResponse) -> None:
+        began, asked = self._asked.pop((answer.consumer_id, answer.request_id), (0.0, None))
+        if asked is None or asked.ack_type == pb.CommandAck.Cumulative:
+            return
+        for acked in asked.message_id:
+            if any(acked.ack_set):
+                self.history.add(
+                    "part durable",
+                    connection=self.number,
+                    consumer=answer.consumer_id,
+                    began=began,
+                    ledger=acked.ledgerId,
+                    entry=acked.entryId,
+                    left=bits(acked.ack_set),
+                )

@@ -1,0 +1,111 @@
+"""What must hold of everything that is delivered again; checkers as in `tests.sim.checkers`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Evidence
+
+EXCLUSIVE, FAILOVER = 0, 2
+"""The wire's numbers of those types of subscriptions."""
+
+
+def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
+    """What a consumer gets once more has a higher redelivery count than before.
+
+    Not judged in Failover subscriptions: who becomes active again gets again, uncounted, what
+    it held when it was active before.
+    """
+    counts: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+    for time, kind, note in run.history.of("subscribe", "deliver"):
+        consumer = (note["connection"], note["consumer"])
+        if kind == "subscribe":
+            if note["kind"] == FAILOVER:
+                counts.pop(consumer, None)
+            else:
+                counts[consumer] = {}
+        elif consumer in counts:
+            place, count = (note["ledger"], note["entry"]), note["redelivery"]
+            before = counts[consumer].get(place, -1)
+            if count <= before:
+                yield f"{time} s: consumer {consumer} got {place} again, counted {count} times"
+            counts[consumer][place] = count
+
+
+def confirmed_parts_hold(run: Evidence) -> Iterator[str]:
+    """Messages of a batch that were acknowledged with a receipt don't come again to who
+    subscribes afterwards, unless a seek moved back.
+    """
+    sessions: dict[tuple[int, int], tuple[float, tuple[str, str]]] = {}
+    parts: dict[tuple[str, str], dict[tuple[int, int], list[tuple[float, int]]]] = {}
+    seeking: dict[str, int] = defaultdict(int)
+    sought: dict[str, float] = defaultdict(float)
+    for time, kind, note in run.history.events:
+        match kind:
+            case "subscribe":
+                where = (note["subscription"], note["topic"])
+                sessions[note["connection"], note["consumer"]] = (time, where)
+            case "seek":
+                seeking[note["subscription"]] += 1
+                for where in [key for key in parts if key[0] == note["subscription"]]:
+                    del parts[where]
+            case "sought":
+                seeking[note["subscription"]] -= 1
+                sought[note["subscription"]] = time
+            case "part durable":
+                _, where = sessions[note["connection"], note["consumer"]]
+                if not seeking[where[0]] and note["began"] >= sought[where[0]]:
+                    places = parts.setdefault(where, {})
+                    known = places.setdefault((note["ledger"], note["entry"]), [])
+                    known.append((time, note["left"]))
+            case "deliver":
+                yield from _acknowledged_parts(time, note, sessions, parts)
+
+
+def _acknowledged_parts(time: float, note: Any, sessions: Any, parts: Any) -> Iterator[str]:
+    began, where = sessions[note["connection"], note["consumer"]]
+    place = (note["ledger"], note["entry"])
+    for at, left in parts.get(where, {}).get(place, ()):
+        if at < began and note["open"] & ~left:
+            yield (
+                f"{where[0]} acknowledged {place} of {where[1]} but for {left:b} with a receipt "
+                f"at {at} s; {note['open']:b} came at {time} s to who subscribed at {began} s"
+            )
+            return
+
+
+def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
+    """After the last seek of an Exclusive subscription, if it was to the beginning and
+    succeeded, everything that is stored is received."""
+    kinds: dict[str, set[int]] = defaultdict(set)
+    topics: dict[str, set[str]] = defaultdict(set)
+    began: dict[str, tuple[str, float]] = {}
+    ended: dict[str, bool] = {}
+    received: dict[str, set[str]] = defaultdict(set)
+    events = run.history.events
+    for at, (time, kind, note) in enumerate(events):
+        name = note.get("subscription", "")
+        match kind:
+            case "subscribe":
+                kinds[name].add(note["kind"])
+                topics[name].add(note["topic"])
+            case "seek":
+                began[name] = (note["to"], time)
+                ended[name] = False
+                received[name].clear()
+            case "sought":
+                # An error is noted before anything else can happen.
+                ended[name] = events[at + 1][1] != "lost" if at + 1 < len(events) else False
+            case "received":
+                received[name].add(note["content"])
+    for name, (to, time) in sorted(began.items()):
+        if kinds[name] != {EXCLUSIVE} or to != "earliest" or not ended[name]:
+            continue
+        for topic in sorted(topics[name]):
+            stored = [content for found in run.logs.get(topic, {}).values() for content in found]
+            missing = [content for content in stored if content not in received[name]]
+            if missing:
+                yield f"{name} went back to the beginning at {time} s and never got {missing[:5]}"
