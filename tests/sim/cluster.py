@@ -29,6 +29,8 @@ SERVICE_PORT = 6650
 EPOCH_MS = 1_800_000_000_000
 SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10)
 DOOR = "front door"
+SERVING = "serve"
+"""The phase of a process that isn't starting a ledger."""
 
 
 class Activation(Node):
@@ -118,7 +120,7 @@ class Trap:
         """Whether this is the step."""
         return (
             step is self.step
-            and (not self.phase or node.phase == self.phase)
+            and (not self.phase or (node.phase or SERVING) == self.phase)
             and node.key is not None
             and (not self.kind or node.key.kind.name == self.kind)
         )
@@ -134,7 +136,7 @@ class Trap:
                 await asyncio.Event().wait()
             case "torn":
                 cluster.kill(node)
-                raise TornWrite(int(self.size**2 * 700))
+                raise TornWrite(int(self.size**2 * 500))
             case "power loss":
                 cluster.power_loss(cluster.rng)
                 await asyncio.Event().wait()

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from tests.sim.cluster import DOOR, Activation, SimCluster, Trap
+from tests.sim.cluster import DOOR, SERVING, Activation, SimCluster, Trap
 from velaray.journal.memory import Step
 
 QUIET_S = 1.0
@@ -42,6 +42,7 @@ _OF_A_NEW_LEDGER = (
 _WRITING = (Step.WRITE, Step.MARK)
 _WEIGHTS = {
     "trap": 10,
+    "tear": 2,
     "kill": 3,
     "power loss": 1,
     "forget": 2,
@@ -92,7 +93,7 @@ def _make(rng: Random, at: float) -> Fault:
     step = rng.choice(_OF_A_NEW_LEDGER if phase else STEPS)
     actions = ["crash", "crash", "crash", "slow", "stale"]
     if step in _WRITING:
-        actions += ["torn"] * 4
+        actions += ["torn", "torn"]
     if step is Step.SYNC:
         actions += ["sync failure", "power loss", "power loss"]
     if step in (Step.WRITE, Step.CREATE, Step.WRITE_MANIFEST):
@@ -118,6 +119,8 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
     match fault.what:
         case "trap":
             cluster.traps.append(Trap(fault.step, fault.phase, fault.kind, fault.action, size))
+        case "tear":
+            cluster.traps.append(Trap(Step.WRITE, SERVING, fault.kind, "torn", size))
         case "power loss":
             cluster.power_loss(rng)
         case "full disk":
