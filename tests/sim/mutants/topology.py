@@ -69,6 +69,16 @@ def _take_any_hand(original: Any) -> Any:
     return take
 
 
+def _send_consumers_away(original: Any) -> Any:
+    async def open_brain(
+        self: PartitionBody, port: Any, ref: Any, terminated_at: int | None
+    ) -> None:
+        epoch = self.runtime.journal.epoch
+        await port.request("open", [epoch, ref.start_offset, terminated_at])
+
+    return open_brain
+
+
 def _deliver_what_is_not_durable(original: Any) -> Any:
     def publish(self: PartitionBody, producing: Any, send: Any, entry: bytes) -> None:
         before = self.runtime.state.end_offset
@@ -148,6 +158,11 @@ MUTANTS: dict[str, Mutant] = {
     "take-any-hand": Mutant(
         "a brain serves a superseded activation of its partition",
         ((SubscriptionBody, "_take_hand", _take_any_hand),),
+        within=500,
+    ),
+    "send-consumers-away": Mutant(
+        "a superseded partition tells its consumers what its brain told it",
+        ((PartitionBody, "_open_brain", _send_consumers_away),),
         within=500,
     ),
     "never-look-for-a-successor": Mutant(
