@@ -404,7 +404,7 @@ class PartitionBody(HostedBody):
         async with self._lock(channel.name):
             if channel.consumers or channel.closed or channel.port is None:
                 return
-            with contextlib.suppress(LinkClosed, TimeoutError):
+            with contextlib.suppress(LinkClosed, TimeoutError, RemoteError):  # its disk is full
                 await channel.port.request("cursor", None)
             if not channel.consumers:
                 channel.close()

@@ -180,8 +180,7 @@ class PartitionSession(Session):
     async def _connect_producer(self, command: pb.CommandProducer) -> None:
         partition = self._partition
         self._check_topic(command.topic)
-        if partition.terminated_at is not None:
-            raise RemoteError(Reason.TERMINATED, "the topic is terminated")
+        self._check_not_terminated()
         known = self._producers.get(command.producer_id)
         if known is not None:
             known.request_id = command.request_id
@@ -215,6 +214,10 @@ class PartitionSession(Session):
         self._producers[command.producer_id] = producing
         self._closed_producers.pop(command.producer_id, None)
         await self._admit(producing, answer)
+
+    def _check_not_terminated(self) -> None:
+        if self._partition.terminated_at is not None:
+            raise RemoteError(Reason.TERMINATED, "the topic is terminated")
 
     async def _admit(self, producing: Producing, answer: Accepted | Waiting) -> None:
         if isinstance(answer.replaced, Producing):
@@ -253,6 +256,7 @@ class PartitionSession(Session):
             lambda state: (last_sequence_id(state, producing.name), state.topic_epoch)
         )
         if self._producers.get(producing.producer_id) is not producing:
+            self._check_not_terminated()
             raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
         producing.ready = True
         deduplicate = self._partition.deduplicate

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from velaray.actors.machine import Reason
 from velaray.actors.partition import DeleteSubscription, StartAt
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind, TopicName
@@ -15,7 +16,7 @@ from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology import partition_session
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Unreachable, persist
-from velaray.topology.links import LinkServer
+from velaray.topology.links import LinkServer, RemoteError
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
 from velaray.topology.partition_session import PartitionSession
@@ -151,6 +152,41 @@ def test_a_consumer_whose_unsubscribing_failed_is_told_to_subscribe_again() -> N
         setting.disk.capacity = None
         client.say(SUBSCRIBE)
         await client.answer(pb.CommandSuccess)
+
+    run(scenario)
+
+
+def test_a_producer_that_comes_during_a_termination_hears_of_it() -> None:
+    async def scenario(setting: Setting) -> None:
+        gate = setting.hold_commits()
+        termination = asyncio.create_task(setting.partition.call("terminate", {}))
+        await asyncio.sleep(0)
+        setting.client.say(producer(1, access_mode=0))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await termination
+        refused = await setting.client.answer(pb.CommandError)
+        assert refused.error == pb.TopicTerminatedError
+
+    run(scenario)
+
+
+def test_a_full_disk_of_the_brain_does_not_end_a_partition_without_consumers() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.client.say(SUBSCRIBE)
+        await setting.client.answer(pb.CommandSuccess)
+        channel = setting.partition.channels["s"]
+        assert channel.port is not None
+
+        async def full(method: str, args: Any) -> None:
+            raise RemoteError(Reason.STORAGE_FULL, "all used")
+
+        channel.port.request = full  # type: ignore[method-assign]
+        setting.client.say(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
+        async with asyncio.timeout(5):
+            while not channel.closed:
+                await asyncio.sleep(0.001)
+        assert not setting.fabric.failures
 
     run(scenario)
 
