@@ -5,8 +5,9 @@ Each checker returns the faults it found, as text. None of them knows how a run 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ SHARED = 1
 """The wire's number of that type of subscription."""
 
 Place = tuple[int, int]
+Place3 = tuple[int, int, int]
 Log = Mapping[Place, list[str]]
 """A topic partition: the contents of each entry by (ledger, entry), in order of the log."""
 
@@ -32,14 +34,45 @@ class Evidence:
     history: History
     logs: Mapping[str, Log]
 
+    def sent(self) -> dict[str, float]:
+        """When each message was sent."""
+        return {note["content"]: time for time, _, note in self.history.of("send")}
+
+    def late_s(self) -> float:
+        """How long after its answer a request may be carried out once more.
+
+        Requests are repeated over a new connection when theirs breaks; see `Network.sever`.
+        """
+        return 6.0 if self.history.of("severed") else 0.0
+
+    def horizons(self, *deeds: str) -> dict[tuple[str, str], float]:
+        """When the last of an administrator's ``deeds`` was surely over, by topic and
+        subscription; infinite if that isn't known."""
+        over: dict[tuple[str, str], float] = {}
+        for time, kind, note in self.history.of("admin", "admin done"):
+            if note["what"] in deeds:
+                known = kind == "admin done" and not note["doubtful"]
+                where = (f"persistent://{note['topic']}", note["subscription"])
+                if kind == "admin" or over[where] == math.inf:
+                    over[where] = time + self.late_s() if known else math.inf
+        return over
+
+
+def whole(topic: str) -> str:
+    """The topic that a partition belongs to."""
+    return topic.partition("-partition-")[0]
+
 
 def acknowledged_messages_are_stored(run: Evidence) -> Iterator[str]:
     """A receipt means: the message is in the log, where the receipt says."""
     everywhere = {
         content for log in run.logs.values() for found in log.values() for content in found
     }
+    deleted, sent = run.horizons("delete topic"), run.sent()
     for _, _, receipt in run.history.of("receipt"):
         content = receipt["content"]
+        if sent[content] <= deleted.get((whole(receipt["topic"]), ""), -1):
+            continue  # what is published while its topic is deleted goes with it
         if receipt["ledger"] < 0 or receipt["ledger"] >= 1 << 63:  # it was there already
             if content not in everywhere:
                 yield f"{content} was acknowledged as a duplicate and isn't stored"
@@ -82,29 +115,41 @@ def producers_keep_their_order(run: Evidence) -> Iterator[str]:
 
 
 def everything_is_received(run: Evidence) -> Iterator[str]:
-    """Every stored message reached every subscription of its topic once at least."""
+    """Every stored message reached every subscription of its topic once at least.
+
+    But for those that an administrator skipped: any that were sent before that was over.
+    """
+    skipped, sent = run.horizons("skip", "skip all"), run.sent()
     received = defaultdict(set)
     for _, _, note in run.history.of("received"):
         received[note["subscription"]].add(note["content"])
     for subscription, topic in sorted(_subscriptions(run.history)):
         stored = [content for found in run.logs.get(topic, {}).values() for content in found]
-        missing = [content for content in stored if content not in received[subscription]]
+        until = skipped.get((whole(topic), subscription), -1)
+        missing = [
+            content
+            for content in stored
+            if content not in received[subscription] and sent[content] > until
+        ]
         if missing:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"
 
 
 def _subscriptions(history: History) -> set[tuple[str, str]]:
-    return {(note["subscription"], note["topic"]) for _, _, note in history.of("subscribe")}
+    notes = [note for _, _, note in history.of("subscribe") if note["durable"]]
+    return {(note["subscription"], note["topic"]) for note in notes}
 
 
-def exclusive_consumers_get_order(run: Evidence) -> Iterator[str]:
-    """What Exclusive and Failover consumers receive for the first time is in the log's order.
+def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
+    """Subscription, topic, message and place of what Exclusive and Failover consumers receive
+    for the first time.
 
-    Not judged once somebody asked for redelivery: what was under way then comes before it.
+    Not told once somebody asked for redelivery: what was under way then comes before it; nor
+    of what an administrator may have skipped: it comes only if the subscription is moved back.
     """
+    skipped, sent = run.horizons("skip", "skip all"), run.sent()
     ordered: dict[tuple[int, int], tuple[str, str]] = {}
     redelivering: set[tuple[str, str]] = set()
-    last: dict[tuple[str, str], tuple[int, ...]] = {}
     seen: set[tuple[str, str]] = set()
     for _, kind, note in run.history.of("subscribe", "redeliver", "received"):
         if kind == "subscribe":
@@ -120,14 +165,67 @@ def exclusive_consumers_get_order(run: Evidence) -> Iterator[str]:
         where, content = (note["subscription"], note["topic"]), note["content"]
         if where not in ordered.values() or where in redelivering:
             continue
-        if (note["subscription"], content) in seen:
-            continue
-        seen.add((note["subscription"], content))
-        place = (note["ledger"], note["entry"], note["index"])
-        before = last.get(where, (-1,))
+        until = skipped.get((whole(note["topic"]), note["subscription"]), -1)
+        if (note["subscription"], content) not in seen and sent[content] > until:
+            seen.add((note["subscription"], content))
+            yield (*where, content, (note["ledger"], note["entry"], note["index"]))
+
+
+def exclusive_consumers_get_order(run: Evidence) -> Iterator[str]:
+    """What Exclusive and Failover consumers receive for the first time is in the log's order."""
+    last: dict[tuple[str, str], Place3] = {}
+    for subscription, topic, content, place in _first_receptions(run):
+        before = last.get((subscription, topic), (-1, -1, -1))
         if place < before:
-            yield f"{where[0]} got {content} at {place} for the first time after {before}"
-        last[where] = place
+            yield f"{subscription} got {content} at {place} for the first time after {before}"
+        last[subscription, topic] = place
+
+
+def keys_keep_their_order(run: Evidence) -> Iterator[str]:
+    """Messages of one key are in one partition, and reach consumers in the order of sending.
+
+    One partition unless the topic grew; one producer's order; not consumers that share.
+    """
+    keys = {note["content"]: note["key"] for _, _, note in run.history.of("send")}
+    grown = {note["topic"] for _, _, note in run.history.of("admin") if note["what"] == "grow"}
+    homes: dict[tuple[str, str], str] = {}
+    for topic, log in run.logs.items():
+        if whole(topic).removeprefix("persistent://") in grown:
+            continue
+        for content in (content for found in log.values() for content in found if keys[content]):
+            home = homes.setdefault((whole(topic), keys[content]), topic)
+            if home != topic:
+                yield f"{content} with key {keys[content]} is in {topic}, others in {home}"
+    last: dict[tuple[str, str, str, str], int] = {}
+    for subscription, topic, content, _ in _first_receptions(run):
+        if not keys[content]:
+            continue
+        producer, _, number = content.rpartition(":")
+        line = (subscription, topic, producer, keys[content])
+        if int(number) <= last.get(line, 0):
+            yield f"{subscription} got {content} of key {keys[content]} after {last[line]}"
+        last[line] = int(number)
+
+
+def readers_get_the_log(run: Evidence) -> Iterator[str]:
+    """A reader reads the log from its beginning, in order, nothing left out, nothing twice.
+
+    Its last life reads to the end.
+    """
+    lives: dict[tuple[str, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for _, _, note in run.history.of("read"):
+        lives[note["by"], note["life"]][note["topic"]].append(note["content"])
+    newest = {name: max(life for by, life in lives if by == name) for name, _ in lives}
+    for (name, life), topics in lives.items():
+        for topic, contents in topics.items():
+            log = [content for found in run.logs.get(topic, {}).values() for content in found]
+            wanted = log if life == newest[name] else log[: len(contents)]
+            if contents != wanted:
+                at = [a == b for a, b in zip(contents, wanted, strict=False)].count(True)
+                yield (
+                    f"life {life} of {name} read {len(contents)} of {len(wanted)} messages of "
+                    f"{topic}; other than the log from about number {at} on"
+                )
 
 
 def permits_are_kept(run: Evidence) -> Iterator[str]:
@@ -148,8 +246,9 @@ def permits_are_kept(run: Evidence) -> Iterator[str]:
 def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
     """What was acknowledged with a receipt isn't delivered to who subscribes afterwards.
 
-    A seek makes void what was acknowledged before it ended.
+    A seek or a deletion makes void what was acknowledged before it ended.
     """
+    late_s = run.late_s()
     sessions: dict[tuple[int, int], tuple[float, str, str]] = {}
     confirmed: dict[tuple[str, str, Place], float] = {}
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
@@ -175,7 +274,7 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                         del known[key]  # type: ignore[arg-type]
             case "sought":
                 seeking[subscription] -= 1
-                sought[subscription] = time
+                sought[subscription] = time + late_s
             case "acked" if not seeking[subscription] and note["began"] >= sought[subscription]:
                 place = (note["ledger"], note["entry"])
                 topic = note["topic"]
@@ -215,13 +314,17 @@ def _where(note: Mapping[str, Any]) -> str:
     return f"{note['topic']} {note['ledger']}:{note['entry']}:{note['index']}"
 
 
-CHECKERS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+Checker = Callable[[Evidence], Iterator[str]]
+
+CHECKERS: tuple[Checker, ...] = (
     acknowledged_messages_are_stored,
     nothing_is_stored_twice,
     refused_messages_are_not_stored,
     producers_keep_their_order,
     everything_is_received,
     exclusive_consumers_get_order,
+    keys_keep_their_order,
+    readers_get_the_log,
     permits_are_kept,
     confirmed_acks_hold,
     confirmed_parts_hold,
@@ -231,10 +334,10 @@ CHECKERS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
 )
 
 
-def judge(run: Evidence) -> list[str]:
+def judge(run: Evidence, checkers: Iterable[Checker] = CHECKERS) -> list[str]:
     """Everything that the checkers have to say, a few lines of each."""
     faults = []
-    for checker in CHECKERS:
+    for checker in checkers:
         found = [f"{checker.__name__}: {fault}" for fault in checker(run)]
         faults += found[:3]
     return faults

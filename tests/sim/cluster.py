@@ -19,6 +19,7 @@ from velaray.events.ids import ActorKey
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step, TornWrite
+from velaray.topology.admin_api import serve_admin
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
@@ -26,6 +27,7 @@ from velaray.topology.front_door import FrontDoor
 from velaray.topology.links import RemoteError
 
 SERVICE_PORT = 6650
+ADMIN_PORT = 8080
 EPOCH_MS = 1_800_000_000_000
 SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10)
 DOOR = "front door"
@@ -161,13 +163,18 @@ class SimCluster:
         self.disk = MemoryDisk()
         self.network = loop.network = Network(loop, Random(f"{seed}/network"), 0.002)
         self.config = ClusterConfig(
-            data_dir="simulated", incarnation=1, link_key=b"simulated", name="sim"
+            data_dir="simulated",
+            incarnation=1,
+            link_key=b"simulated",
+            name="sim",
+            tunnel=Random(f"{seed}/tunnel").random() < 0.2,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}
         self.failures: list[str] = []
         self.traps: list[Trap] = []
         self.slow_disk_s = self.slow_disk_until = 0.0
+        self.clients: list[Any] = []
         self.stores = 0
         self.faulty = True
         self._activations = 0
@@ -260,8 +267,14 @@ class SimCluster:
         """Start the front door; after a crash, again."""
         if self._door is None or self._door.dead:
             node = self._door = self._process(DOOR, None)
-            door = FrontDoor(ActorFabric(self, node))
-            await self.loop.create_task(door.start(SERVICE_PORT), context=context_of(node))
+            work = self._start_door(ActorFabric(self, node))
+            started = self.loop.create_task(work, context=context_of(node))
+            while not started.done() and not node.dead:
+                await asyncio.wait([started], timeout=0.05)
+
+    async def _start_door(self, fabric: ActorFabric) -> None:
+        await FrontDoor(fabric).start(SERVICE_PORT)
+        await serve_admin(fabric, fabric.config.host, ADMIN_PORT)
 
     async def keep_door_open(self) -> None:
         """What restarts the front door's process."""

@@ -16,6 +16,9 @@ QUIET_S = 1.0
 STORM_S = 12.0
 """Faults happen between these times, in virtual seconds."""
 
+LATE_S = 4.0
+"""So late, at most, arrives what was under way when a connection broke for its sender."""
+
 KINDS = ("CATALOG", "PARTITION", "PARTITION", "SUBSCRIPTION", "SUBSCRIPTION")
 STEPS = (
     *(Step.WRITE, Step.SYNC, Step.CONFIRM, Step.MARK, Step.RETURN) * 3,
@@ -56,6 +59,7 @@ _WEIGHTS = {
     "clock jump": 1,
     "passivate": 2,
     "kill door": 1,
+    "kill client": 3,
 }
 
 
@@ -132,6 +136,9 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
         case "kill door":
             for door in [node for node in cluster.live() if node.name.startswith(DOOR)]:
                 cluster.kill(door)
+        case "kill client":
+            clients = cluster.clients
+            clients[int(pick * len(clients))].crash(size)
         case "cut":
             ends = list(cluster.network.ends.values())
             if ends:
@@ -139,7 +146,9 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
         case "late":
             ends = cluster.network.busy_ends()
             if ends:
-                cluster.network.sever(ends[int(pick * len(ends))], size * 4)
+                end = ends[int(pick * len(ends))]
+                cluster.history.add("severed", end=str(end.node), other=str(end.peer.node))
+                cluster.network.sever(end, size * LATE_S)
         case _ if node is not None:
             _do_to(cluster, fault, node, rng)
 

@@ -23,12 +23,22 @@ from typing import Any
 
 from velaray.aio.consumer import Consumer
 from velaray.aio.producer import Producer
+from velaray.aio.reader import Reader
 from velaray.topology.front_door import FrontDoorSession, _Tunnel
 from velaray.topology.links import Link
 from velaray.topology.partition_session import PartitionSession
 from velaray.wire.connection import WireConnection
 
-_HASHED = (Link, PartitionSession, FrontDoorSession, _Tunnel, WireConnection, Producer, Consumer)
+_HASHED = (
+    Link,
+    PartitionSession,
+    FrontDoorSession,
+    _Tunnel,
+    WireConnection,
+    Producer,
+    Consumer,
+    Reader,
+)
 
 
 class Node:

@@ -320,6 +320,14 @@ class Network:
                 end._under_way.append((self.arrival(node, end.peer.node), None))
                 end._schedule()
 
+    def vanish(self, node: Node) -> None:
+        """The process is gone, and its machine: nobody hears of it."""
+        for end in list(self.ends.values()):
+            if end.node is node:
+                end.lost = True
+                end._drop()
+                del self.ends[end.number]
+
     def blocked_until(self, one: Node, other: Node) -> float:
         """When bytes get through again between two processes; past if they do."""
         if not self._blocked:

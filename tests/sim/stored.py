@@ -70,7 +70,7 @@ async def read_log(store: MemoryStore, key: ActorKey) -> dict[tuple[int, int], l
 
 
 async def audit(cluster: SimCluster) -> list[str]:
-    """Replay equals live for every journal; nothing is stored that isn't listed."""
+    """Replay equals live for every journal, and every ledger is sound."""
     store, faults = MemoryStore(cluster.disk), []
     for name in await store.list_journals():
         key = ActorKey.parse(name)
@@ -85,8 +85,45 @@ async def audit(cluster: SimCluster) -> list[str]:
             machine = CheckedMachine(MACHINES[key.kind]())
             if digest(machine.snapshot(runtime.state)) != fold.digest():
                 faults.append(f"{name}: replay gives another state than the live one")
+    return faults
+
+
+async def expected_journals(cluster: SimCluster) -> set[str]:
+    """Those of the actors that there are, by the catalog and by their partitions."""
+    store = MemoryStore(cluster.disk)
+    catalog = await _state(store, ActorKey.catalog())
+    expected = {ActorKey.catalog().text()}
+    stored = set(await store.list_journals())
+    topics = [topic for found in catalog.namespaces.values() for topic in found.values()]
+    for topic in topics:
+        for key in topic.actors():
+            expected.add(key.text())
+            if key.text() in stored:
+                names = (await _state(store, key)).subscriptions.values()
+                subscriptions = [known.ref for known in names]
+                expected |= {
+                    key.of_subscription(ref.name, ref.incarnation).text() for ref in subscriptions
+                }
+    return expected
+
+
+async def _state(store: MemoryStore, key: ActorKey) -> Any:
+    fold = _Fold(key.kind)
+    await verify(store, key.text(), fold)
+    return fold.state
+
+
+async def strays(cluster: SimCluster) -> list[str]:
+    """Stored objects that nothing lists: journals, ledgers, marks, indexes."""
+    store, faults = MemoryStore(cluster.disk), []
+    expected = await expected_journals(cluster)
+    for name, files in cluster.disk._journals.items():
+        if name not in expected:
+            faults.append(f"journal {name} is stored, and there is no such actor")
+            continue
         listed = {info.ledger_id for info in (await load_manifest(store, name)).ledgers}
-        stray = set(await store.list_ledgers(name)) - listed
-        if stray:
-            faults.append(f"{name}: ledgers {sorted(stray)} are stored and not listed")
+        for what in ("ledgers", "marks", "indexes"):
+            stray = set(getattr(files, what)) - listed
+            if stray:
+                faults.append(f"{name}: {what} {sorted(stray)} are stored and not listed")
     return faults

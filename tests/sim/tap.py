@@ -54,6 +54,7 @@ class TappedConnection(Connection):
                     subscription=message.subscription,
                     topic=message.topic,
                     kind=int(message.subType),
+                    durable=message.durable,
                 )
             case pb.CommandFlow():
                 permits = message.messagePermits

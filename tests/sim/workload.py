@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,9 +18,11 @@ from velaray.aio import Client
 from velaray.aio.consumer import Consumer
 from velaray.aio.producer import Producer
 from velaray.enums import ConsumerType, InitialPosition
-from velaray.exceptions import Timeout, TopicTerminated, VelarayError
+from velaray.exceptions import AlreadyClosed, Timeout, TopicTerminated, VelarayError
 from velaray.message import Message
 from velaray.message_id import MessageId
+
+PATTERN = "pattern:"
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,20 @@ class Producing:
     window: int
     batching: bool
     timeout_ms: int
+    keys: int
+    doomed: bool
+    """Whether its topic may be deleted: then an error doesn't say that a message isn't stored."""
 
 
 @dataclass(frozen=True)
 class Consuming:
-    """A consumer's part. The chances are per message, of 1000."""
+    """A consumer's part. The chances are per message, of 1000.
+
+    ``topic`` is one name, several, or a pattern, which begins with ``pattern:``.
+    """
 
     name: str
-    topic: str
+    topic: str | tuple[str, ...]
     subscription: str
     kind: ConsumerType
     queue: int
@@ -49,6 +58,7 @@ class Consuming:
     redeliver: int
     leave: int
     seek: int
+    unsubscribe: int
     cumulative: bool
 
 
@@ -74,8 +84,7 @@ async def until_it_works(work: Callable[[], Awaitable[Any]], history: History, w
 class ProducerScript:
     """Sends numbered messages until enough of them are acknowledged."""
 
-    def __init__(self, client: Client, plan: Producing, shared: Shared, rng: Random) -> None:
-        self._client = client
+    def __init__(self, plan: Producing, shared: Shared, rng: Random) -> None:
         self._plan = plan
         self._shared = shared
         self._rng = rng
@@ -83,90 +92,111 @@ class ProducerScript:
         self._stored = 0
         self._ended = False
 
-    async def run(self) -> None:
+    async def run(self, client: Client) -> None:
         """Returns when all is acknowledged, or the topic is terminated."""
-        plan, history = self._plan, self._shared.history
+        while self._stored < self._plan.count and not self._ended:
+            create = partial(self._create, client)
+            what = f"create {self._plan.name}"
+            producer = await until_it_works(create, self._shared.history, what)
+            if producer is None:
+                break
+            await self._produce(producer)
+            await producer.close()
+        self._shared.history.add("produced", producer=self._plan.name)
 
-        async def create() -> Producer | None:
-            try:
-                return await self._client.create_producer(
-                    plan.topic,
-                    producer_name=plan.name,
-                    send_timeout_millis=plan.timeout_ms,
-                    batching_enabled=plan.batching,
-                    batching_max_messages=5,
-                )
-            except TopicTerminated:
-                return None
+    async def _create(self, client: Client) -> Producer | None:
+        plan = self._plan
+        try:
+            return await client.create_producer(
+                plan.topic,
+                producer_name=plan.name,
+                send_timeout_millis=plan.timeout_ms,
+                batching_enabled=plan.batching,
+                batching_max_messages=5,
+            )
+        except TopicTerminated:
+            return None
 
-        producer = await until_it_works(create, history, f"create {plan.name}")
-        pending: set[asyncio.Task[None]] = set()
-        while producer is not None and self._stored < plan.count and not self._ended:
+    async def _produce(self, producer: Producer) -> None:
+        """Returns when nothing is left to do, or this producer is of no more use."""
+        plan = self._plan
+        pending: set[asyncio.Task[bool]] = set()
+        useful = True
+        while self._stored < plan.count and not self._ended and useful:
             while len(pending) < min(plan.window, plan.count - self._stored):
                 pending.add(asyncio.get_running_loop().create_task(self._send(producer)))
             if not self._shared.draining.is_set():
                 await asyncio.sleep(self._rng.random() * 24.0 * len(pending) / plan.count)
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            useful = all(task.result() for task in done)
         if pending:
             await asyncio.wait(pending)
-        history.add("produced", producer=plan.name)
-        if producer is not None:
-            await producer.close()
 
-    async def _send(self, producer: Producer) -> None:
+    async def _send(self, producer: Producer) -> bool:
+        """Whether the producer may still be of use."""
         plan, history = self._plan, self._shared.history
         self._number += 1
         content = f"{plan.name}:{self._number}"
-        history.add("send", producer=plan.name, content=content, topic=plan.topic)
+        key = f"k{self._rng.randrange(plan.keys)}" if plan.keys else None
+        history.add("send", producer=plan.name, content=content, topic=plan.topic, key=key)
         try:
-            stored = await producer.send(content.encode())
-        except Timeout as error:
-            history.add("unknown", content=content, error=str(error))
-        except TopicTerminated as error:
-            history.add("refused", content=content, error=str(error))
-            self._ended = True
+            stored = await producer.send(content.encode(), partition_key=key)
+        except (Timeout, AlreadyClosed, TopicTerminated) as error:
+            # What waited for its receipt when the producer came to its end may be stored.
+            history.add("unknown", content=content, error=f"{type(error).__name__}: {error}")
+            self._ended = self._ended or isinstance(error, TopicTerminated)
+            return not isinstance(error, AlreadyClosed)
         except VelarayError as error:
-            history.add("refused", content=content, error=f"{type(error).__name__}: {error}")
+            outcome = "unknown" if plan.doomed else "refused"
+            history.add(outcome, content=content, error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(0.5)
-        else:
-            self._stored += 1
-            history.add(
-                "receipt",
-                content=content,
-                topic=stored.topic_name(),
-                ledger=stored.ledger_id(),
-                entry=stored.entry_id(),
-                index=stored.batch_index(),
-            )
+            return not plan.doomed
+        self._stored += 1
+        history.add(
+            "receipt",
+            content=content,
+            topic=stored.topic_name(),
+            ledger=stored.ledger_id(),
+            entry=stored.entry_id(),
+            index=stored.batch_index(),
+        )
+        return True
 
 
 class ConsumerScript:
     """Receives and acknowledges until everything is drained."""
 
-    def __init__(self, client: Client, plan: Consuming, shared: Shared, rng: Random) -> None:
-        self._client = client
+    def __init__(self, plan: Consuming, shared: Shared, rng: Random) -> None:
         self._plan = plan
         self._shared = shared
         self._rng = rng
         self._acks: set[asyncio.Task[None]] = set()
         self._life = 0
 
-    async def run(self) -> None:
+    async def run(self, client: Client) -> None:
         """Returns when the run is over."""
         while not self._shared.over.is_set():
-            consumer = await until_it_works(self._subscribe, self._shared.history, self._plan.name)
+            subscribe = partial(self._subscribe, client)
+            consumer = await until_it_works(subscribe, self._shared.history, self._plan.name)
             self._life += 1
+            self._acks = set()
             try:
                 await self._consume(consumer)
             except VelarayError as error:
                 self._note("lost", error=f"{type(error).__name__}: {error}")
             await self._close(consumer)
 
-    async def _subscribe(self) -> Consumer:
+    async def _subscribe(self, client: Client) -> Consumer:
         plan = self._plan
-        return await self._client.subscribe(
-            plan.topic,
+        topic: Any = list(plan.topic) if isinstance(plan.topic, tuple) else plan.topic
+        pattern = topic.removeprefix(PATTERN) if isinstance(topic, str) else topic
+        if pattern != topic:
+            self._note("pattern", topics=topic)
+        return await client.subscribe(
+            pattern,
             plan.subscription,
+            is_pattern_topic=pattern != topic,
+            pattern_auto_discovery_period=2,
             consumer_type=plan.kind,
             consumer_name=plan.name,
             receiver_queue_size=plan.queue,
@@ -215,6 +245,7 @@ class ConsumerScript:
                 (plan.keep, self._keep),
                 (plan.redeliver, self._redeliver),
                 (plan.seek, self._seek),
+                (plan.unsubscribe, self._unsubscribe),
             ):
                 if draw < chance:
                     await action(consumer, message)
@@ -249,6 +280,15 @@ class ConsumerScript:
             await consumer.seek(MessageId.earliest if whole else message.message_id())
         finally:
             self._note("sought")
+
+    async def _unsubscribe(self, consumer: Consumer, message: Message) -> None:
+        """Delete the subscription; what comes next begins anew.
+
+        After an error it may still be deleted some time later: nothing is judged from then on.
+        """
+        self._note("seek", to="nothing")
+        await consumer.unsubscribe()
+        self._note("sought")
 
     async def _acknowledge(
         self, consumer: Consumer, message: Message, cumulative: bool, receipt: bool

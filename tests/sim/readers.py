@@ -1,0 +1,66 @@
+"""Readers: applications that read a topic from its beginning, without a subscription that stays."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from tests.sim.workload import Shared, until_it_works
+from velaray.aio import Client
+from velaray.aio.reader import Reader
+from velaray.exceptions import Timeout, VelarayError
+from velaray.message_id import MessageId
+
+
+class ReaderScript:
+    """Reads all there is, again and again from the beginning, the last time to the end."""
+
+    def __init__(self, name: str, topic: str, queue: int, shared: Shared, rng: Random) -> None:
+        self.life = 0
+        self.read = 0
+        self._name = name
+        self._topic = topic
+        self._queue = queue
+        self._shared = shared
+        self._rng = rng
+
+    async def run(self, client: Client) -> None:
+        """Returns when the run is over."""
+
+        async def create() -> Reader:
+            return await client.create_reader(
+                self._topic,
+                MessageId.earliest,
+                receiver_queue_size=self._queue,
+                reader_name=self._name,
+            )
+
+        while not self._shared.over.is_set():
+            reader = await until_it_works(create, self._shared.history, self._name)
+            self.life += 1
+            self.read = 0
+            try:
+                await self._follow(reader)
+            except VelarayError as error:
+                self._shared.history.add("lost", by=self._name, error=f"{error!r}")
+            await reader.close()
+
+    async def _follow(self, reader: Reader) -> None:
+        while not self._shared.over.is_set():
+            try:
+                message = await reader.read_next(timeout_millis=500)
+            except Timeout:
+                continue
+            self.read += 1
+            self._shared.history.add(
+                "read",
+                by=self._name,
+                life=self.life,
+                topic=message.message_id().topic_name(),
+                content=message.data().decode(),
+            )
+            if not self._shared.draining.is_set():
+                if self._rng.random() < 0.02:
+                    return
+                if self._rng.random() < 0.05:
+                    await asyncio.sleep(self._rng.random())

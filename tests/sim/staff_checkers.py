@@ -1,0 +1,133 @@
+"""What must hold of administrators' deeds: what was answered stays true, across any crash.
+
+A deed that some attempt left in doubt says nothing, nor does one during which, or before which,
+a connection broke so that a request may be carried out once more (`Evidence.late_s`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.sim.checkers import Evidence, whole
+from tests.sim.workload import PATTERN
+
+_DOMAIN = "persistent://"
+
+
+class _Known:
+    """What an administrator knows for sure: values by name, None where there is nothing."""
+
+    def __init__(self, late_s: float) -> None:
+        self._late_s = late_s
+        self._values: dict[Any, Any] = {}
+        self._since: dict[Any, float] = {}
+
+    def begins(self, name: Any) -> None:
+        """Somebody changes ``name``: nothing is known meanwhile."""
+        self._since[name] = math.inf
+
+    def done(self, name: Any, value: Any, time: float) -> None:
+        """It has ``value``, unless an older request comes late."""
+        self._values[name] = value
+        self._since[name] = time
+
+    def items(self, time: float) -> Iterator[tuple[Any, Any]]:
+        """What is known for sure about now."""
+        for name, value in self._values.items():
+            if self._since[name] + self._late_s <= time:
+                yield name, value
+
+
+def _changes(note: dict[str, Any]) -> tuple[Any, Any] | None:
+    """What a deed changes, and to what."""
+    match note["what"]:
+        case "create topic" | "grow":
+            return ("topic", note["topic"]), note["value"]
+        case "delete topic":
+            return ("topic", note["topic"]), None
+        case "set policy":
+            return ("policy",), note["value"]
+        case "remove policy":
+            return ("policy",), None
+        case "create subscription":
+            return ("subscription", note["topic"], note["subscription"]), True
+        case "delete subscription":
+            return ("subscription", note["topic"], note["subscription"]), None
+    return None
+
+
+def administrators_see_what_they_did(run: Evidence) -> Iterator[str]:
+    """What is read after a change was answered is what the change made."""
+    known = _Known(run.late_s())
+    value = None
+    for time, kind, note in run.history.of("admin", "admin done"):
+        change = _changes({**note, "value": note.get("value", value)})
+        value = note.get("value")
+        if kind == "admin":
+            if change is not None:
+                known.begins(change[0])
+        elif change is not None:
+            if not note["doubtful"]:
+                known.done(*change, time)
+        elif note["status"] in (200, 204):
+            yield from _compare(note, known, time)
+
+
+def _compare(note: dict[str, Any], known: _Known, time: float) -> Iterator[str]:
+    answer = note["answer"]
+    for name, value in known.items(time):
+        match name, note["what"]:
+            case ("policy",), "read policy":
+                found = answer == value
+            case ("topic", topic), "list topics" if topic.startswith("public/staff/"):
+                ours = {text for text in answer if whole(text) == _DOMAIN + topic}
+                found = len(ours) == (0 if value is None else value or 1)
+            case ("subscription", topic, subscription), "list subscriptions":
+                if topic != note["topic"] or not subscription.startswith("x"):
+                    continue
+                found = (subscription in answer) == bool(value)
+            case _:
+                continue
+        if not found:
+            yield f"{time} s: {note['what']} answered {answer}, but {name} is {value}"
+
+
+def nothing_is_stored_after_termination(run: Evidence) -> Iterator[str]:
+    """A terminated topic ends with the message that the answer names."""
+    sent = run.sent()
+    for time, _, note in run.history.of("admin done"):
+        if note["what"] != "terminate" or note["status"] != 200:
+            continue
+        topic, answer = _DOMAIN + note["topic"], note["answer"]
+        ends = answer if "ledgerId" not in answer else {"": answer}
+        for number, end in ends.items():
+            name = f"{topic}-partition-{number}" if number else topic
+            for place, contents in run.logs.get(name, {}).items():
+                if place > (end["ledgerId"], end["entryId"]):
+                    yield f"{contents} of {name} is stored at {place}, which ended at {end}"
+                late = [content for content in contents if sent[content] > time]
+                if late:
+                    yield f"{late} of {name} was sent after {time} s, when it was terminated"
+
+
+def patterns_find_every_topic(run: Evidence) -> Iterator[str]:
+    """Who subscribes to a pattern is subscribed to every topic that matches, in the end."""
+    subscribed = {
+        (note["subscription"], note["topic"]) for _, _, note in run.history.of("subscribe")
+    }
+    for _, _, note in run.history.of("pattern"):
+        wanted = re.compile(note["topics"].removeprefix(PATTERN))
+        for topic in run.logs:
+            name = (note["subscription"], topic)
+            if wanted.fullmatch(whole(topic)) and name not in subscribed:
+                yield f"{name[0]} subscribed to {wanted.pattern} and not to {topic}"
+
+
+STAFF_CHECKERS = (
+    administrators_see_what_they_did,
+    nothing_is_stored_after_termination,
+    patterns_find_every_topic,
+)
