@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ def confirmed_parts_hold(run: Evidence) -> Iterator[str]:
     parts: dict[tuple[str, str], dict[tuple[int, int], list[tuple[float, int]]]] = {}
     seeking: dict[str, int] = defaultdict(int)
     sought: dict[str, float] = defaultdict(float)
+    late_s = run.late_s()
     for time, kind, note in run.history.events:
         match kind:
             case "subscribe":
@@ -54,7 +56,7 @@ def confirmed_parts_hold(run: Evidence) -> Iterator[str]:
                     del parts[where]
             case "sought":
                 seeking[note["subscription"]] -= 1
-                sought[note["subscription"]] = time
+                sought[note["subscription"]] = time + late_s
             case "part durable":
                 _, where = sessions[note["connection"], note["consumer"]]
                 if not seeking[where[0]] and note["began"] >= sought[where[0]]:
@@ -79,7 +81,13 @@ def _acknowledged_parts(time: float, note: Any, sessions: Any, parts: Any) -> It
 
 def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
     """After the last seek of an Exclusive subscription, if it was to the beginning and
-    succeeded, everything that is stored is received."""
+    succeeded, everything that is stored is received.
+
+    Unless an administrator skipped some of it, or an earlier seek may have come late.
+    """
+    skipped = {name for _, name in run.horizons("skip", "skip all")}
+    late_s = run.late_s()
+    over: dict[str, float] = {}
     kinds: dict[str, set[int]] = defaultdict(set)
     topics: dict[str, set[str]] = defaultdict(set)
     began: dict[str, tuple[str, float]] = {}
@@ -93,16 +101,19 @@ def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
                 kinds[name].add(note["kind"])
                 topics[name].add(note["topic"])
             case "seek":
-                began[name] = (note["to"], time)
+                late = time < over.get(name, 0.0)
+                began[name] = (note["to"] if not late else "two places", time)
+                over[name] = math.inf
                 ended[name] = False
                 received[name].clear()
             case "sought":
+                over[name] = time + late_s
                 # An error is noted before anything else can happen.
                 ended[name] = events[at + 1][1] != "lost" if at + 1 < len(events) else False
             case "received":
                 received[name].add(note["content"])
     for name, (to, time) in sorted(began.items()):
-        if kinds[name] != {EXCLUSIVE} or to != "earliest" or not ended[name]:
+        if name in skipped or kinds[name] != {EXCLUSIVE} or to != "earliest" or not ended[name]:
             continue
         for topic in sorted(topics[name]):
             stored = [content for found in run.logs.get(topic, {}).values() for content in found]
