@@ -126,6 +126,15 @@ class Cursor:
         """
         return self._holes.next_start(offset, limit)
 
+    def untouched_from(self) -> int:
+        """The first offset from which on nothing is acknowledged, not even in part."""
+        end = self.acked_before
+        if self._holes:
+            end = self._holes.last()[1]  # type: ignore[index]
+        if self._partial:
+            end = max(end, self._partial.peekitem(-1)[0] + 1)
+        return end
+
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
         """What isn't wholly acknowledged of the range, ascending."""
         return self._holes.missing(max(first, self.acked_before), end)

@@ -6,6 +6,9 @@ subscription machine, and never delivers what the cursor has. It knows no payloa
 feeds it the number of messages of each entry. Nothing here is journaled; all of it is made
 anew when consumers subscribe again.
 
+While there is one consumer to serve and nothing to decide, the partition may deliver by itself
+(`velaray.actors.standing`): the dispatcher gives nothing out then, and hears what was.
+
 Permits count messages. While a consumer has any, it gets the next entry, whatever its size,
 so permits may fall below zero by the size of one entry. What a batch debits is the number
 of its messages that aren't acknowledged yet.
@@ -26,6 +29,7 @@ from velaray.actors.holdings import Holdings
 from velaray.actors.machine import Reason, Refusal, require
 from velaray.actors.ranges import Range, RangeSet, normalized
 from velaray.actors.sizes import EntrySizes
+from velaray.actors.standing import StandingGrant
 
 TURN = 20
 """Messages that a Shared consumer gets before it is the next one's turn (at least an entry)."""
@@ -101,6 +105,7 @@ class ConsumerView:
 class _Consumer:
     spec: ConsumerSpec
     permits: int = 0
+    debited: int = 0  # messages, ever; with ``permits`` that is all it ever gave
     last_debit: int = 0  # of the entry delivered last: all that permits may fall below zero
     queued: bool = False  # stands in its level's queue (Shared)
     reserved: RangeSet = field(default_factory=RangeSet)  # chunks that wait for its permits
@@ -128,6 +133,7 @@ class Dispatcher:
         self._counts: dict[int, int] = {}  # redelivery counts above 0
         self._chunks = ChunkGroups()
         self._sizes = EntrySizes()
+        self._standing: _Consumer | None = None  # whom the partition serves by itself
         self._next = self._fed = cursor.acked_before
 
     @property
@@ -152,7 +158,7 @@ class Dispatcher:
 
         `feed_from` or less means: nothing now.
         """
-        if not self._consumers:
+        if not self._consumers or self._standing is not None:
             return self.feed_from
         candidates = self._consumers.values() if self._active is None else [self._active]
         permits = sum(consumer.permits for consumer in candidates if consumer.permits > 0)
@@ -371,11 +377,77 @@ class Dispatcher:
             consumer.reserved.clear()
         self._next = self._fed = next_offset
 
+    # ---- standing grants
+
+    @property
+    def standing(self) -> bool:
+        """Whether the partition delivers by itself."""
+        return self._standing is not None
+
+    def may_stand(self) -> bool:
+        """Whether there is but one way to go on: the next entries, to a certain consumer."""
+        return self._only_candidate() is not None and not (
+            self._waiting
+            or self._cursor.untouched_from() > self._cursor.next_unacked(self._next)
+            or (self._chunks and any(known.reserved for known in self._consumers.values()))
+        )
+
+    def _only_candidate(self) -> _Consumer | None:
+        if self._active is None and len(self._consumers) == 1:
+            return next(iter(self._consumers.values()))
+        return self._active
+
+    def stand(self) -> StandingGrant | None:
+        """Leave it to the partition to deliver, if it `may_stand` and doesn't yet."""
+        if self._standing is not None or not self.may_stand():
+            return None
+        self._standing = standing = self._only_candidate()
+        assert standing is not None
+        self._next = self._cursor.next_unacked(self._next)
+        return StandingGrant(standing.spec.consumer_id, self._next, standing.debited)
+
+    def stood(
+        self, first: int, sizes: Sequence[int], chunk_keys: Mapping[int, str] | None = None
+    ) -> None:
+        """The partition delivered these entries under its grant, each with all its messages.
+
+        Raises `InvariantViolation` if it has no grant, or if ``first`` isn't `next_offset`.
+        """
+        consumer = self._standing
+        require(
+            consumer is not None and first == self._next,
+            "what is delivered without asking continues a standing grant",
+            f"{len(sizes)} entries from {first}, next is {self._next}",
+        )
+        assert consumer is not None
+        self.feed(first, sizes, chunk_keys)
+        owner, end = consumer.spec.consumer_id, first + len(sizes)
+        for start, stop in self._cursor.unacked_ranges(first, end):
+            self._held.give(start, stop, owner)
+        if self._chunks and self._active is None:
+            for offset, key in (chunk_keys or {}).items():
+                if not self._cursor.is_acked(offset):
+                    self._chunks.bind(key, owner)
+        messages = sum(sizes)
+        consumer.permits -= messages
+        consumer.debited += messages
+        consumer.last_debit = sizes[-1]
+        self._next = end
+
+    def stand_down(self) -> None:
+        """The partition delivers nothing by itself any longer, and has reported all it did."""
+        self._standing = None
+
     # ---- dispatch
 
     def dispatch(self) -> list[Delivery]:
-        """Give out what can be given out now; deliveries are to be sent in this order."""
+        """Give out what can be given out now; deliveries are to be sent in this order.
+
+        Nothing while the partition has a standing grant.
+        """
         out: list[Delivery] = []
+        if self._standing is not None:
+            return out
         if self._chunks:
             self._give_reserved(out)
         while True:
@@ -454,6 +526,7 @@ class Dispatcher:
             end, messages = self._sizes.fit(first, end, limit)
             consumer.last_debit = self._sizes.get(end - 1) or 0
         consumer.permits -= messages
+        consumer.debited += messages
         owner = consumer.spec.consumer_id
         self._held.give(first, end, owner)
         out.append(Delivery(owner, first, end, messages, count, remaining))
@@ -578,6 +651,11 @@ class Dispatcher:
         require(shared == (self._active is None), "one active consumer in Exclusive and Failover")
         if self.type is SubscriptionType.EXCLUSIVE:
             require(len(self._consumers) == 1, "an Exclusive consumer is alone")
+        require(
+            self._standing is None
+            or (self._standing is self._only_candidate() and not self._waiting),
+            "a standing grant is for the only candidate, with nothing to deliver again",
+        )
         for first, _, owner in self._held:
             require(owner in self._consumers, "who holds entries is attached", f"{first}: {owner}")
             active = self._active

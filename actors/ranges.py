@@ -74,6 +74,10 @@ class RangeSet:
         """The lowest range."""
         return self._ends.peekitem(0) if self._ends else None
 
+    def last(self) -> Range | None:
+        """The highest range."""
+        return self._ends.peekitem(-1) if self._ends else None
+
     def _at_or_before(self, offset: int) -> Range | None:
         """The range that holds ``offset`` or else the one before it."""
         ends = self._ends

@@ -2,9 +2,15 @@
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
-``terminated``. Requests in: ``open``, ``reset``, ``skip_to``, ``cursor``,
-``find_unacked``, ``stats``. Notices out:
-``attached``, ``want``, ``feed_from``, ``deliver``, ``acked``, ``active``, ``end``, ``restart``.
+``stood``, ``stood_down``, ``terminated``. Requests in: ``open``, ``reset``, ``skip_to``,
+``cursor``, ``find_unacked``, ``stats``. Notices out: ``attached``, ``want``, ``feed_from``,
+``deliver``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+
+Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
+delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
+``redeliver``, and ``stood_down``, which answers ``revoke``. Both sides count these; ``stand``
+names the count that the brain has seen, and a channel with another count ignores it. So a
+grant that crosses what ends it was never given, and either side knows.
 
 The brain of a durable subscription is an actor with a journal; that of a non-durable one
 lives in the partition's process without one. The code is the same.
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from velaray.actors.cursor import mask_to_words, words_to_mask
@@ -38,6 +45,9 @@ from velaray.actors.subscription import (
 from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
+
+ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "stood_down"))
+"""Notices before which the channel ends its standing grant, if it has one."""
 
 
 def _pairs(flat: list[int]) -> list[tuple[int, int]]:
@@ -67,6 +77,14 @@ class Brain:
         self._resetting = 0
         self._told_end: set[int] = set()
         self._pump_scheduled = False
+        self._endings = 0  # how many notices came that end a standing grant
+        self._down = asyncio.Event()  # set while there is no standing grant
+        self._down.set()
+        self._revoking = False
+
+    def close(self) -> None:
+        """The channel is gone, and its grant with it."""
+        self._stand_down()
 
     # -- requests ------------------------------------------------------------------
 
@@ -111,21 +129,29 @@ class Brain:
             self._tell_changes(changes)
 
     async def _reset(self, next_offset: int, reason: str) -> None:
-        self._resetting += 1  # the cursor moves before it is durable: deliver nothing from there
-        try:
-            reply = await self._runtime.ask(Reset(next_offset, reason))
-        finally:
-            self._resetting -= 1
-            self._schedule_pump()
+        # The cursor moves before it is durable: deliver nothing from there.
+        reply = await self._move_cursor(Reset(next_offset, reason))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(next_offset)
         self._told_end.clear()
         self._begin_feed()
 
+    async def _move_cursor(self, command: Reset | AckBefore) -> Any:
+        """Ask for it while nothing is delivered, neither here nor by the channel itself."""
+        self._resetting += 1
+        try:
+            if self._dispatcher.standing:
+                self._revoke()
+                await self._down.wait()
+            return await self._runtime.ask(command)
+        finally:
+            self._resetting -= 1
+            self._schedule_pump()
+
     async def _skip_to(self, end: int, offset: int) -> None:
         before = self._runtime.state.cursor.acked_before
-        reply = await self._runtime.ask(AckBefore(end, offset))
+        reply = await self._move_cursor(AckBefore(end, offset))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         if before < offset and self._runtime.state.cursor is self._cursor:
@@ -140,10 +166,8 @@ class Brain:
 
     def on_notice(self, method: str, args: Any) -> None:
         """Handle a notice of the channel."""
-        try:
+        with suppress(UnknownConsumerError):  # it detached while the notice was under way
             self._on_notice(method, args)
-        except UnknownConsumerError:
-            return  # it detached while the notice was under way
         if not self._begin_anew():
             self._schedule_pump()
 
@@ -155,7 +179,12 @@ class Brain:
         return True
 
     def _on_notice(self, method: str, args: Any) -> None:
+        if method in ENDS_STANDING:
+            self._endings += 1
+            self._stand_down()
         match method:
+            case "stood":
+                self._dispatcher.stood(*args)
             case "feed":
                 # One that was under way during a reset isn't taken: `feed_from` has been sent.
                 self._dispatcher.feed(*args)
@@ -241,12 +270,34 @@ class Brain:
                     for delivery in deliveries
                 ],
             )
+        self._stand()
         wanted = self._dispatcher.wants()
         if wanted > self._wanted:
             self._wanted = wanted
             self._send("want", wanted)
         if self._terminated_at is not None:
             self._tell_end(self._terminated_at)
+
+    def _stand(self) -> None:
+        """Leave it to the channel to deliver if that is simple; take it back if not any more."""
+        if not self._dispatcher.standing:
+            grant = self._dispatcher.stand()
+            if grant is not None:
+                self._down.clear()
+                at = [grant.consumer_id, grant.first, grant.debited]
+                self._send("stand", [*at, self._endings])
+        elif not self._dispatcher.may_stand():
+            self._revoke()
+
+    def _revoke(self) -> None:
+        if not self._revoking:
+            self._revoking = True
+            self._send("revoke", None)
+
+    def _stand_down(self) -> None:
+        self._revoking = False
+        self._dispatcher.stand_down()
+        self._down.set()
 
     def _tell_end(self, end: int) -> None:
         next_offset = self._cursor.next_unacked(self._dispatcher.next_offset)
@@ -312,4 +363,5 @@ class LocalPort:
         """Forget the brain."""
         if not self.closed:
             self.closed = True
+            self._brain.close()
             self._end()

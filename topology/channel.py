@@ -3,7 +3,8 @@
 A channel connects the consumers of one subscription, whose sockets this partition serves,
 to the subscription's brain. It tells the brain how many messages each new entry holds,
 passes permits and acknowledgements on, and writes the entries that the brain grants to the
-consumers' sockets. It decides nothing.
+consumers' sockets. It decides nothing, but while the brain lets it (`velaray.actors.standing`)
+it delivers new entries to the one consumer there is at once, and reports that.
 
 What is granted waits here as offsets; bytes are fetched only when the socket takes them, so
 a slow consumer holds at most its socket's write buffer plus one entry.
@@ -21,7 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from velaray.actors.standing import StandingDelivery
 from velaray.events.ids import Position
+from velaray.topology.brain import ENDS_STANDING
 from velaray.topology.entries import EntryCache
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.wire import pulsar_pb2 as pb
@@ -65,6 +68,7 @@ class PartitionLog(Protocol):
 
     cache: EntryCache
     partition_index: int
+    terminated_at: int | None
 
     @property
     def end_offset(self) -> int:
@@ -105,6 +109,7 @@ class ChannelConsumer:
         self.name = name
         self.type = kind
         self.grants: deque[Grant] = deque()
+        self.flowed = 0  # messages that the client ever asked for
         self.loading: asyncio.Task[None] | None = None
         self.attaching: asyncio.Future[None] | None = None
         self.subscribed = False  # the client was told that it is
@@ -112,8 +117,13 @@ class ChannelConsumer:
 
     def notify(self, method: str, args: Any) -> None:
         """Tell the brain something about this consumer."""
-        if self.channel.port is not None:
-            self.channel.port.notify(method, args)
+        self.channel.tell(method, args)
+
+    def flow(self, permits: int) -> None:
+        """The client can take that many more messages."""
+        self.flowed += permits
+        self.channel.tell("flow", [self.number, permits])
+        self.channel.more_permits(self, permits)
 
     def close(self) -> None:
         """Forget what was granted and not yet written."""
@@ -159,7 +169,31 @@ class Channel:
         self._wanted = 0
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
+        self._standing: StandingDelivery | None = None
+        self._served: ChannelConsumer | None = None  # by the standing grant
+        self._endings = 0  # how many notices were sent that end a standing grant
         self._numbers = itertools.count(1)
+
+    # -- the way to the brain ------------------------------------------------------
+
+    def tell(self, method: str, args: Any) -> None:
+        """Tell the brain something, after what was delivered without asking it."""
+        self._report()
+        if method in ENDS_STANDING:
+            self._endings += 1
+            self._stand_down()
+        if self.port is not None:
+            self.port.notify(method, args)
+
+    async def ask(self, method: str, args: Any) -> Any:
+        """Ask the brain something, after what was delivered without asking it.
+
+        Raises `LinkClosed`, `TimeoutError` and `RemoteError` as links do.
+        """
+        self._report()
+        if self.port is None:
+            raise LinkClosed("the subscription is restarting")
+        return await self.port.request(method, args)
 
     # -- consumers -----------------------------------------------------------------
 
@@ -185,15 +219,15 @@ class Channel:
         if self.closed or self.port is None:
             raise LinkClosed("the subscription is restarting")
         consumer.attaching = asyncio.get_running_loop().create_future()
-        self.port.notify("attach", [consumer.number, consumer.name, consumer.type, priority])
+        self.tell("attach", [consumer.number, consumer.name, consumer.type, priority])
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             await consumer.attaching
 
     def remove(self, consumer: ChannelConsumer) -> None:
         """The consumer left: the brain gives what it had not acknowledged to others."""
         consumer.close()
-        if self.consumers.pop(consumer.number, None) is not None and self.port is not None:
-            self.port.notify("detach", consumer.number)
+        if self.consumers.pop(consumer.number, None) is not None:
+            self.tell("detach", consumer.number)
 
     async def reset(self, next_offset: int, reason: str) -> None:
         """Move the cursor, durably, and let go of every consumer, as Pulsar does.
@@ -201,10 +235,9 @@ class Channel:
         Consumers subscribe again and go on at ``next_offset``. Acknowledgements that come
         while the cursor moves are of what was delivered before: they are void.
         """
-        assert self.port is not None
         self.resetting = True
         try:
-            await self.port.request("reset", [next_offset, reason])
+            await self.ask("reset", [next_offset, reason])
         finally:
             self.resetting = False
         for consumer in list(self.consumers.values()):
@@ -220,7 +253,12 @@ class Channel:
         self.feed()
 
     def feed(self) -> None:
-        """Tell the brain the sizes of the entries it wants and doesn't know yet."""
+        """There may be new entries: deliver them, if the brain lets this end do it; else tell
+        it the sizes of those that it wants and doesn't know yet.
+        """
+        if self._served is not None:
+            self.deliver(self._served)
+            return
         if self._feeding is not None or self.port is None:
             return
         limit = min(self._wanted, self._log.end_offset)
@@ -275,6 +313,11 @@ class Channel:
             case "deliver":
                 for number, first, count, redelivery_count, remaining in args:
                     self._grant(number, Grant(first, count, redelivery_count, remaining))
+            case "stand":
+                self._on_stand(*args)
+            case "revoke":
+                if self._standing is not None:
+                    self.tell("stood_down", None)
             case "want":
                 self._wanted = args
                 self.feed()
@@ -324,20 +367,75 @@ class Channel:
             if consumer.loading is None and len(consumer.grants) == 1:
                 self.deliver(consumer)
 
+    # -- delivering without asking -------------------------------------------------
+
+    def _on_stand(self, number: int, first: int, debited: int, endings: int) -> None:
+        consumer = self.consumers.get(number)
+        if consumer is None or endings != self._endings:
+            return  # it crossed what ends it
+        self._standing = StandingDelivery(first, consumer.flowed - debited)
+        self._served = consumer
+        self.deliver(consumer)
+
+    def more_permits(self, consumer: ChannelConsumer, permits: int) -> None:
+        """The client of a consumer can take that many more messages."""
+        if self._standing is not None and consumer is self._served:
+            self._standing.permits += permits
+            self.deliver(consumer)
+
+    def acknowledging(self, end: int) -> None:
+        """To be called before offsets up to ``end`` - 1 are acknowledged.
+
+        What is acknowledged before it was delivered is for the brain to pass over.
+        """
+        if self._standing is not None and end > self._standing.next_offset:
+            self.tell("stood_down", None)
+
+    def _report(self) -> None:
+        report = None if self._standing is None else self._standing.report()
+        if report is not None and self.port is not None:
+            self.port.notify("stood", report)
+
+    def _stand_down(self) -> None:
+        if self._standing is not None:
+            self._fed = max(self._fed, self._standing.next_offset)
+            self._standing = self._served = None
+
+    def _stand(self, standing: StandingDelivery, consumer: ChannelConsumer) -> None:
+        log, connection = self._log, consumer.connection
+        limit = log.end_offset
+        while standing.permits > 0 and standing.next_offset < limit and connection.writable:
+            offset = standing.next_offset
+            entry = log.cache.get(offset)
+            if entry is None:
+                self._load(consumer, offset)
+                break
+            position = log.position_of(offset)
+            connection.write(
+                message_header(
+                    consumer.consumer_id,
+                    position.ledger_id,
+                    position.entry_id,
+                    len(entry.data),
+                    partition=log.partition_index,
+                )
+            )
+            connection.write(entry.data)
+            standing.delivered(entry.messages, entry.chunk_uuid)
+        if standing.report_due or log.terminated_at is not None:
+            self._report()  # of a terminated topic the brain tells consumers the end
+
     # -- delivering ----------------------------------------------------------------
 
     def deliver(self, consumer: ChannelConsumer) -> None:
-        """Write granted entries while the socket takes them."""
+        """Write granted entries while the socket takes them, then new ones if that is granted."""
         if consumer.loading is not None or consumer.closed:
             return
         while consumer.grants and consumer.connection.writable:
             grant = consumer.grants[0]
             entry = self._log.cache.get(grant.first)
             if entry is None:
-                consumer.loading = asyncio.get_running_loop().create_task(
-                    self._log.cache.load(grant.first)
-                )
-                consumer.loading.add_done_callback(lambda task: self._loaded(consumer, task))
+                self._load(consumer, grant.first)
                 return
             position = self._log.position_of(grant.first)
             consumer.connection.write(
@@ -356,6 +454,12 @@ class Channel:
             grant.count -= 1
             if not grant.count:
                 consumer.grants.popleft()
+        if self._standing is not None and consumer is self._served and not consumer.grants:
+            self._stand(self._standing, consumer)
+
+    def _load(self, consumer: ChannelConsumer, offset: int) -> None:
+        consumer.loading = asyncio.get_running_loop().create_task(self._log.cache.load(offset))
+        consumer.loading.add_done_callback(lambda task: self._loaded(consumer, task))
 
     def _loaded(self, consumer: ChannelConsumer, task: asyncio.Task[None]) -> None:
         consumer.loading = None
@@ -381,6 +485,7 @@ class Channel:
             answer_ack(consumer, request_id, pb.ServiceNotReady, restarting)
         self._receipts.clear()
         consumers = list(self.consumers.values())
+        self._standing = self._served = None
         for consumer in consumers:
             consumer.close()
         self.consumers.clear()

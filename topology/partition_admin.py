@@ -72,8 +72,8 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
     durable = await partition.runtime.read(lambda state: sorted(state.subscriptions.items()))
     subscriptions = {name: await _cursor_stats(partition, found) for name, found in durable}
     for name, channel in list(partition.channels.items()):
-        if not channel.durable and channel.port is not None:
-            found = await channel.port.request("stats", partition.end_offset)
+        if not channel.durable:
+            found = await channel.ask("stats", partition.end_offset)
             subscriptions[name] = {**found, "durable": False}
     return {
         "topic": partition.topic,

@@ -287,8 +287,7 @@ class PartitionBody(HostedBody):
         """The topic is terminated, durably: tell the subscriptions, close the producers."""
         self.terminated_at = end_offset
         for channel in self.channels.values():
-            if channel.port is not None:
-                channel.port.notify("terminated", end_offset)
+            channel.tell("terminated", end_offset)
         for session in list(self.sessions):
             session.topic_terminated()
 
@@ -339,7 +338,7 @@ class PartitionBody(HostedBody):
             if self.channels.get(ref.name) is not channel:
                 channel.close()
         if self.terminated_at != terminated_at:
-            channel.port.notify("terminated", self.terminated_at)
+            channel.tell("terminated", self.terminated_at)
         channel.feed()
         return channel
 
@@ -405,7 +404,7 @@ class PartitionBody(HostedBody):
             if channel.consumers or channel.closed or channel.port is None:
                 return
             with contextlib.suppress(LinkClosed, TimeoutError, RemoteError):  # its disk is full
-                await channel.port.request("cursor", None)
+                await channel.ask("cursor", None)
             if not channel.consumers:
                 channel.close()
 
@@ -430,9 +429,9 @@ class PartitionBody(HostedBody):
         can't be had.
         """
         channel = self.channels.get(name)
-        if channel is not None and channel.port is not None:
+        if channel is not None:
             with contextlib.suppress(LinkClosed):
-                return await channel.port.request(method, args)
+                return await channel.ask(method, args)
         async with self._lock(name):
             return await self._call_brain(name, method, args)
 

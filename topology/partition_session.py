@@ -432,7 +432,7 @@ class PartitionSession(Session):
     def _on_flow(self, command: pb.CommandFlow) -> None:
         consumer = self._consumers.get(command.consumer_id)
         if consumer is not None:
-            consumer.notify("flow", [consumer.number, command.messagePermits])
+            consumer.flow(command.messagePermits)
 
     # -- acknowledgements ----------------------------------------------------------
 
@@ -486,6 +486,8 @@ class PartitionSession(Session):
                 offsets.append(offset)
         end = self._partition.end_offset
         ranges = flat_ranges(offsets)
+        highest = max(*ranges[-1:], *(offset + 1 for offset, _ in partial), 0, 0)
+        consumer.channel.acknowledging(highest)
         consumer.notify("ack", [consumer.number, command.request_id, end, ranges, partial])
 
     def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
@@ -498,6 +500,7 @@ class PartitionSession(Session):
         else:
             offset += 1
         end = self._partition.end_offset
+        consumer.channel.acknowledging(offset if words is None else offset + 1)
         consumer.notify("ack_before", [consumer.number, command.request_id, end, offset, words])
 
     def _on_redeliver(self, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
@@ -557,8 +560,7 @@ class PartitionSession(Session):
     async def _on_last_id(self, command: pb.CommandGetLastMessageId) -> None:
         partition = self._partition
         channel = self._consumer(command.consumer_id).channel
-        assert channel.port is not None
-        mark = await channel.port.request("cursor", None)
+        mark = await channel.ask("cursor", None)
         end = partition.end_offset
         index = partition.partition_index
         last = MessageId(-1, -1, index)
@@ -577,8 +579,7 @@ class PartitionSession(Session):
 
     async def _on_stats(self, command: pb.CommandConsumerStats) -> None:
         consumer = self._consumer(command.consumer_id)
-        assert consumer.channel.port is not None
-        stats = await consumer.channel.port.request("stats", self._partition.end_offset)
+        stats = await consumer.channel.ask("stats", self._partition.end_offset)
         own: dict[str, Any] = next(
             (c for c in stats["consumers"] if c["number"] == consumer.number), {}
         )

@@ -38,6 +38,8 @@ class SubscriptionBody(HostedBody):
             raise RemoteError(Reason.FENCED, "a newer activation of the partition is connected")
         if self._hand is not None and self._hand is not link:
             self._hand.close()
+        if self._brain is not None:
+            self._brain.close()
         self._hand = link
         self._hand_epoch = epoch
         self._brain = Brain(self.runtime, self.key.partition, link.notify)
@@ -51,6 +53,8 @@ class SubscriptionBody(HostedBody):
         """Without its hand the brain has no consumers."""
         if link is self._hand:
             self._hand = None
+            if self._brain is not None:
+                self._brain.close()
             self._brain = None
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from velaray.actors.dispatch import (
     UnknownConsumerError,
 )
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.actors.standing import REPORT_AT, StandingDelivery, StandingGrant
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 
@@ -445,6 +446,88 @@ def test_a_broken_invariant_is_named(kind, damage, name) -> None:
         made.check()
 
 
+# ---- standing grants
+
+
+@pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, FAILOVER])
+def test_a_grant_stands_while_there_is_one_way_to_go_on(kind) -> None:
+    made = dispatcher(8, 3, kind=kind)
+    made.dispatch()
+    assert made.stand() == StandingGrant(0, 3, 3)
+    assert made.standing and made.stand() is None
+    made.stood(3, [1, 4], {})
+    assert made.unacked(0) == [(0, 5)] and made.next_offset == 5
+    assert made.consumers()[0].permits == -5
+    made.flow(0, 10)
+    assert made.dispatch() == []
+    made.stand_down()
+    assert [(d.first, d.end) for d in made.dispatch()] == [(5, 8)]
+
+
+def test_nothing_stands_while_there_is_something_to_decide() -> None:
+    made = dispatcher(8, 10, 10, kind=SHARED)
+    assert not made.may_stand()  # two consumers
+    made.detach(1)
+    made.dispatch()
+    assert made.may_stand()
+    made.redeliver(0, [(1, 2)])
+    assert not made.may_stand()  # something to deliver again
+    made.flow(0, 100)
+    made.dispatch()
+    assert made.may_stand()
+    made._cursor.ack_range(20, 21)
+    assert not made.may_stand()  # something acknowledged ahead
+    made._cursor.ack_before(21)
+    assert made.may_stand()
+    made._cursor.ack_partial(30, 1)
+    assert not made.may_stand()  # a part acknowledged ahead
+
+
+def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
+    made = dispatcher(4, 10, kind=EXCLUSIVE)
+    made.dispatch()
+    assert made.stand() is not None
+    made._cursor.ack_range(5, 6)
+    made.acked([(5, 6)])
+    made.stood(4, [1, 1, 1], {})
+    assert made.unacked(0) == [(0, 5), (6, 7)]
+    made.check()
+
+
+def test_a_report_without_a_grant_is_refused() -> None:
+    made = dispatcher(8, 1, kind=EXCLUSIVE)
+    with pytest.raises(InvariantViolation, match="without asking"):
+        made.stood(0, [1], {})
+    made.dispatch()
+    assert made.stand() is not None
+    with pytest.raises(InvariantViolation, match="1 entries from 2"):
+        made.stood(2, [1], {})
+
+
+def test_chunks_that_were_delivered_standing_keep_their_message_together() -> None:
+    made = dispatcher(1, 10, kind=SHARED)
+    made.dispatch()
+    assert made.stand() is not None
+    made.stood(1, [1, 1], {2: "m"})
+    made.stand_down()
+    made.attach(consumer(1, SHARED))
+    made.flow(1, 10)
+    made.feed(3, [1, 1], {4: "m"})
+    assert {(d.first, d.consumer_id) for d in made.dispatch() if d.first == 4} == {(4, 0)}
+    made.check()
+
+
+def test_reports_are_due_in_time() -> None:
+    hand = StandingDelivery(7, 10**6)
+    assert hand.report() is None
+    for _ in range(REPORT_AT):
+        assert not hand.report_due
+        hand.delivered(2, "")
+    assert hand.report_due
+    assert hand.report() == (7, [2] * REPORT_AT, {})
+    assert not hand.report_due and hand.permits == 10**6 - 2 * REPORT_AT
+
+
 # ---- a model that follows every delivery
 
 
@@ -463,6 +546,7 @@ class Model(RuleBasedStateMachine):
         self.counts: dict[int, int] = {}
         self.holder: dict[int, int] = {}
         self.permits: dict[int, int] = {}
+        self.flowed: dict[int, int] = {}
         self.priority: dict[int, int] = {}
         self.next_id = 0
 
@@ -499,6 +583,7 @@ class Model(RuleBasedStateMachine):
             return
         before = self.active()
         self.permits[number], self.priority[number] = permits, priority
+        self.flowed[number] = permits
         self.take_over(before)
         self.subject.flow(number, permits)
 
@@ -518,6 +603,7 @@ class Model(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.permits)))
         self.subject.flow(number, permits)
         self.permits[number] += permits
+        self.flowed[number] += permits
 
     @rule(data=st.data(), length=st.integers(1, 25))
     @precondition(lambda self: self.sizes)
@@ -585,6 +671,33 @@ class Model(RuleBasedStateMachine):
         if self.kind is SHARED:  # a chunk may wait for the one that has its message
             idle = [o for o in idle if self.bound_to(o) is None]
         assert not takers or not idle, f"{takers} could have had {idle}"
+
+    # the partition delivers by itself
+
+    @rule(limit=st.integers(1, 30))
+    def deliver_standing(self, limit: int) -> None:
+        """A standing grant is taken, used up to a limit, reported and given back."""
+        grant = self.subject.stand()
+        if grant is None:
+            return
+        self.subject.check()
+        assert not self.subject.dispatch() and self.subject.wants() <= self.subject.feed_from
+        number = grant.consumer_id
+        hand = StandingDelivery(grant.first, self.flowed[number] - grant.debited)
+        assert hand.permits == self.permits[number]
+        while hand.permits > 0 and hand.next_offset < len(self.sizes) and limit:
+            offset = hand.next_offset
+            size = self.sizes[offset]
+            self.follow(Delivery(number, offset, offset + 1, size, 0))
+            hand.delivered(size, self.chunks.get(offset, ""))
+            limit -= 1
+            if limit % 7 == 0 and (report := hand.report()):
+                self.subject.stood(*report)
+        if report := hand.report():
+            self.subject.stood(*report)
+        assert self.subject.next_offset == hand.next_offset
+        self.subject.check()
+        self.subject.stand_down()
 
     # the model's own books
 

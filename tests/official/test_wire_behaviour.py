@@ -154,7 +154,7 @@ def test_a_channel_closes_only_after_the_brain_heard_its_acks(local, topic):
             await asyncio.sleep(0.01)
 
     run(local, topic, scenario)
-    assert ports[0].calls == ["flow", "ack", "detach", "cursor answered", "close"]
+    assert ports[0].calls == ["flow", "stood", "ack", "detach", "cursor answered", "close"]
 
 
 def test_failover_consumers_are_told_who_is_active(local, topic):

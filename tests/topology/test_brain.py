@@ -10,9 +10,11 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.journal.errors import StorageFull
 from velaray.journal.recovery import Recovered
-from velaray.topology.brain import Brain
+from velaray.topology.brain import ENDS_STANDING, Brain
 
 SHARED = 1
+IDLE = 99
+"""A consumer that asks for nothing: with two, the brain decides on every entry."""
 
 
 class Hand:
@@ -48,11 +50,14 @@ class Hand:
         return found
 
 
-def with_hand(scenario: Callable[[Hand], Awaitable[None]]) -> None:
-    """Run ``scenario`` with a brain that knows five entries of one message each."""
+def with_hand(scenario: Callable[[Hand], Awaitable[None]], alone: bool = False) -> None:
+    """Run ``scenario`` with a brain that knows five entries of one message each.
+
+    Unless ``alone``, there is an idle consumer, so that nothing stands.
+    """
 
     async def main() -> None:
-        hand = Hand()
+        hand = Stander()
 
         def fatal(error: BaseException) -> None:
             raise error
@@ -60,6 +65,8 @@ def with_hand(scenario: Callable[[Hand], Awaitable[None]]) -> None:
         hand.runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, fatal)
         hand.brain = Brain(hand.runtime, 0, hand.on_notice)
         await hand.brain.on_request("open", [0, None])
+        if not alone:
+            hand.attach(IDLE, 0)
         hand.tell("feed", [0, [1] * 5, {}])
         await scenario(hand)
         await hand.runtime.close()
@@ -135,7 +142,8 @@ def test_a_consumer_that_left_at_once_is_not_attached():
         hand.tell("detach", 1)
         hand.tell("detach", 1)
         assert await hand.delivered() == []
-        assert (await hand.brain.on_request("stats", 5))["consumers"] == []
+        left = (await hand.brain.on_request("stats", 5))["consumers"]
+        assert [consumer["number"] for consumer in left] == [IDLE]
         hand.attach(2, 10)
         assert [offset for _, offset in await hand.delivered()] == list(range(5))
 
@@ -188,3 +196,130 @@ def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
         hand.runtime.journal.commit = commit  # type: ignore[method-assign]
 
     with_hand(scenario)
+
+
+# ---- standing grants
+
+
+class Stander(Hand):
+    """A channel that takes part in standing grants, and delivers when it's told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.endings = 0
+
+    def tell(self, method: str, args: Any) -> None:
+        self.endings += method in ENDS_STANDING
+        super().tell(method, args)
+
+    def take(self, method: str) -> list[Any]:
+        """What came of a kind of notice."""
+        found = [args for name, args in self.said if name == method]
+        self.said = [notice for notice in self.said if notice[0] != method]
+        return found
+
+
+def standing(scenario: Callable[[Stander], Awaitable[None]]) -> None:
+    with_hand(scenario, alone=True)  # type: ignore[arg-type]
+
+
+def test_one_consumer_gets_a_grant_that_says_what_was_used_before() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 3)
+        assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
+        assert hand.take("stand") == [[1, 3, 3, hand.endings]]
+        hand.tell("flow", [1, 4])
+        assert await hand.delivered() == []  # that's the channel's now
+        hand.tell("stood", [3, [1, 1, 2], {}])
+        stats = await hand.brain.on_request("stats", 6)
+        assert stats["next_offset"] == 6
+        assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(0, 6)]
+        hand.brain._dispatcher.check()
+
+    standing(scenario)
+
+
+def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        assert len(hand.take("stand")) == 1
+        hand.tell("stood", [5, [1], {}])
+        hand.attach(2, 10)
+        assert await hand.delivered() == [] == hand.take("stand")
+        hand.tell("detach", 1)
+        assert await hand.delivered() == [(2, offset) for offset in range(6)]
+        assert hand.take("stand") == [[2, 6, 6, hand.endings]]
+        hand.tell("redeliver", [2, [1, 3]])
+        assert await hand.delivered() == [(2, 1), (2, 2)]
+        assert hand.take("stand") == [[2, 6, 8, hand.endings]]
+        hand.brain._dispatcher.check()
+
+    standing(scenario)
+
+
+def test_the_cursor_is_moved_only_once_the_channel_has_stopped() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        for request, args in (("reset", [1, "seek"]), ("skip_to", [9, 8])):
+            hand.take("stand")
+            moving = asyncio.create_task(hand.brain.on_request(request, args))
+            assert await hand.delivered() == []
+            assert hand.take("revoke") == [None] and not moving.done()
+            hand.tell("stood", [hand.brain._dispatcher.next_offset, [1], {}])
+            assert await hand.delivered() == [] and not moving.done()
+            hand.tell("stood_down", None)
+            await moving
+            await hand.delivered()
+            ((_, first, _, _),) = hand.take("stand")
+            assert first == hand.runtime.state.cursor.acked_before
+            hand.brain._dispatcher.check()
+
+    standing(scenario)
+
+
+def test_a_grant_is_taken_back_when_something_ahead_is_acknowledged() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        hand.tell("ack", [1, 0, 9, [7, 8], []])  # it had it from an earlier connection
+        await hand.delivered()
+        assert hand.take("revoke") == [None]
+        hand.tell("stood", [5, [1, 1, 1], {}])  # crossed it: 7 went out once more
+        hand.tell("stood_down", None)
+        hand.brain._dispatcher.check()
+        hand.take("stand")
+        await hand.delivered()
+        stats = await hand.brain.on_request("stats", 9)
+        assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(2, 7)]
+
+    standing(scenario)
+
+
+def test_who_waits_for_the_channel_goes_on_when_it_is_gone() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        moving = asyncio.create_task(hand.brain.on_request("reset", [1, "seek"]))
+        await hand.delivered()
+        assert not moving.done()
+        hand.brain.close()
+        await moving
+        assert hand.runtime.state.cursor.acked_before == 1
+
+    standing(scenario)
+
+
+def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 10)
+        await hand.delivered()
+        hand.take("stand")
+        hand.tell("attach", [2, "c2", 0, 0])  # Exclusive beside Shared
+        await hand.delivered()
+        hand.tell("detach", 2)
+        await hand.delivered()
+        assert hand.take("stand")[-1] == [1, 5, 5, hand.endings]
+
+    standing(scenario)

@@ -1,0 +1,77 @@
+"""Standing grants: what a partition may deliver without asking, and what it has delivered.
+
+While there is but one way to go on (one consumer to serve, nothing to deliver again, nothing
+acknowledged ahead of the read position), the dispatcher needn't see an entry before it goes
+out. It gives a `StandingGrant`; the partition delivers in order from there on while the
+consumer has permits, and reports what it delivered, with the sizes, before it says anything
+else. Permits come to the partition first: it knows all that the consumer ever gave, the grant
+says how many of them were used.
+
+Before it tells of anything that changes who gets what, the partition's grant ends. So of both
+sides one at a time decides, and nothing is delivered twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+REPORT_AT = 1024
+"""Entries after which a report is due even if there is nothing else to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingGrant:
+    """Deliver to a consumer from ``first`` on, in order.
+
+    ``debited`` is how many of all its permits, ever, what came before has used.
+    """
+
+    consumer_id: int
+    first: int
+    debited: int
+
+
+class Report(NamedTuple):
+    """Entries from ``first`` on were delivered: messages of each, keys of those that are chunks."""
+
+    first: int
+    sizes: list[int]
+    chunk_keys: dict[int, str]
+
+
+class StandingDelivery:
+    """The partition's side of one standing grant."""
+
+    __slots__ = ("_chunk_keys", "_sizes", "next_offset", "permits")
+
+    def __init__(self, first: int, permits: int) -> None:
+        """``permits``: what the consumer ever gave, less what was debited."""
+        self.next_offset = first
+        self.permits = permits
+        self._sizes: list[int] = []
+        self._chunk_keys: dict[int, str] = {}
+
+    def delivered(self, messages: int, chunk_key: str) -> None:
+        """The entry at `next_offset` goes out; to be called only while there are permits.
+
+        The last one may take more permits than there were, as with any delivery.
+        """
+        if chunk_key:
+            self._chunk_keys[self.next_offset] = chunk_key
+        self._sizes.append(messages)
+        self.next_offset += 1
+        self.permits -= messages
+
+    @property
+    def report_due(self) -> bool:
+        """Whether so much was delivered that the dispatcher should hear of it now."""
+        return len(self._sizes) >= REPORT_AT
+
+    def report(self) -> Report | None:
+        """What was delivered since the last report; None if nothing was."""
+        sizes, keys = self._sizes, self._chunk_keys
+        if not sizes:
+            return None
+        self._sizes, self._chunk_keys = [], {}
+        return Report(self.next_offset - len(sizes), sizes, keys)

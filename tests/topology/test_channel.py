@@ -1,0 +1,212 @@
+"""The partition's side of a subscription: what it delivers without asking, and says about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from velaray.events.ids import Position
+from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.entries import CachedEntry, EntryCache
+from velaray.wire.frames import FrameParser, seal_entry
+
+EXCLUSIVE = 0
+
+
+def entry(offset: int) -> bytes:
+    return seal_entry(b"\0\0\0\0" + str(offset).encode())
+
+
+class Socket:
+    """What is written to the client, as offsets."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self.parser = FrameParser()
+
+    def write(self, frame: bytes) -> None:
+        self.parser.feed(frame)
+
+    def delivered(self) -> list[int]:
+        found = []
+        while (frame := self.parser.next_frame()) is not None:
+            assert frame.entry == entry(frame.command.entry_id)
+            found.append(frame.command.entry_id)
+        return found
+
+
+class Setting:
+    """A channel with one consumer, its log, its socket, and what it tells the brain."""
+
+    knows_end_of_topic = True
+    partition_index = -1
+    terminated_at: int | None = None
+
+    def __init__(self) -> None:
+        self.connection = Socket()
+        self.cache = EntryCache(self._read, 0)
+        self.told: list[tuple[str, Any]] = []
+        self.closed = False
+        self.channel = Channel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
+        self.channel.port = self  # type: ignore[assignment]
+        self.consumer: ChannelConsumer = self.channel.add(self, 1, "c", EXCLUSIVE)  # type: ignore[arg-type]
+
+    # the log
+
+    @property
+    def end_offset(self) -> int:
+        return self.cache.end
+
+    def position_of(self, offset: int) -> Position:
+        return Position(7, offset)
+
+    def reading_failed(self, error: Exception) -> None:
+        raise error
+
+    async def _read(self, offset: int, entries: int, size: int) -> Sequence[CachedEntry]:
+        return [CachedEntry(entry(at), 1, "") for at in range(offset, min(offset + 3, 20))]
+
+    def publish(self, count: int, messages: int = 1) -> None:
+        for _ in range(count):
+            self.cache.append(CachedEntry(entry(self.cache.end), messages, ""))
+        self.channel.feed()
+
+    # the way to the brain
+
+    def notify(self, method: str, args: Any) -> None:
+        self.told.append((method, list(args) if isinstance(args, tuple) else args))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self) -> list[tuple[str, Any]]:
+        told, self.told = self.told, []
+        return told
+
+    def stand(self, first: int, debited: int, endings: int = 0) -> None:
+        self.channel.on_notice("stand", [self.consumer.number, first, debited, endings])
+
+
+def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(Setting())
+
+    asyncio.run(main())
+
+
+def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(5)
+        setting.stand(0, 2)  # two of the five were used before
+        setting.publish(2)
+        assert setting.connection.delivered() == [0, 1]
+        setting.publish(3)
+        assert setting.connection.delivered() == [2]
+        assert setting.take() == [("flow", [1, 5])]
+        setting.consumer.flow(1)
+        assert setting.connection.delivered() == [3]
+        setting.consumer.notify("ack", [1, 0, 5, [0, 4], []])
+        assert setting.take() == [
+            ("stood", [0, [1, 1, 1], {}]),
+            ("flow", [1, 1]),
+            ("stood", [3, [1], {}]),
+            ("ack", [1, 0, 5, [0, 4], []]),
+        ]
+
+    run(scenario)
+
+
+def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(4)
+        setting.stand(0, 0)
+        setting.publish(3, messages=3)
+        assert setting.connection.delivered() == [0, 1]
+        setting.consumer.flow(2)
+        assert setting.connection.delivered() == []
+        setting.consumer.flow(1)
+        assert setting.connection.delivered() == [2]
+
+    run(scenario)
+
+
+def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(5)
+        setting.consumer.notify("redeliver", [1, None])
+        setting.stand(0, 0, endings=0)
+        setting.publish(2)
+        assert setting.connection.delivered() == []
+        setting.stand(0, 0, endings=1)
+        assert setting.connection.delivered() == [0, 1]
+        setting.take()
+        setting.channel.on_notice("revoke", None)
+        assert setting.take() == [("stood", [0, [1, 1], {}]), ("stood_down", None)]
+        setting.channel.on_notice("revoke", None)
+        assert setting.take() == []  # what ended it is on its way
+        setting.publish(1)
+        setting.consumer.flow(1)
+        assert setting.connection.delivered() == []
+
+    run(scenario)
+
+
+def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(5)
+        setting.stand(0, 0)
+        setting.publish(2)
+        setting.channel.acknowledging(2)
+        assert setting.take() == [("flow", [1, 5])]
+        setting.channel.acknowledging(3)
+        assert [method for method, _ in setting.take()] == ["stood", "stood_down"]
+
+    run(scenario)
+
+
+def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.cache = EntryCache(setting._read, 10)
+        setting.consumer.flow(100)
+        setting.connection.writable = False
+        setting.stand(0, 0)
+        setting.connection.writable = True
+        setting.publish(10)
+        async with asyncio.timeout(5):
+            delivered: list[int] = []
+            while len(delivered) < 20:
+                await asyncio.sleep(0)
+                delivered += setting.connection.delivered()
+        assert delivered == list(range(20))
+
+    run(scenario)
+
+
+def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(100)
+        setting.stand(0, 0)
+        setting.publish(1)
+        setting.terminated_at = 1
+        setting.channel.tell("terminated", 1)
+        assert [method for method, _ in setting.take()] == ["flow", "stood", "terminated"]
+
+    run(scenario)
+
+
+def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.channel.feed_from(0, 1)
+        setting.consumer.flow(2)
+        setting.publish(1)
+        assert ("feed", [0, [1], {}]) in setting.take()
+        setting.stand(0, 0)
+        setting.publish(3)
+        setting.channel.tell("stood_down", None)
+        setting.take()
+        setting.channel.on_notice("want", 10)
+        assert setting.take() == [("feed", [2, [1, 1], {}])]
+
+    run(scenario)
