@@ -381,7 +381,8 @@ class Channel:
         """The client of a consumer can take that many more messages."""
         if self._standing is not None and consumer is self._served:
             self._standing.permits += permits
-            self.deliver(consumer)
+            # Not at once: if the client asks for redelivery behind this, that comes first.
+            asyncio.get_running_loop().call_soon(self.deliver, consumer)
 
     def acknowledging(self, end: int) -> None:
         """To be called before offsets up to ``end`` - 1 are acknowledged.

@@ -29,7 +29,8 @@ class Socket:
     def write(self, frame: bytes) -> None:
         self.parser.feed(frame)
 
-    def delivered(self) -> list[int]:
+    async def delivered(self) -> list[int]:
+        await asyncio.sleep(0)
         found = []
         while (frame := self.parser.next_frame()) is not None:
             assert frame.entry == entry(frame.command.entry_id)
@@ -101,12 +102,12 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
         setting.consumer.flow(5)
         setting.stand(0, 2)  # two of the five were used before
         setting.publish(2)
-        assert setting.connection.delivered() == [0, 1]
+        assert await setting.connection.delivered() == [0, 1]
         setting.publish(3)
-        assert setting.connection.delivered() == [2]
+        assert await setting.connection.delivered() == [2]
         assert setting.take() == [("flow", [1, 5])]
         setting.consumer.flow(1)
-        assert setting.connection.delivered() == [3]
+        assert await setting.connection.delivered() == [3]
         setting.consumer.notify("ack", [1, 0, 5, [0, 4], []])
         assert setting.take() == [
             ("stood", [0, [1, 1, 1], {}]),
@@ -118,16 +119,29 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
     run(scenario)
 
 
+def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(1)
+        setting.stand(0, 0)
+        setting.publish(2)
+        assert await setting.connection.delivered() == [0]
+        setting.consumer.flow(1)
+        setting.consumer.notify("redeliver", [1, None])
+        assert await setting.connection.delivered() == []
+
+    run(scenario)
+
+
 def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(4)
         setting.stand(0, 0)
         setting.publish(3, messages=3)
-        assert setting.connection.delivered() == [0, 1]
+        assert await setting.connection.delivered() == [0, 1]
         setting.consumer.flow(2)
-        assert setting.connection.delivered() == []
+        assert await setting.connection.delivered() == []
         setting.consumer.flow(1)
-        assert setting.connection.delivered() == [2]
+        assert await setting.connection.delivered() == [2]
 
     run(scenario)
 
@@ -138,9 +152,9 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
         setting.consumer.notify("redeliver", [1, None])
         setting.stand(0, 0, endings=0)
         setting.publish(2)
-        assert setting.connection.delivered() == []
+        assert await setting.connection.delivered() == []
         setting.stand(0, 0, endings=1)
-        assert setting.connection.delivered() == [0, 1]
+        assert await setting.connection.delivered() == [0, 1]
         setting.take()
         setting.channel.on_notice("revoke", None)
         assert setting.take() == [("stood", [0, [1, 1], {}]), ("stood_down", None)]
@@ -148,7 +162,7 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
         assert setting.take() == []  # what ended it is on its way
         setting.publish(1)
         setting.consumer.flow(1)
-        assert setting.connection.delivered() == []
+        assert await setting.connection.delivered() == []
 
     run(scenario)
 
@@ -177,8 +191,7 @@ def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None
         async with asyncio.timeout(5):
             delivered: list[int] = []
             while len(delivered) < 20:
-                await asyncio.sleep(0)
-                delivered += setting.connection.delivered()
+                delivered += await setting.connection.delivered()
         assert delivered == list(range(20))
 
     run(scenario)
