@@ -373,6 +373,9 @@ class Channel:
         consumer = self.consumers.get(number)
         if consumer is None or endings != self._endings:
             return  # it crossed what ends it
+        if self.resetting:
+            self.tell("stood_down", None)  # the consumers are about to be let go of
+            return
         self._standing = StandingDelivery(first, consumer.flowed - debited)
         self._served = consumer
         self.deliver(consumer)

@@ -167,6 +167,19 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
     run(scenario)
 
 
+def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.flow(5)
+        setting.publish(2)
+        setting.channel.resetting = True
+        setting.take()
+        setting.stand(0, 0)
+        assert await setting.connection.delivered() == []
+        assert setting.take() == [("stood_down", None)]
+
+    run(scenario)
+
+
 def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
