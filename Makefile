@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 # Editable installs are remembered per set of extras; deleting .venv forgets them.
 DEV := $(VENV)/.installed-dev
+BENCH := $(VENV)/.installed-bench
 EXAMPLES := $(VENV)/.installed-examples
 
 # Ray: send no usage statistics, and ask for no token on a cluster of this machine alone.
@@ -17,7 +18,7 @@ SEEDS ?= 200
 .PHONY: help install demo test test-fast sim coverage lint bench proto clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PYTHON):
 	@for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -34,6 +35,10 @@ $(EXAMPLES): pyproject.toml | $(PYTHON)
 
 $(DEV): pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(BENCH): pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --editable '.[dev,bench]'
 	@touch $@
 
 install: $(DEV) ## Create .venv and install velaray with what its tests need
@@ -66,8 +71,14 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(VENV)/bin/mypy
 	$(PYTHON) tools/generate_protobuf.py --check
 
-bench: $(DEV) ## Measure throughput, latency, recovery and memory
-	$(PYTHON) -m benchmarks
+bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
+	$(PYTHON) -m benchmarks --out benchmarks/out/results.json
+
+bench-docs: $(BENCH) ## Put plot and tables of the last make bench into docs and README
+	$(PYTHON) -m benchmarks render benchmarks/out/results.json --docs
+
+bench-alone: $(BENCH) ## Measure recovery, memory and the loss of a node
+	$(PYTHON) -m benchmarks recovery_bytes memory recovery node_loss --rounds 3
 
 proto: $(DEV) ## Regenerate the committed protobuf modules
 	$(PYTHON) tools/generate_protobuf.py

@@ -1,87 +1,157 @@
-"""``python -m benchmarks [NAMES…] [--rounds N] [--seconds S] [--peers P,…] [--out FILE.json]``."""
+"""Run ``python -m benchmarks --help`` for what there is; benchmarks/README.md explains it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from benchmarks import (
-    latency,
-    memory,
-    node_loss,
-    peers,
-    recovery,
-    recovery_bytes,
-    throughput,
-)
-from benchmarks.machine import describe_machine
+from benchmarks import comparison, goals, memory, node_loss, plan, recovery, recovery_bytes, report
+from benchmarks.install import install, missing
+from benchmarks.machine import describe_machine, load
 from benchmarks.model import Result
 from benchmarks.options import Options
-from benchmarks.render import show, show_settings
+from benchmarks.render import show, show_comparison, show_settings
+from benchmarks.systems import registry
 
-FILE_WIDTH = 110
-BENCHMARKS: dict[str, Callable[[Options], Result]] = {
+FILE_WIDTH = 160
+LOGS = Path(__file__).parent / "out" / "logs"
+ALONE: dict[str, Callable[[Options], Result]] = {
     "recovery_bytes": recovery_bytes.run,
     "memory": memory.run,
     "recovery": recovery.run,
     "node_loss": node_loss.run,
-    "throughput": throughput.run,
-    "latency": latency.run,
 }
+NAMES = (*plan.LOADS, *ALONE)
 
 
-def parse(words: Sequence[str] | None = None) -> tuple[list[str], Options, Path | None]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    names: tuple[str, ...]
+    options: Options
+    out: Path | None
+    markdown: Path | None
+
+
+def parse(words: Sequence[str] | None = None) -> Wanted:
     """Names of benchmarks, options, and where the results go; exits if they make no sense."""
     default = Options()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of the comparison: {', '.join(plan.LOADS)} (all by default); velaray alone: "
+        f"{', '.join(ALONE)}. Or `install`: fetch peers; or `render FILE [--docs]`",
+    )
     parser.add_argument("--rounds", type=int, default=default.rounds, help="per measurement")
     parser.add_argument(
         "--seconds", type=float, default=default.seconds, help="per timed workload and round"
     )
     parser.add_argument(
-        "--peers", default=",".join(default.peers), help="compared with: " + ", ".join(peers.NAMES)
+        "--minutes", type=float, default=default.minutes, help="for the whole comparison"
     )
-    parser.add_argument("--out", type=Path, help="where to write everything as JSON")
+    parser.add_argument(
+        "--peers", default="", help="some of, or families of: " + ", ".join(registry.NAMES)
+    )
+    parser.add_argument("--out", type=Path, help="results as JSON; table and plot beside it")
+    parser.add_argument("--markdown", type=Path, help="the table, elsewhere")
     found = parser.parse_args(words)
-    names = found.names or list(BENCHMARKS)
-    wanted = tuple(found.peers.split(","))
-    for kind, given, known in (
-        ("benchmark", names, BENCHMARKS),
-        ("peer", wanted, peers.NAMES),
-    ):
-        for name in given:
-            if name not in known:
-                parser.error(f"no {kind} {name!r}; there are {', '.join(known)}")
-    if found.rounds < 1 or found.seconds <= 0:
-        parser.error("--rounds must be at least 1, --seconds more than 0")
-    return names, Options(found.rounds, found.seconds, wanted), found.out
+    for name in found.names:
+        if name not in NAMES:
+            parser.error(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
+    peers = []
+    for name in filter(None, found.peers.split(",")):
+        if not (family := registry.matching(name)):
+            parser.error(f"no peer {name!r}; there are {', '.join(registry.NAMES)}")
+        peers += family
+    if found.rounds < 1 or found.seconds <= 0 or found.minutes <= 0:
+        parser.error("--rounds must be at least 1, --seconds and --minutes more than 0")
+    options = Options(
+        found.rounds, found.seconds, tuple(dict.fromkeys(peers)) or default.peers, found.minutes
+    )
+    names = tuple(found.names) or tuple(plan.LOADS)
+    return Wanted(names, options, found.out, found.markdown)
+
+
+def render(words: Sequence[str]) -> None:
+    """``render FILE [--docs]``: table and plot again, from a results file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks render")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--docs", action="store_true", help="into docs/ and README.md")
+    found = parser.parse_args(words)
+    document = report.load(found.file)
+    made = report.publish(document) if found.docs else report.beside(document, found.file)
+    for path in made:
+        print(f"Written: {path}")
+
+
+def measure(wanted: Wanted, console: Console) -> dict[str, Any]:
+    """Run what is wanted, show each thing as soon as it's done; returns the document."""
+    began, machine = time.monotonic(), describe_machine()
+    show_settings(console, "Measured on", machine)
+    document: dict[str, Any] = {"machine": machine, "options": asdict(wanted.options)}
+    document |= {"results": [], "goals": [], "peers": {}, "notes": [], "rounds": 0}
+    compared = [name for name in wanted.names if name in plan.LOADS]
+    if compared:
+        found = comparison.run(compared, wanted.options, LOGS, console)
+        verdicts = goals.judge(found.results)
+        show_comparison(console, found.results, verdicts, found.notes)
+        document["results"] += [result.as_json() for result in found.results]
+        document["goals"] = [{**asdict(each), "met": each.met} for each in verdicts]
+        document |= {"peers": found.peers, "notes": found.notes, "rounds": found.rounds}
+        document["seconds spent on"] = found.took
+    for name in wanted.names:
+        if name in ALONE:
+            result = ALONE[name](wanted.options)
+            show(console, result)
+            document["results"].append(result.as_json())
+    machine["load after"] = load()
+    document["seconds"] = time.monotonic() - began
+    console.print(f"Took {document['seconds'] / 60:.1f} minutes")
+    return document
 
 
 def main() -> None:
-    """Run the benchmarks, show each as soon as it's done, write them all if asked to."""
-    names, options, out = parse()
+    """Install, render, or measure."""
+    words = sys.argv[1:]
+    if words[:1] == ["render"]:
+        render(words[1:])
+        return
+    if words[:1] == ["install"]:
+        sys.exit(1 if install(words[1:] or missing()) else 0)
+    wanted = parse(words)
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
-    machine = describe_machine()
-    show_settings(console, "Measured on", machine)
-    results = []
-    for name in names:
-        results.append(BENCHMARKS[name](options))
-        show(console, results[-1])
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        document = {
-            "machine": machine,
-            "options": {"rounds": options.rounds, "seconds": options.seconds},
-            "results": [result.as_json() for result in results],
-        }
-        out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        console.print(f"Written to {out}")
+    _fetch(wanted)
+    document = measure(wanted, console)
+    if wanted.out is not None:
+        wanted.out.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        wanted.out.write_text(text + "\n", encoding="utf-8")
+        made = [wanted.out, *(report.beside(document, wanted.out) if document["rounds"] else [])]
+        console.print("Written: " + ", ".join(map(str, made)))
+    if wanted.markdown is not None:
+        text = report.page(document, "results.png", "benchmarks/README.md")
+        wanted.markdown.write_text(text, encoding="utf-8")
+
+
+def _fetch(wanted: Wanted) -> None:
+    """Peers that are wanted and were never fetched: before the clock starts."""
+    families = {name.split("-")[0] for name in wanted.options.peers}
+    if any(name in plan.LOADS for name in wanted.names):
+        install([name for name in missing() if name in families])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("velaray", "ray", "pulsar-client", "redis", "hiredis", "protobuf", "uvloop")
+_PACKAGES = (
+    *("velaray", "ray", "pulsar-client", "redis", "hiredis", "nats-py", "pika", "aio-pika"),
+    *("confluent-kafka", "pyarrow", "protobuf", "uvloop"),
+)
 
 
 def describe_machine() -> dict[str, str]:
@@ -23,9 +26,14 @@ def describe_machine() -> dict[str, str]:
         "kernel": platform.release(),
         "journals on": f"{_file_system(tempfile.gettempdir())} (the directory for temporary files)",
         "python": platform.python_version(),
-        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "load before": load(),
         **{name: _version(name) for name in _PACKAGES},
     }
+
+
+def load() -> str:
+    """Averages of the last 1, 5 and 15 minutes."""
+    return " ".join(f"{value:.2f}" for value in os.getloadavg())
 
 
 def _first(path: str, label: str) -> str:

@@ -30,11 +30,19 @@ class Verdict:
     goal: str
     measured: float
     limit: float
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
-        """Whether ``measured`` is at most ``limit``."""
+        """Whether ``measured`` is at most ``limit``; at least if that's the goal."""
+        if self.at_least:
+            return self.measured >= self.limit
         return self.measured <= self.limit
+
+    @property
+    def bound(self) -> str:
+        """The goal as text."""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
 
 
 @dataclass(slots=True)
@@ -70,6 +78,24 @@ class Result:
             "verdicts": [{**asdict(verdict), "met": verdict.met} for verdict in self.verdicts],
             "notes": self.notes,
         }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Result:
+        """The inverse of `as_json`."""
+        rows = [
+            Row(
+                *(row[name] for name in ("case", "subject", "measure", "unit")),
+                tuple(row["values"]),
+            )
+            for row in found["rows"]
+        ]
+        verdicts = [
+            Verdict(each["goal"], each["measured"], each["limit"], each["at_least"])
+            for each in found["verdicts"]
+        ]
+        return cls(
+            found["name"], found["settings"], found["baseline"], rows, verdicts, found["notes"]
+        )
 
 
 class Samples:

@@ -1,28 +1,59 @@
-"""Results as tables for people."""
+"""Results as tables for people at a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from benchmarks.model import Result
+from benchmarks import tables
+from benchmarks.model import Result, Verdict
+from benchmarks.tables import Table
 
 
 def show_settings(console: Console, title: str, settings: Mapping[str, str]) -> None:
     """Names and values, one per line."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    table = RichTable(title=title, title_justify="left", show_header=False, box=None)
     for name, value in settings.items():
         table.add_row(name, value)
     console.print(table)
 
 
+def show_table(console: Console, table: Table) -> None:
+    """One of the comparison's tables."""
+    shown = RichTable(title=table.title, title_justify="left")
+    for number, column in enumerate(table.columns):
+        shown.add_column(column, justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def show_comparison(
+    console: Console, results: Sequence[Result], verdicts: Sequence[Verdict], notes: Sequence[str]
+) -> None:
+    """Every workload's tables, the goals, and what is missing."""
+    for table in tables.compared(results):
+        show_table(console, table)
+    show_goals(console, verdicts)
+    for note in notes:
+        console.print(f"Note: {note}", markup=False)
+
+
+def show_goals(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Met or missed, with what was measured and what the goal is."""
+    for verdict in verdicts:
+        word = "[green]met[/]   " if verdict.met else "[red]missed[/]"
+        console.print(f"{word}  {verdict.goal}: {verdict.measured:.2f} ({verdict.bound})")
+
+
 def show(console: Console, result: Result) -> None:
-    """The settings, the medians with their range and ratios, the goals, the notes."""
+    """One benchmark: settings, medians with range and ratios, goals, notes."""
     console.rule(result.name)
     show_settings(console, "Settings", result.settings)
-    table = Table(title=f"{result.name}: medians; ratio to {result.baseline}", title_justify="left")
+    title = f"{result.name}: medians; ratio to {result.baseline}"
+    table = RichTable(title=title, title_justify="left")
     for column in ("case", "measure", "subject"):
         table.add_column(column)
     for column in ("median", "lowest", "highest", "unit", "ratio"):
@@ -40,9 +71,7 @@ def show(console: Console, result: Result) -> None:
         )
         last = place
     console.print(table)
-    for verdict in result.verdicts:
-        word = "[green]met[/]" if verdict.met else "[red]missed[/]"
-        console.print(f"{word}  {verdict.goal}: {verdict.measured:.2f} (at most {verdict.limit:g})")
+    show_goals(console, result.verdicts)
     for note in result.notes:
         console.print(f"Note: {note}")
 

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS, parse
+from benchmarks import plan
+from benchmarks.__main__ import Wanted, parse
 from benchmarks.options import Options
 
 
-def test_without_words_everything_runs() -> None:
-    assert parse([]) == (list(BENCHMARKS), Options(), None)
+def test_without_words_the_comparison_runs() -> None:
+    assert parse([]) == Wanted(tuple(plan.LOADS), Options(), None, None)
 
 
 def test_words_choose() -> None:
-    words = "latency memory --rounds 5 --seconds 0.5 --peers velaray --out x.json"
-    expected = Options(rounds=5, seconds=0.5, peers=("velaray",))
-    assert parse(words.split()) == (["latency", "memory"], expected, Path("x.json"))
+    words = "latency memory --rounds 5 --seconds 0.5 --peers velaray,redis --out x.json"
+    peers = ("velaray", "redis-always", "redis-everysec")
+    options = Options(rounds=5, seconds=0.5, peers=peers)
+    assert parse(words.split()) == Wanted(("latency", "memory"), options, Path("x.json"), None)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,8 @@ def test_words_choose() -> None:
         ("speed", "no benchmark 'speed'"),
         ("--peers velaray,mars", "no peer 'mars'"),
         ("--rounds 0", "--rounds must be"),
-        ("--seconds 0", "--seconds more than 0"),
+        ("--seconds 0", "--seconds and --minutes more than 0"),
+        ("--minutes 0", "--seconds and --minutes more than 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

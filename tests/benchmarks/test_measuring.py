@@ -4,47 +4,86 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+import queue
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from pathlib import Path
 
 import pytest
 
-from benchmarks import latency, recovery_bytes, throughput
+from benchmarks import plan, recovery_bytes, worker
+from benchmarks.contract import Absent, Done
+from benchmarks.loads import clock, disk, fan_out, latency, throughput, topics
 from benchmarks.machine import describe_machine
-from benchmarks.model import Samples
-from benchmarks.peers import Latency
-from benchmarks.processes import Usage, private_bytes, usage
-from benchmarks.redis_peer import RedisPeer, redis_absence
-from benchmarks.workloads import in_turn
+from benchmarks.plan import Cell
+from benchmarks.processes import Usage, descendants, private_bytes, usage
+from benchmarks.systems import registry
 
 
 class HollowPeer:
-    """Says that it kept what it was given, and hands single messages over at once."""
-
-    name = "hollow"
-    settings: ClassVar[dict[str, str]] = {}
+    """Keeps messages in queues of this process; says that it acknowledged."""
 
     def __init__(self) -> None:
-        self.drained = 0
+        self.settings = {"version": "0"}
+        self.queues: dict[str, dict[str, queue.Queue[bytes]]] = defaultdict(dict)
+        self.removed: list[str] = []
 
     def servers(self) -> list[int]:
         return [os.getpid()]
 
-    def publish(self, payload: bytes, seconds: float, batched: bool) -> int:
-        return 1000
+    def prepare(self, topic: str, subscriptions: Sequence[str]) -> None:
+        for name in subscriptions:
+            self.queues[topic][name] = queue.Queue()
 
-    def drain(self, count: int) -> None:
-        self.drained += count
+    def remove(self, topic: str) -> None:
+        self.removed.append(topic)
 
     @contextmanager
-    def latency(self, on_message: Callable[[bytes], None]) -> Iterator[Latency]:
-        class Connected:
-            def send(self, payload: bytes, on_receipt: Callable[[], None]) -> None:
-                on_receipt()
-                on_message(payload)
+    def sender(self, topic: str, way: str) -> Iterator[HollowSender]:
+        yield HollowSender(list(self.queues[topic].values()))
 
-        yield Connected()
+    single_sender = sender
+
+    @contextmanager
+    def taker(self, topic: str, subscription: str, way: str) -> Iterator[HollowTaker]:
+        yield HollowTaker(self.queues[topic][subscription])
+
+
+class HollowSender:
+    def __init__(self, queues: list[queue.Queue[bytes]]) -> None:
+        self.queues = queues
+
+    def send_many(self, payload: bytes, count: int) -> None:
+        for _ in range(count):
+            self.send_each([payload], lambda _: None)
+
+    def wait(self) -> None:
+        pass
+
+    def send_each(self, payloads: Sequence[bytes], done: Done) -> None:
+        for payload in payloads:
+            done(payload)
+            for each in self.queues:
+                each.put(payload)
+
+
+class HollowTaker:
+    def __init__(self, waiting: queue.Queue[bytes]) -> None:
+        self.waiting = waiting
+
+    def take(self, most: int) -> int:
+        return len(self.take_payloads())
+
+    def take_payloads(self) -> list[bytes]:
+        try:
+            return [self.waiting.get(timeout=0.05)]
+        except queue.Empty:
+            return []
+
+    def finish(self) -> None:
+        assert self.waiting.empty()
 
 
 def test_usage_counts_cpu_time_of_processes() -> None:
@@ -52,12 +91,24 @@ def test_usage_counts_cpu_time_of_processes() -> None:
     while (spent := usage([os.getpid()]) - before).cpu_s == 0:
         sum(range(10_000))
     assert spent.cpu_s > 0 and spent.written >= 0
-    assert Usage(3.0, 5) - Usage(1.0, 2) == Usage(2.0, 3)
+    assert Usage(3.0, 5, 9) - Usage(1.0, 2, 3) == Usage(2.0, 3, 6)
+
+
+def test_usage_counts_reads_of_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    before = usage([os.getpid()])
+    (tmp_path / "file").read_bytes()
+    assert (usage([os.getpid()]) - before).read >= 100_000
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         usage([2**22 + 1])
+
+
+def test_a_process_is_its_own_descendant() -> None:
+    assert os.getpid() in descendants(os.getpid())
+    assert descendants(os.getpid(), "no such name") == []
 
 
 def test_private_memory_grows_with_what_a_process_holds() -> None:
@@ -71,35 +122,111 @@ def test_the_machine_has_a_description() -> None:
     assert describe_machine()["velaray"]
 
 
-def test_peers_begin_in_turn() -> None:
-    assert [in_turn(["a", "b", "c"], number)[0] for number in range(4)] == ["a", "b", "c", "a"]
-    assert sorted(in_turn(["a", "b", "c"], 1)) == ["a", "b", "c"]
-    assert in_turn([], 1) == []
-
-
 def test_throughput_drains_what_it_published() -> None:
-    peer, samples = HollowPeer(), Samples()
-    throughput._measure(peer, "case", 100, True, 0.1, samples)
-    assert peer.drained == 1000
-    measures = {row.measure: row.median for row in samples.rows()}
-    assert measures["publish"] > 0 and measures["drain"] > 0
+    peer = HollowPeer()
+    found = throughput.run(peer, "t", "", 100, 0.01)
+    assert found["publish"][1] > 0 and found["drain"][1] > 0
+    assert peer.removed == ["t"]
 
 
-def test_latency_times_every_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "WARM_UP", 5)
-    samples = Samples()
-    latency._measure(HollowPeer(), 0.1, samples)
-    found = {row.measure: row.median for row in samples.rows()}
-    assert 0 < found["receipt p50"] <= found["receipt p99"]
-    assert 0 < found["end to end p50"] <= found["end to end p99"]
+def test_latency_times_every_message() -> None:
+    found = latency.run(HollowPeer(), "t", "", 100, 0.1, 200)
+    assert 0 < found["end to end p50"][1] <= found["end to end p99"][1]
+    assert found["receipt p50"][1] < found["end to end p50"][1] * 10
+
+
+def test_fan_out_counts_what_every_subscription_got() -> None:
+    found = fan_out.run(HollowPeer(), "t", "", 100, 0.05, 3)
+    assert found["deliveries"][1] > 0
+    assert found["deliveries per server CPU second"][1] > 0
+
+
+def test_topics_are_published_to_at_once() -> None:
+    peer = HollowPeer()
+    found = topics.run(peer, "", 100, 0.05, 3)
+    assert found["publish"][1] > 0
+    assert sorted(peer.queues) == ["many-0", "many-1", "many-2"]
+
+
+def test_a_thread_s_failure_is_the_workload_s() -> None:
+    class Broken(HollowPeer):
+        @contextmanager
+        def taker(self, topic: str, subscription: str, way: str) -> Iterator[HollowTaker]:
+            raise ConnectionError("gone")
+            yield
+
+    with pytest.raises(ConnectionError, match="gone"):
+        fan_out.run(Broken(), "t", "", 100, 0.05, 2)
+
+
+def test_the_disk_is_measured() -> None:
+    assert disk.run(0.01)["append and fdatasync per MiB"][1] > 0
 
 
 def test_messages_that_don_t_arrive_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "ARRIVED_WITHIN_S", 0.01)
-    clock = latency.Clock(2)
-    clock.stop(0)
+    monkeypatch.setattr(clock, "ARRIVED_WITHIN_S", 0.01)
+    one = clock.Clock(2)
+    one.stop(bytes(8))
     with pytest.raises(TimeoutError, match="1 of 2"):
-        clock.wait()
+        one.wait()
+
+
+def test_percentiles_are_of_what_was_measured() -> None:
+    one = clock.Clock(1000)
+    one._took = [number * 1000 for number in range(1, 1001)]
+    assert one.percentiles(0, (50, 99, 99.9)) == [500, 990, 999]
+    assert one.percentiles(500, (100,)) == [1000]
+
+
+def test_messages_leave_when_they_are_due_and_late_ones_together() -> None:
+    sizes: list[int] = []
+    stamps: list[int] = []
+
+    def send(payloads: list[bytes]) -> None:
+        sizes.append(len(payloads))
+        stamps.extend(int.from_bytes(payload[:8]) for payload in payloads)
+        if len(sizes) == 2:
+            clock.threading.Event().wait(0.05)
+
+    clock.pace(200, 20, 16, send)
+    assert sum(sizes) == 20
+    assert sizes[0] == 1 and max(sizes[2:]) >= 5
+    assert stamps == sorted(stamps)
+    # Those that had to wait bear the time that they were due, not the one they left at.
+    assert len(set(stamps)) == 20
+
+
+def test_peers_begin_in_turn() -> None:
+    group = [Cell("throughput", "100 B", name, "", {}) for name in "abc"]
+    begins = [plan.in_turn(group, number)[0].peer for number in range(4)]
+    assert begins == ["a", "b", "c", "a"]
+    assert sorted(cell.peer for cell in plan.in_turn(group, 1)) == ["a", "b", "c"]
+
+
+def test_absent_peers_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VELARAY_BENCH_CACHE", str(tmp_path))
+    for name in ("nats", "kafka", "pulsar"):
+        with pytest.raises(Absent, match="install"), registry.start(name):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on the PATH")
+def test_redis_runs_every_workload_in_its_process(tmp_path: Path) -> None:
+    remote = worker.Remote("redis-always", tmp_path / "log")
+    try:
+        assert remote.settings()["version"]
+        small = {"way": "", "size": 100, "seconds": 0.1}
+        assert remote.run("throughput", 30, topic="a", **small)["drain"][1] > 0
+        assert remote.run("latency", 30, topic="b", rate=100, **small)["receipt p50"][1] > 0
+        assert remote.run("fan-out", 30, topic="c", subscriptions=2, **small)["deliveries"][1] > 0
+        assert remote.run("topics", 30, topics=2, **small)["publish"][1] > 0
+        with pytest.raises(worker.Failed, match="TypeError"):
+            remote.run("throughput", 30, topic="d")
+        assert remote.alive
+    finally:
+        remote.close()
+    assert not remote.alive
 
 
 async def recovered(history: int) -> int:
@@ -111,12 +238,3 @@ def test_recovery_reads_the_tail_whatever_the_history() -> None:
     short, long = asyncio.run(recovered(100)), asyncio.run(recovered(3000))
     assert short > 50 * len(recovery_bytes.ENTRY)
     assert long <= 2 * short
-
-
-@pytest.mark.skipif(redis_absence() is not None, reason=str(redis_absence()))
-def test_redis_keeps_and_hands_out() -> None:
-    with RedisPeer() as peer:
-        peer.drain(peer.publish(b"x" * 100, 0.1, True))
-        samples = Samples()
-        latency._measure(peer, 0.1, samples)
-        assert samples.rows()

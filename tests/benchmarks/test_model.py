@@ -39,6 +39,8 @@ def test_ratios_are_to_the_baseline_of_the_same_case_and_measure() -> None:
 def test_a_goal_is_met_up_to_its_limit() -> None:
     assert Verdict("x", 1.5, 1.5).met
     assert not Verdict("x", 1.51, 1.5).met
+    assert Verdict("x", 1.51, 1.5, at_least=True).met
+    assert not Verdict("x", 1.49, 1.5, at_least=True).met
 
 
 def test_json_and_table_say_what_was_found() -> None:
@@ -49,6 +51,7 @@ def test_json_and_table_say_what_was_found() -> None:
     assert document["rows"][0]["median"] == 60.0
     assert document["rows"][0]["ratio"] == 3.0
     assert document["verdicts"][0]["met"] is False
+    assert Result.from_json(document) == found
     console = Console(width=110)
     with console.capture() as captured:
         show(console, found)

@@ -1,0 +1,101 @@
+"""Peers that no system package has: fetched once with their ecosystem's own client."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from benchmarks.contract import Absent
+
+NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.10.29"
+_POMS = Path(__file__).parent / "maven"
+
+
+def cache() -> Path:
+    """Where fetched servers are kept: ``VELARAY_BENCH_CACHE`` or below the user's cache."""
+    given = os.environ.get("VELARAY_BENCH_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "velaray-bench"
+
+
+def nats_server() -> str:
+    """The path of a fetched ``nats-server``. Raises `Absent`."""
+    path = cache() / "bin" / "nats-server"
+    if not path.exists():
+        raise Absent("no nats-server 2.10: run `python -m benchmarks install`, it needs go")
+    return str(path)
+
+
+def class_path(name: str) -> str:
+    """The Java class path of ``kafka`` or ``pulsar``. Raises `Absent`."""
+    folder = cache() / name
+    if not _complete(folder):
+        raise Absent(f"no {name}: run `python -m benchmarks install`, it needs maven")
+    if shutil.which("java") is None:
+        raise Absent(f"{name} needs java, which isn't on the PATH")
+    return f"{folder}/*"
+
+
+def missing() -> list[str]:
+    """Which of ``nats``, ``kafka`` and ``pulsar`` aren't fetched yet."""
+    found = [] if (cache() / "bin" / "nats-server").exists() else ["nats"]
+    return found + [name for name in ("kafka", "pulsar") if not _complete(cache() / name)]
+
+
+def install(names: list[str]) -> dict[str, str]:
+    """Fetch these. Returns for each that failed why; the others are there afterwards."""
+    failed = {}
+    for name in names:
+        print(f"Fetching {name} into {cache()} (once) …", flush=True)
+        try:
+            if name == "nats":
+                _install_nats()
+            else:
+                _install_jars(name)
+        except Absent as error:
+            failed[name] = str(error)
+            print(f"  not fetched: {error}", flush=True)
+    return failed
+
+
+def _install_nats() -> None:
+    environment = {**os.environ, "GOBIN": str(cache() / "bin")}
+    _run(["go", "install", NATS_SERVER], environment)
+
+
+def _install_jars(name: str) -> None:
+    folder = cache() / name
+    _run(
+        [
+            *(
+                "mvn",
+                "-q",
+                "-B",
+                "-s",
+                str(_POMS / "settings.xml"),
+                "-f",
+                str(_POMS / f"{name}.xml"),
+            ),
+            *("dependency:copy-dependencies", "-DincludeScope=runtime"),
+            f"-DoutputDirectory={folder}",
+        ],
+        dict(os.environ),
+    )
+    _mark(folder).touch()
+
+
+def _mark(folder: Path) -> Path:
+    return folder / ".complete"
+
+
+def _complete(folder: Path) -> bool:
+    return _mark(folder).exists()
+
+
+def _run(words: list[str], environment: dict[str, str]) -> None:
+    if shutil.which(words[0]) is None:
+        raise Absent(f"{words[0]} isn't on the PATH")
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise Absent(f"{words[0]} failed: {(ended.stderr or ended.stdout)[-400:].strip()}")

@@ -1,0 +1,1 @@
+"""The workloads, run against any system through its senders and takers."""

@@ -1,0 +1,82 @@
+"""What is measured in the comparison with other systems: workloads, sizes, subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.contract import ARROW, LISTS, OWN, UNBATCHED
+
+SIZES = {100: "100 B", 1024: "1 KiB", 65536: "64 KiB"}
+TOPICS = 16
+SUBSCRIPTIONS = 5
+VELARAY = "velaray"
+REDIS = "redis-always"
+WITHIN_S = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload of one subject: what is run in which peer's process."""
+
+    load: str
+    case: str
+    peer: str
+    way: str
+    arguments: dict[str, Any] = field(hash=False)
+
+    @property
+    def subject(self) -> str:
+        """The name in tables: the peer, and the way if it isn't the usual one."""
+        return f"{self.peer}, {self.way}" if self.way else self.peer
+
+
+def _throughput(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    for size, case in SIZES.items():
+        small = size < max(SIZES)
+        ways = [(peer, "") for peer in peers if small or peer not in ("ray-queue", "nats-sync")]
+        if VELARAY in peers:
+            ways += [(VELARAY, LISTS)]
+            ways += [(VELARAY, way) for way in (UNBATCHED, OWN, ARROW) if small]
+        arguments = {"size": size, "seconds": seconds}
+        yield [Cell("throughput", case, peer, way, arguments) for peer, way in sorted(ways)]
+
+
+def _latency(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    for rate, times in ((500, 3), (5_000, 2)):
+        arguments = {"size": 100, "seconds": times * seconds, "rate": rate}
+        # ray.util.queue saturates at the lower rate already.
+        able = [peer for peer in peers if peer != "ray-queue" or rate == 500]
+        yield [Cell("latency", f"{rate} msg/s", peer, "", arguments) for peer in able]
+
+
+def _fan_out(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    able = [peer for peer in peers if peer != "ray-queue"]
+    for count in (1, SUBSCRIPTIONS):
+        arguments = {"size": 1024, "seconds": seconds, "subscriptions": count}
+        case = f"1 KiB, {count} subscription{'s' if count > 1 else ''}"
+        chosen = able if count > 1 else [peer for peer in able if peer == VELARAY]
+        yield [Cell("fan-out", case, peer, "", arguments) for peer in chosen]
+
+
+def _topics(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    arguments = {"size": 100, "seconds": seconds, "topics": TOPICS}
+    able = [peer for peer in peers if peer != "ray-queue"]
+    yield [Cell("topics", f"100 B, {TOPICS} topics", peer, "", arguments) for peer in able]
+
+
+LOADS = {"throughput": _throughput, "latency": _latency, "fan-out": _fan_out, "topics": _topics}
+
+
+def cells(loads: Sequence[str], peers: Sequence[str], seconds: float) -> list[list[Cell]]:
+    """The cells of one round. Those of a group are comparable; they take turns."""
+    return [
+        group for load in LOADS if load in loads for group in LOADS[load](peers, seconds) if group
+    ]
+
+
+def in_turn(group: list[Cell], number: int) -> list[Cell]:
+    """The group in the order for round ``number``: each round another one begins."""
+    shift = number % len(group)
+    return group[shift:] + group[:shift]

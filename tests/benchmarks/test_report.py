@@ -1,0 +1,117 @@
+"""The results file, and the goals, tables and plot that are made from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import goals, plan, report, tables
+from benchmarks.model import Result, Samples
+
+
+def results() -> list[Result]:
+    """All that goals ask for: velaray is twice as good as anybody else."""
+    samples: dict[str, Samples] = {}
+    for goal in goals.GOALS:
+        for place, value in ((goal.measured, 2.0), (goal.reference, 1.0)):
+            if place is not None:
+                load, case, subject, measure = place
+                samples.setdefault(load, Samples()).add(case, subject, measure, "msg/s", value)
+    return [
+        Result(name, {"how": "so"}, plan.REDIS, found.rows()) for name, found in samples.items()
+    ]
+
+
+def document() -> dict[str, Any]:
+    found = results()
+    machine = ("processor", "memory", "journals on", "kernel", "python", "date", "load before")
+    return {
+        "machine": dict.fromkeys((*machine, "load after"), "some"),
+        "results": [result.as_json() for result in found],
+        "goals": [
+            {"goal": each.goal, "measured": each.measured, "limit": each.limit}
+            | {"at_least": each.at_least}
+            for each in goals.judge(found)
+        ],
+        "peers": {"velaray": {"server": "one"}},
+        "notes": ["mars is left out: too far"],
+        "rounds": 3,
+        "seconds": 600.0,
+    }
+
+
+def test_goals_know_which_way_is_better() -> None:
+    verdicts = {each.goal: each for each in goals.judge(results())}
+    assert len(verdicts) == len(goals.GOALS)
+    publish = verdicts["publish, batched, 100 B, over redis-always"]
+    assert publish.measured == 2.0 and publish.met and publish.bound == "≥ 1.5"
+    latency = verdicts["latency, velaray, end to end p50 at 500 msg/s, over redis-always"]
+    assert latency.measured == 2.0 and not latency.met and latency.bound == "≤ 1"
+
+
+def test_a_goal_of_which_a_side_is_missing_has_no_verdict() -> None:
+    assert goals.judge([]) == []
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document()), encoding="utf-8")
+    assert [each.rows for each in report.results_of(report.load(path))] == [
+        each.rows for each in results()
+    ]
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(report.Unreadable, match="goals"):
+        report.load(path)
+
+
+def test_the_page_shows_figures_goals_settings_and_notes() -> None:
+    page = report.page(document(), "plot.png", "README.md")
+    assert "![plot](plot.png)" in page
+    assert "| velaray | 2 (2 ×) |" in page
+    assert "over redis-always | 2 | ≥ 1.5 | met |" in page
+    assert "| velaray | server | one |" in page
+    assert "mars is left out" in page
+
+
+def test_table_and_plot_are_made_without_measuring(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document()), encoding="utf-8")
+    text, picture = report.beside(report.load(path), path)
+    assert text.read_text(encoding="utf-8").startswith("# Benchmarks")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_readme_changes_between_its_marks_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"above\n{report.BEGIN}\nold\n{report.END}\nbelow\n", encoding="utf-8")
+    monkeypatch.setattr(report, "README", readme)
+    monkeypatch.setattr(report, "DOCS_PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(report, "DOCS_PLOT", tmp_path / "benchmarks.png")
+    assert report.publish(document())[0] == readme
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith("above\n") and text.endswith("\nbelow\n") and "old" not in text
+    assert "| velaray |" in text
+    readme.write_text("no marks", encoding="utf-8")
+    with pytest.raises(report.Unreadable, match="has no"):
+        report.publish(document())
+
+
+def test_numbers_are_short() -> None:
+    assert [tables.number(each) for each in (0.1234, 12.0, 1234, 12345, 1234567)] == [
+        "0.123",
+        "12",
+        "1,234",
+        "12 k",
+        "1.23 M",
+    ]
