@@ -55,10 +55,10 @@ def encode_checkpoint(
 
     def write(parts: list[Buffer], records: int, flags: int) -> None:
         nonlocal at
-        payload = b"".join(parts)
+        payload = frames.gather(parts)
         buffers.append(frames.encode_frame(salt, at, sequence, 0, records, payload, flags))
-        buffers.append(payload)
-        at += frames.FRAME_HEADER_SIZE + len(payload)
+        buffers.extend(payload)
+        at += frames.FRAME_HEADER_SIZE + sum(map(len, payload))
 
     addresses: list[list[object]] = []
     for group in _groups(segments):

@@ -12,19 +12,21 @@ manifest version is claimed by linking a complete file to its name, which only o
 
 Two threads do the I/O: one for everything that writes, one for reads, so that a read never
 waits for a sync. The event loop is never blocked.
+
+Behind the last frame of an open ledger there may be zeros (`velaray.journal.ahead`). The
+writer cuts them off when it is closed; those of one that died stay.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, NoReturn
 
+from velaray.journal.ahead import ZEROS, Ahead
 from velaray.journal.errors import (
     Contended,
     JournalError,
@@ -36,6 +38,7 @@ from velaray.journal.errors import (
 )
 from velaray.journal.paths import directory_of, journal_of
 from velaray.journal.store import Buffer, Counters, StoredManifest
+from velaray.journal.worker import Worker
 
 KEPT_VERSIONS: Final = 3
 """Manifest versions that are kept, so that a reader finds the one it listed."""
@@ -47,8 +50,6 @@ MAKE_TRIES: Final = 100
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
 _MANIFEST: Final = "+manifest"
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -121,8 +122,8 @@ def _link_file(directory: Path, name: str, data: bytes, prefix: str) -> int:
     return fd
 
 
-def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write every buffer; returns the bytes written."""
+def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write every buffer."""
     pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     at = offset
     while pending:
@@ -132,7 +133,6 @@ def _write_all(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
             written -= len(pending.pop(0))
         if written:
             pending[0] = pending[0][written:]
-    return at - offset
 
 
 class _FileWriter:
@@ -147,17 +147,19 @@ class _FileWriter:
         self._fd = fd
         self._mark_fd = mark_fd
         self._end = end
+        self._ahead = Ahead(end)
         self._dead: SyncFailed | None = None
 
     async def append(
         self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
     ) -> bool:
-        return await self._store._in_writer(lambda: self._append(buffers, confirm, mark))
+        return await self._store._writer.run(lambda: self._append(buffers, confirm, mark))
 
     def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
         if self._dead is not None:
             raise self._dead
-        size = self._write(buffers)
+        # Zeros are for commits, of which more come; a checkpoint is one of a kind.
+        size = self._write(buffers, with_zeros=confirm is not None)
         self._sync()
         self._end += size
         self._store.counters.bytes_written += size
@@ -174,22 +176,33 @@ class _FileWriter:
         self._write_mark(mark)
         return True
 
-    def _write(self, buffers: Sequence[Buffer]) -> int:
+    def _write(self, buffers: Sequence[Buffer], with_zeros: bool) -> int:
+        """Write at the end, with zeros behind it where they fit; returns the buffers' size."""
+        size = sum(map(len, buffers))
+        zeros = self._ahead.zeros(self._end, size) if with_zeros else 0
         try:
-            return _write_all(self._fd, buffers, self._end)
+            _write_all(self._fd, (*buffers, ZEROS[:zeros]) if zeros else buffers, self._end)
         except OSError as error:
             if error.errno not in _FULL:
                 self._die(f"writing: {error.strerror}", error)
-            self._cut()
-            raise StorageFull(str(self._path), error.strerror or str(error)) from error
+            self._cut_or_keep(size, zeros, error)
+            zeros = 0
+        self._ahead.reach = max(self._ahead.reach, self._end + size + zeros)
+        return size
 
-    def _cut(self) -> None:
-        """Remove what a refused append left behind the end. No reader can have counted it,
-        not even a newer owner: it is incomplete."""
+    def _cut_or_keep(self, size: int, zeros: int, error: OSError) -> None:
+        """Remove what a refused write left behind the end; but a frame that is whole, with no
+        room for zeros, stays: a newer owner may have counted it already."""
+        end = self._end
         try:
-            os.ftruncate(self._fd, self._end)
-        except OSError as error:
-            self._die(f"removing a refused write: {error.strerror}", error)
+            # Zeros only come with a frame that ends beyond what there was.
+            whole = zeros > 0 and os.fstat(self._fd).st_size >= end + size
+            os.ftruncate(self._fd, end + size if whole else end)
+        except OSError as failure:
+            self._die(f"removing a refused write: {failure.strerror}", failure)
+        if not whole:
+            self._ahead.reach = end
+            raise StorageFull(str(self._path), error.strerror or str(error)) from error
 
     def _sync(self) -> None:
         # Out of space counts as failed here as well: the frame is complete in the page cache,
@@ -205,16 +218,20 @@ class _FileWriter:
         with suppress(OSError):
             os.pwrite(self._mark_fd, mark, 0)
 
-    def _die(self, cause: str, error: OSError) -> None:
+    def _die(self, cause: str, error: OSError) -> NoReturn:
         self._dead = SyncFailed(str(self._path), cause)
         raise self._dead from error
 
     async def close(self) -> None:
         if self._fd >= 0:
-            await self._store._in_writer(self._close)
+            await self._store._writer.run(self._close)
 
     def _close(self) -> None:
         if self._fd >= 0:
+            if self._dead is None and self._ahead.reach > self._end:
+                # Nothing depends on it: zeros behind the last frame say nothing.
+                with suppress(OSError):
+                    os.ftruncate(self._fd, self._end)
             os.close(self._fd)
             os.close(self._mark_fd)
             self._fd = -1
@@ -243,14 +260,8 @@ class FileStore:
         self._written: dict[str, _Written] = {}
         self._open: set[_FileWriter] = set()
         self._closed = False
-        self._writer = ThreadPoolExecutor(1, "journal-write")
-        self._reader = ThreadPoolExecutor(1, "journal-read")
-
-    async def _in_writer(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, call)
-
-    async def _in_reader(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reader, call)
+        self._writer = Worker("journal-write")
+        self._reader = Worker("journal-read")
 
     def _directory(self, journal: str) -> Path:
         return self._journals / directory_of(journal)
@@ -278,7 +289,7 @@ class FileStore:
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:
         """The highest version; see `LedgerStore`."""
-        return await self._in_reader(lambda: self._read_manifest(journal))
+        return await self._reader.run(lambda: self._read_manifest(journal))
 
     def _read_manifest(self, journal: str) -> StoredManifest | None:
         directory = self._directory(journal) / _MANIFEST
@@ -298,7 +309,7 @@ class FileStore:
 
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         """Link a complete file to the next version's name; see `LedgerStore`."""
-        return await self._in_writer(lambda: self._write_manifest(journal, expected, data))
+        return await self._writer.run(lambda: self._write_manifest(journal, expected, data))
 
     def _write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         directory = self._directory(journal) / _MANIFEST
@@ -340,7 +351,7 @@ class FileStore:
 
     async def holds(self, journal: str, version: int) -> bool:
         """Two looks at the directory; see `LedgerStore`."""
-        return await self._in_writer(lambda: self._holds(journal, version))
+        return await self._writer.run(lambda: self._holds(journal, version))
 
     def _holds(self, journal: str, version: int) -> bool:
         """Look first that the next version isn't there, then that ours still is.
@@ -368,7 +379,7 @@ class FileStore:
 
     async def claim_number(self, owner: str) -> int:
         """The lowest number that is free; see `LedgerStore`."""
-        return await self._in_writer(lambda: self._claim_number(owner))
+        return await self._writer.run(lambda: self._claim_number(owner))
 
     def _claim_number(self, owner: str) -> int:
         self._make_directories(self._numbers)
@@ -404,7 +415,7 @@ class FileStore:
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         """Create the ledger's file and its mark's, and make their names durable; see
         `LedgerStore`."""
-        return await self._in_writer(lambda: self._create_ledger(journal, ledger_id, header))
+        return await self._writer.run(lambda: self._create_ledger(journal, ledger_id, header))
 
     def _create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _FileWriter:
         path = self._ledger(journal, ledger_id)
@@ -439,7 +450,7 @@ class FileStore:
 
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger's file; see `LedgerStore`."""
-        return await self._in_reader(lambda: self._read(journal, ledger_id, offset, length))
+        return await self._reader.run(lambda: self._read(journal, ledger_id, offset, length))
 
     def _read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         path = self._ledger(journal, ledger_id)
@@ -455,7 +466,7 @@ class FileStore:
 
     async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
         """The content of a mark's file; see `LedgerStore`."""
-        return await self._in_reader(lambda: self._read_mark(journal, ledger_id))
+        return await self._reader.run(lambda: self._read_mark(journal, ledger_id))
 
     def _read_mark(self, journal: str, ledger_id: int) -> bytes | None:
         path = self._mark(journal, ledger_id)
@@ -467,7 +478,7 @@ class FileStore:
 
     async def size(self, journal: str, ledger_id: int) -> int:
         """The size of a ledger's file; see `LedgerStore`."""
-        return await self._in_reader(lambda: self._size(journal, ledger_id))
+        return await self._reader.run(lambda: self._size(journal, ledger_id))
 
     def _size(self, journal: str, ledger_id: int) -> int:
         path = self._ledger(journal, ledger_id)
@@ -476,7 +487,7 @@ class FileStore:
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
         """Sync a ledger's file and drop it from the page cache; see `LedgerStore`."""
-        await self._in_writer(lambda: self._sync_ledger(journal, ledger_id))
+        await self._writer.run(lambda: self._sync_ledger(journal, ledger_id))
 
     def _sync_ledger(self, journal: str, ledger_id: int) -> None:
         path = self._ledger(journal, ledger_id)
@@ -493,7 +504,7 @@ class FileStore:
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         """Replace a ledger's index file; see `LedgerStore`."""
-        await self._in_writer(lambda: self._write_index(journal, ledger_id, data))
+        await self._writer.run(lambda: self._write_index(journal, ledger_id, data))
 
     def _write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         path = self._index(journal, ledger_id)
@@ -509,7 +520,7 @@ class FileStore:
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:
         """A ledger's index file; see `LedgerStore`."""
-        return await self._in_reader(lambda: self._read_index(journal, ledger_id))
+        return await self._reader.run(lambda: self._read_index(journal, ledger_id))
 
     def _read_index(self, journal: str, ledger_id: int) -> bytes | None:
         path = self._index(journal, ledger_id)
@@ -524,11 +535,11 @@ class FileStore:
 
     async def list_ledgers(self, journal: str) -> list[int]:
         """The ledgers whose files are in the journal's directory; see `LedgerStore`."""
-        return await self._in_reader(lambda: _ledgers(self._directory(journal)))
+        return await self._reader.run(lambda: _ledgers(self._directory(journal)))
 
     async def list_journals(self) -> list[str]:
         """The journals whose directories are there; see `LedgerStore`."""
-        return await self._in_reader(self._list_journals)
+        return await self._reader.run(self._list_journals)
 
     def _list_journals(self) -> list[str]:
         found = []
@@ -541,7 +552,7 @@ class FileStore:
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remove a ledger's files; see `LedgerStore`."""
-        await self._in_writer(lambda: self._delete_ledger(journal, ledger_id))
+        await self._writer.run(lambda: self._delete_ledger(journal, ledger_id))
 
     def _delete_ledger(self, journal: str, ledger_id: int) -> None:
         path = self._ledger(journal, ledger_id)
@@ -554,7 +565,7 @@ class FileStore:
 
     async def delete_journal(self, journal: str) -> None:
         """Remove a journal's directory; see `LedgerStore`."""
-        await self._in_writer(lambda: self._delete_journal(journal))
+        await self._writer.run(lambda: self._delete_journal(journal))
 
     def _delete_journal(self, journal: str) -> None:
         directory = self._directory(journal)
@@ -593,9 +604,9 @@ class FileStore:
         if self._closed:
             return
         self._closed = True
-        await self._in_writer(self._close_writers)
-        self._writer.shutdown(wait=False)
-        self._reader.shutdown(wait=False)
+        await self._writer.run(self._close_writers)
+        await self._writer.end()
+        await self._reader.end()
 
     def _close_writers(self) -> None:
         for writer in list(self._open):

@@ -15,7 +15,7 @@ can't be read before that place is damaged or cut off, not torn.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -26,6 +26,10 @@ from velaray.journal.store import Buffer
 
 FORMAT_VERSION: Final = 1
 NO_BLOB: Final = 0xFFFFFFFF
+
+LARGE: Final = 16 << 10
+"""A part of this size is written from where it is; joining smaller ones costs less than
+handling each."""
 
 CHECKPOINT: Final = 1
 """Frame flag: the records are checkpoint segments (or the marker), not history."""
@@ -113,12 +117,20 @@ def _seed(salt: bytes, offset: int) -> int:
 
 
 def encode_frame(
-    salt: bytes, offset: int, sequence: int, entry: int, records: int, payload: Buffer, flags: int
+    salt: bytes,
+    offset: int,
+    sequence: int,
+    entry: int,
+    records: int,
+    payload: Sequence[Buffer],
+    flags: int,
 ) -> bytes:
-    """The header of a frame at ``offset``; ``payload`` is to follow it."""
-    tail = _FRAME_TAIL.pack(
-        len(payload), crc32c(payload, _seed(salt, offset)), sequence, entry, records, flags
-    )
+    """The header of a frame at ``offset``; the buffers of ``payload`` are to follow it."""
+    size, crc = 0, _seed(salt, offset)
+    for buffer in payload:
+        size += len(buffer)
+        crc = crc32c(buffer, crc)
+    tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, flags)
     return _FRAME_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
 
 
@@ -181,6 +193,20 @@ def stage_record(parts: list[Buffer], event: bytes, blob: Buffer | None) -> int:
     parts.append(event)
     parts.append(blob)
     return _LENGTHS.size + len(event) + len(blob)
+
+
+def gather(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in few buffers: small neighbours joined, large ones as they are."""
+    gathered: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < LARGE:
+            small.append(part)
+            continue
+        gathered += (b"".join(small), part)
+        small = []
+    gathered.append(b"".join(small))
+    return gathered
 
 
 def records(payload: memoryview, count: int) -> Iterator[tuple[memoryview, memoryview | None]]:

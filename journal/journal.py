@@ -127,6 +127,7 @@ class Journal:
         self._staged_records = 0
         self._staged_entries = 0
         self._staged_sequence = 0
+        self._staged_large = False
         self._cache: OrderedDict[int, _Sealed] = OrderedDict()
         self._unfinished: _Unfinished | None = None
         self.key = key
@@ -238,15 +239,16 @@ class Journal:
     def stage(self, event: bytes, blob: Buffer | None = None) -> int:
         """Add a record to the next commit; returns its sequence.
 
-        The memory of ``blob`` must stay unchanged until the commit that takes it has been
-        called. Raises `Misuse` before `start` or during `start` and `roll`, else whatever
-        made the journal unusable.
+        The memory of ``blob`` must stay unchanged until the commit that takes it is over: a
+        large one is written from there. Raises `Misuse` before `start` or during `start` and
+        `roll`, else whatever made the journal unusable.
         """
         if self._writer is None or self._failure is not None or self._busy == "roll":
             self._check_writable("stage")
         frames.stage_record(self._parts, event, blob)
         if blob is not None:
             self._staged_entries += 1
+            self._staged_large |= len(blob) >= frames.LARGE
         self._staged_records += 1
         sequence = self._staged_sequence
         self._staged_sequence = sequence + 1
@@ -299,11 +301,12 @@ class Journal:
         """The staged records as a frame, and what the ledger will be with it."""
         assert self._live is not None and self._reader is not None
         live, salt = self._live, self._reader.header.salt
-        payload = b"".join(self._parts)
+        # Most frames are small, and joining them at once costs the least.
+        payload = frames.gather(self._parts) if self._staged_large else [b"".join(self._parts)]
         header = frames.encode_frame(
             salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload, 0
         )
-        end = live.bytes + len(header) + len(payload)
+        end = live.bytes + len(header) + sum(map(len, payload))
         after = replace(
             live,
             records=live.records + self._staged_records,
@@ -312,11 +315,12 @@ class Journal:
         )
         self._clear_staged()
         mark = frames.encode_mark(salt, live.ledger_id, after.next_sequence - 1, end)
-        return after, [header, payload], mark
+        return after, [header, *payload], mark
 
     def _clear_staged(self) -> None:
         self._parts = []
         self._staged_records = self._staged_entries = 0
+        self._staged_large = False
 
     def _drop_staged(self) -> None:
         self._clear_staged()

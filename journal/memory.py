@@ -15,6 +15,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
+from velaray.journal.ahead import Ahead
 from velaray.journal.errors import (
     LedgerExists,
     ManifestConflict,
@@ -73,6 +74,10 @@ class _File:
         for offset, data in self.pending:
             _put(self.durable, offset, data)
         self.pending.clear()
+
+    def cut(self, end: int) -> None:
+        """Shorten the file, of which nothing is unsynced."""
+        del self.seen[end:], self.durable[end:]
 
 
 def _put(target: bytearray, offset: int, data: bytes) -> None:
@@ -171,6 +176,7 @@ class _MemoryWriter:
         self._file = file
         self._mark = mark
         self._end = len(file.seen)
+        self._ahead = Ahead(self._end)
         self._place = _location(journal, ledger_id)
         self._dead: SyncFailed | None = None
 
@@ -180,8 +186,10 @@ class _MemoryWriter:
         if self._dead is not None:
             raise self._dead
         store, data = self._store, b"".join(buffers)
-        store.disk._require_space(self._place, self._end + len(data) - len(self._file.seen))
-        await self._write(Step.WRITE, self._file, self._end, data)
+        self._require_space(len(data))
+        zeros = self._zeros(len(data)) if confirm is not None else 0
+        await self._write(Step.WRITE, self._file, self._end, data + bytes(zeros))
+        self._ahead.reach = max(self._ahead.reach, self._end + len(data) + zeros)
         await self._sync()
         store.counters.bytes_written += len(data)
         self._end += len(data)
@@ -193,6 +201,18 @@ class _MemoryWriter:
                 await self._write(Step.MARK, self._mark, 0, mark)
         await store._step(Step.RETURN, self._journal)
         return held
+
+    def _require_space(self, size: int) -> None:
+        longer = self._end + size - len(self._file.seen)
+        self._store.disk._require_space(self._place, longer)
+
+    def _zeros(self, size: int) -> int:
+        zeros = self._ahead.zeros(self._end, size)
+        try:
+            self._require_space(size + zeros)
+        except StorageFull:
+            return 0  # they bring speed alone
+        return zeros
 
     async def _write(self, step: Step, file: _File, offset: int, data: bytes) -> None:
         try:
@@ -214,7 +234,9 @@ class _MemoryWriter:
         self._file.sync()
 
     async def close(self) -> None:
-        self._dead = self._dead or SyncFailed(self._place, "the writer is closed")
+        if self._dead is None:
+            self._file.cut(self._end)
+            self._dead = SyncFailed(self._place, "the writer is closed")
 
 
 class MemoryStore:

