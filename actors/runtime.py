@@ -119,6 +119,10 @@ class VolatileJournal:
         self._staged += 1
         return self._staged - 1
 
+    def stage_all(self, records: Sequence[tuple[bytes, Blob | None]]) -> None:
+        """Count records."""
+        self._staged += len(records)
+
     async def commit(self) -> int:
         """Return the last sequence."""
         return self._staged - 1
@@ -379,9 +383,15 @@ class Runtime(Generic[StateT]):
                 release(decision.reply, decision.effects)
                 return
         elif self._full is None:
-            records = [encode(event) for event in events]
-            self._evolve(events)
-            self._stage(records, decision.blob)
+            if len(events) == 1:  # nearly always
+                record, blob = encode(events[0]), decision.blob
+                self._evolve(events)
+                self._staged.append((record, blob))
+                self._staged_bytes += len(record) if blob is None else len(record) + len(blob)
+            else:
+                records = [encode(event) for event in events]
+                self._evolve(events)
+                self._stage(records, decision.blob)
         elif self._waiting or self._flushing:
             self._refuse(release)
             return
@@ -402,14 +412,15 @@ class Runtime(Generic[StateT]):
         return not (self._waiting or self._flushing or self._opened)
 
     def _evolve(self, events: Sequence[Message]) -> None:
-        done = 0
+        machine, state = self._machine, self._state
+        spoilt: Message | None = None
         try:
-            for event in events:
-                self._machine.evolve(self._state, event)
-                done += 1
+            for spoilt in events:
+                machine.evolve(state, spoilt)
+            spoilt = None
         finally:
-            if done < len(events):
-                self._fail(SpoiledState(self._actor, events[done]))
+            if spoilt is not None:
+                self._fail(SpoiledState(self._actor, spoilt))
 
     def _stage(self, records: list[bytes], blob: Blob | None) -> None:
         last = records.pop()
@@ -455,8 +466,7 @@ class Runtime(Generic[StateT]):
         if staged or self._opened:
             if self._opened:
                 self._journal.stage(encode(self._opened))
-            for record, blob in staged:
-                self._journal.stage(record, blob)
+            self._journal.stage_all(staged)
             await self._journal.commit()
             self._commits += 1
             self._events += len(staged) + (self._opened is not None)

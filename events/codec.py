@@ -33,6 +33,9 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+_SHORT = [_varint(size) for size in range(256)]
+
+
 def _read_varint(raw: bytes, start: int) -> tuple[int, int]:
     """The varint of ``raw`` at ``start``, in its shortest spelling, and where it ends."""
     value = shift = 0
@@ -80,7 +83,8 @@ def encode(event: Message) -> bytes:
             f"{type(event).__name__} is not a journaled event; add it to events.proto"
         )
     body = event.SerializeToString(deterministic=True)
-    return tag + _varint(len(body)) + body
+    size = len(body)
+    return tag + (_SHORT[size] if size < len(_SHORT) else _varint(size)) + body
 
 
 def decode(raw: bytes) -> Message:

@@ -64,12 +64,12 @@ def encode_checkpoint(
     for group in _groups(segments):
         parts: list[Buffer] = []
         for index, (name, body) in enumerate(group):
-            frames.stage_record(parts, name.encode(), body)
+            frames.stage_records(parts, [(name.encode(), body)])
             addresses.append([name, ledger_id, at, index, len(body)])
         write(parts, len(group), frames.CHECKPOINT)
     marker: list[Buffer] = []
     body = msgpack.packb([FORMAT_VERSION, sequence, digest, addresses])
-    frames.stage_record(marker, body, None)
+    frames.stage_records(marker, [(body, None)])
     write(marker, 1, frames.CHECKPOINT | frames.CHECKPOINT_END)
     return EncodedCheckpoint(buffers, at)
 

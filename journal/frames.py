@@ -15,7 +15,7 @@ can't be read before that place is damaged or cut off, not torn.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -183,16 +183,28 @@ def find_later(salt: bytes, base: int, raw: bytes, sequence: int) -> int | None:
     return None
 
 
-def stage_record(parts: list[Buffer], event: bytes, blob: Buffer | None) -> int:
-    """Add one record to ``parts``; returns its size in bytes."""
-    if blob is None:
-        parts.append(_pack_lengths(len(event), NO_BLOB))
-        parts.append(event)
-        return _LENGTHS.size + len(event)
-    parts.append(_pack_lengths(len(event), len(blob)))
-    parts.append(event)
-    parts.append(blob)
-    return _LENGTHS.size + len(event) + len(blob)
+def stage_records(
+    parts: list[Buffer], records: Iterable[tuple[bytes, Buffer | None]]
+) -> tuple[int, int, bool]:
+    """Add records to ``parts``; returns how many, how many with a blob, and whether one of
+    the blobs is `LARGE`."""
+    count = entries = 0
+    large = False
+    append = parts.append
+    for event, blob in records:
+        count += 1
+        if blob is None:
+            append(_pack_lengths(len(event), NO_BLOB))
+            append(event)
+            continue
+        size = len(blob)
+        append(_pack_lengths(len(event), size))
+        append(event)
+        append(blob)
+        entries += 1
+        if size >= LARGE:
+            large = True
+    return count, entries, large
 
 
 def gather(parts: Sequence[Buffer]) -> list[Buffer]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -243,16 +243,19 @@ class Journal:
         large one is written from there. Raises `Misuse` before `start` or during `start` and
         `roll`, else whatever made the journal unusable.
         """
+        sequence = self._staged_sequence
+        self.stage_all(((event, blob),))
+        return sequence
+
+    def stage_all(self, records: Iterable[tuple[bytes, Buffer | None]]) -> None:
+        """`stage` every record (event and blob), in order."""
         if self._writer is None or self._failure is not None or self._busy == "roll":
             self._check_writable("stage")
-        frames.stage_record(self._parts, event, blob)
-        if blob is not None:
-            self._staged_entries += 1
-            self._staged_large |= len(blob) >= frames.LARGE
-        self._staged_records += 1
-        sequence = self._staged_sequence
-        self._staged_sequence = sequence + 1
-        return sequence
+        count, entries, large = frames.stage_records(self._parts, records)
+        self._staged_records += count
+        self._staged_entries += entries
+        self._staged_sequence += count
+        self._staged_large |= large
 
     async def commit(self) -> int:
         """Make everything staged durable, as one frame; returns the last durable sequence.
@@ -307,12 +310,7 @@ class Journal:
             salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload, 0
         )
         end = live.bytes + len(header) + sum(map(len, payload))
-        after = replace(
-            live,
-            records=live.records + self._staged_records,
-            entries=live.entries + self._staged_entries,
-            bytes=end,
-        )
+        after = live.grown(self._staged_records, self._staged_entries, end)
         self._clear_staged()
         mark = frames.encode_mark(salt, live.ledger_id, after.next_sequence - 1, end)
         return after, [header, *payload], mark

@@ -48,6 +48,21 @@ class LedgerInfo:
         """The offset of the first entry after this ledger."""
         return self.first_offset + self.entries
 
+    def grown(self, records: int, entries: int, end: int) -> LedgerInfo:
+        """The same ledger with so many more records and entries, ending at ``end``. Once per
+        commit, hence not by `replace`."""
+        return LedgerInfo(
+            self.ledger_id,
+            self.first_sequence,
+            self.first_offset,
+            self.data_offset,
+            self.records + records,
+            self.entries + entries,
+            end,
+            self.sealed,
+            self.sealed_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -261,7 +261,7 @@ async def test_a_damaged_last_frame_before_a_header_torn_anywhere_is_refused(bac
     history = await _history(backend)
     ledger_id, content, ends, _ = history
     parts: list[bytes] = []
-    frames.stage_record(parts, b"six", b"blob")
+    frames.stage_records(parts, [(b"six", b"blob")])
     header = frames.encode_frame(_salt(content), ends[-1], 5, 5, 1, parts, 0)
     store = backend.store()
     for written in range(frames.FRAME_HEADER_SIZE):
@@ -482,7 +482,7 @@ async def test_a_checkpoint_without_its_marker_is_none(backend):
 async def test_a_sound_frame_in_the_wrong_place_is_refused(backend, wrong):
     ledger_id, content, ends, _ = await _history(backend)
     parts: list[bytes] = []
-    frames.stage_record(parts, b"six", b"blob")
+    frames.stage_records(parts, [(b"six", b"blob")])
     fields = {"sequence": 5, "entry": 5, "records": 1, "flags": 0}
     fields[wrong] += 1
     payload = b"".join(parts)

@@ -27,8 +27,7 @@ HEADER = frames.encode_ledger_header(LEDGER, KEY, 1, SALT)
 
 def _frame(at: int, *records: tuple[bytes, bytes | None], flags: int, sequence: int = 0) -> bytes:
     parts: list[bytes] = []
-    for event, blob in records:
-        frames.stage_record(parts, event, blob)
+    frames.stage_records(parts, records)
     payload = b"".join(parts)
     return frames.encode_frame(SALT, at, sequence, 0, len(records), [payload], flags) + payload
 

@@ -12,7 +12,7 @@ run's time, each event would take twice as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -121,13 +121,13 @@ def watch_journals(replace: Replace) -> None:
 
     The process's ``phase`` is "start" or "roll" while its journal starts a ledger.
     """
-    stage, commit, reload = Journal.stage, Journal.commit, Journal.reload
+    stage_all, commit, reload = Journal.stage_all, Journal.commit, Journal.reload
     start, roll = Journal.start, Journal.roll
 
-    def staged(self: Journal, event: bytes, *blob: Any) -> int:
-        sequence = stage(self, event, *blob)
-        current_node().shadow.staged.append(event)
-        return sequence
+    def staged(self: Journal, records: Iterable[tuple[bytes, Any]]) -> None:
+        records = list(records)
+        stage_all(self, records)
+        current_node().shadow.staged += [event for event, _ in records]
 
     async def committed(self: Journal) -> int:
         node = current_node()
@@ -169,7 +169,7 @@ def watch_journals(replace: Replace) -> None:
         return ledger_id
 
     for name, tapped in (
-        ("stage", staged),
+        ("stage_all", staged),
         ("commit", committed),
         ("reload", reloaded),
         ("start", started),

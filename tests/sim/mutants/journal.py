@@ -13,7 +13,7 @@ from velaray.journal.index import SparseIndex
 from velaray.journal.journal import Journal
 from velaray.journal.manifest import LedgerInfo, decode_manifest
 from velaray.journal.memory import MemoryStore, Step, _MemoryWriter
-from velaray.journal.scan import LedgerReader
+from velaray.journal.scan import CHUNK, LedgerReader
 
 
 def _acknowledge_before_sync(original: Any) -> Any:
@@ -65,7 +65,7 @@ def _refuse_torn_tails(original: Any) -> Any:
         async for frame in original(self, start, sequence):
             at = frame.end
             yield frame
-        if await self.read(at, 1):
+        if (await self.read(at, CHUNK)).strip(b"\0"):
             raise CorruptJournal(self.file, at, "a torn frame")
 
     return tail
