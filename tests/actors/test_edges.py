@@ -61,6 +61,15 @@ def test_only_what_the_named_owner_holds_is_taken(owner) -> None:
     held.check()
 
 
+def test_neighbours_of_one_owner_are_one_holding() -> None:
+    held = Holdings()
+    for first, end, whose in ((0, 5, 1), (10, 15, 1), (15, 20, 2), (5, 10, 1), (20, 25, 1)):
+        held.give(first, end, whose)
+    assert list(held) == [(0, 15, 1), (15, 20, 2), (20, 25, 1)]
+    assert held.take(0, 15, 1) == [(0, 15)]
+    held.check()
+
+
 def test_permits_are_never_negative() -> None:
     made = dispatcher(5, 2)
     with pytest.raises(ValueError, match="-1 permits"):

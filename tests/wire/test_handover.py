@@ -61,6 +61,7 @@ def test_what_was_received_and_not_handled_goes_to_who_takes_the_socket(behind: 
             def hand_over(connection: WireConnection, received: object) -> None:
                 connection.write(PONG)
                 transports.append(connection.detach(taker))
+                transports[0].write(b"answer")
 
             recorder.on_command = hand_over
             writer.write(SEND + behind)
@@ -77,7 +78,6 @@ def test_what_was_received_and_not_handled_goes_to_who_takes_the_socket(behind: 
             transport.resume_reading()
             await taker.until(behind + b"later")
             # What waited to be sent has gone out before what the new owner sends.
-            transport.write(b"answer")
             assert await read(reader, len(PONG) + 6) == PONG + b"answer"
             recorder.connection.write(PONG)
             recorder.connection.close()

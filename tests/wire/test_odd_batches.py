@@ -107,6 +107,15 @@ def test_the_refusal_says_what_is_wrong() -> None:
             BatchLayout(payload, 0, count)
 
 
+@pytest.mark.parametrize(("first", "end"), [(0, 5), (1, 4), (4, 5), (2, 2)])
+def test_equal_heads_are_shown_as_one_run_of_bytes(first: int, end: int) -> None:
+    values = [b"value-%d" % n for n in range(5)]
+    found = BatchLayout(b"front" + pack(values, None), 5, 5).uniform(first, end)
+    assert found is not None
+    view, stride, head = found
+    assert (bytes(view), stride, head) == (pack(values, None)[first * 13 : end * 13], 13, 6)
+
+
 def test_long_metadata_is_read_anew_for_each_message() -> None:
     keys = ["k" * 300, "m" * 300, "k" * 300, "k" * 255, "short"]
     payload = pack([b"%d" % n for n in range(5)], keys)

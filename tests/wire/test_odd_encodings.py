@@ -6,8 +6,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from velaray.wire import commands
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Message, Send, decode_command, decode_message, decode_send
+from velaray.wire.commands import (
+    Message,
+    Send,
+    decode_command,
+    decode_message,
+    decode_send,
+    encode_command,
+    message_header,
+)
 from velaray.wire.errors import MalformedCommandError
 from velaray.wire.varint import varint
 
@@ -20,7 +29,7 @@ NUMBERS = st.one_of(
     st.integers(0, 300).map(varint),
     st.sampled_from([2**14, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1]).map(varint),
     PADDED,
-    st.just(b"\xff" * 11),
+    st.sampled_from([b"\xff" * 11, b"\xff" * 9 + b"\x7f"]),
     st.just(b""),
 )
 FIELDS = st.lists(st.tuples(TAGS.map(varint), NUMBERS).map(b"".join), max_size=5).map(b"".join)
@@ -60,6 +69,8 @@ def test_an_odd_send_is_what_protobuf_makes_of_it(body: bytes) -> None:
 
 @given(BODIES, FIELDS)
 @example(b"\x08\x01\x10\x02\x18\x03\x00", b"")
+@example(b"\x09\x01\x10\x02", b"")
+@example(b"\x08" + b"\xff" * 9 + b"\x7f\x10\x02", b"")
 @example(b"\x08\x01\x10\x02\x18\x03", b"\x00")
 def test_an_odd_message_is_what_protobuf_makes_of_it(position: bytes, rest: bytes) -> None:
     encoded = b"\x08\x09\x4a" + sized(b"\x08\x01\x12" + sized(position) + rest)
@@ -70,6 +81,34 @@ def test_an_odd_message_is_what_protobuf_makes_of_it(position: bytes, rest: byte
 def test_a_send_of_any_number_of_messages(count: int) -> None:
     encoded = b"\x08\x06\x32" + sized(b"\x08\x01\x10\x02\x18" + varint(count))
     assert by_hand(decode_send, encoded) == Send(1, 2, count)
+
+
+LARGE = 2**63 - 1
+
+
+@pytest.mark.parametrize("producer_id", [0, 127])
+@pytest.mark.parametrize("sequence_id", [0, 127, 128, 2**31, LARGE])
+@pytest.mark.parametrize("count", [1, 2, 128, 16_383])
+def test_usual_sends_never_come_to_protobuf(monkeypatch, producer_id, sequence_id, count) -> None:
+    message = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
+    if count > 1:
+        message.num_messages = count
+    encoded = encode_command(message)
+    monkeypatch.setattr(commands, "decode_command", None)
+    assert by_hand(decode_send, encoded) == Send(producer_id, sequence_id, count)
+
+
+@pytest.mark.parametrize("consumer_id", [0, 127])
+@pytest.mark.parametrize("ledger_id", [1 << 24, 2**40, LARGE])
+@pytest.mark.parametrize("entry_id", [0, 128, LARGE])
+@pytest.mark.parametrize("partition", [-1, 0, 2**31 - 1])
+def test_usual_messages_never_come_to_protobuf(
+    monkeypatch, consumer_id, ledger_id, entry_id, partition
+) -> None:
+    header = message_header(consumer_id, ledger_id, entry_id, 9, partition=partition)
+    monkeypatch.setattr(commands, "decode_command", None)
+    found = by_hand(decode_message, header[8:])
+    assert found == Message(consumer_id, ledger_id, entry_id, partition)
 
 
 def test_a_field_number_of_nought_is_malformed_behind_a_position_too() -> None:
