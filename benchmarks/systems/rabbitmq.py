@@ -50,9 +50,10 @@ class RabbitMq:
             environment = _environment(directory, self._port)
             stack.callback(_end_port_mapper, environment)
             shell = stack.enter_context(running([server], directory, environment))
-            stack.callback(self._end_node)
-            self._shell = shell.pid
+            stack.callback(self._end_node, shell.pid)
             wait_until(self._answers, shell, directory)
+            # The node comes before its children, which may bear its name for a moment.
+            self._node = descendants(shell.pid, "beam.smp")[0]
             self._loop = asyncio.new_event_loop()
             thread = threading.Thread(target=self._loop.run_forever, daemon=True)
             thread.start()
@@ -84,13 +85,14 @@ class RabbitMq:
         connection.close()
         return True
 
-    def _end_node(self) -> None:
-        for pid in self.servers():
+    def _end_node(self, shell: int) -> None:
+        """The script that started the node ends with it."""
+        for pid in descendants(shell, "beam.smp")[:1]:
             os.kill(pid, signal.SIGTERM)
 
     def servers(self) -> Iterable[int]:
         """See `benchmarks.contract.Peer`."""
-        return descendants(self._shell, "beam.smp")
+        return [self._node]
 
     def prepare(self, topic: str, subscriptions: Sequence[str]) -> None:
         """See `benchmarks.contract.Peer`."""
