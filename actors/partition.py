@@ -13,9 +13,9 @@ already has it. The last sequence id is tracked whether de-duplication is on or 
 by key interleave; see `velaray.actors.interleaving`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
-`Terminate`, `ForgetProducer`, `ExpireProducers`. Events: LedgerOpened, ProducerRegistered,
-EntryAppended, TopicEpochRaised, ProducerForgotten, TopicTerminated, SubscriptionCreated,
-SubscriptionDeleted.
+`ConfirmSwept`, `Terminate`, `ForgetProducer`, `ExpireProducers`. Events: LedgerOpened,
+ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten, TopicTerminated,
+SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from velaray.events.events_pb2 import (
     ProducerRegistered,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
 )
@@ -141,7 +142,8 @@ class SubscriptionRef:
 
 @dataclass(frozen=True, slots=True)
 class DeleteSubscription:
-    """Reply: the deleted `SubscriptionRef`; refused NOT_FOUND.
+    """Reply: the deleted `SubscriptionRef`; refused NOT_FOUND. Its journal is for the host to
+    delete, which then says `ConfirmSwept`: until then `PartitionState.deleted` has it.
 
     With an incarnation (not 0) only that one is deleted, so that a command that arrives late
     or twice can't delete a later subscription of the same name.
@@ -149,6 +151,20 @@ class DeleteSubscription:
 
     name: str
     incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmSwept:
+    """Nothing of a deleted subscription is stored any more. Reply: `Swept`, also if that was
+    known.
+    """
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +229,11 @@ class Subscription:
 
 @dataclass(slots=True)
 class PartitionState:
-    """Everything a partition's journal says, but for the entries themselves."""
+    """Everything a partition's journal says, but for the entries themselves.
+
+    ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
+    may be stored.
+    """
 
     table: LedgerTable = field(default_factory=LedgerTable)
     producers: dict[str, Producer] = field(default_factory=dict)
@@ -223,6 +243,7 @@ class PartitionState:
     next_incarnation: int = 1
     topic_epoch: int = 0
     terminated: bool = False
+    deleted: dict[int, str] = field(default_factory=dict)
 
     @property
     def end_offset(self) -> int:
@@ -332,6 +353,11 @@ def _delete_subscription(state: PartitionState, command: DeleteSubscription) -> 
     return Decision((SubscriptionDeleted(name=command.name),), existing.ref)
 
 
+def _confirm_swept(state: PartitionState, incarnation: int) -> Decision:
+    events = (SubscriptionSwept(incarnation=incarnation),) if incarnation in state.deleted else ()
+    return Decision(events, Swept())
+
+
 def _terminate(state: PartitionState) -> Decision:
     end = state.end_offset
     reply = Terminated(end, state.table.position_before(end))
@@ -407,6 +433,8 @@ class PartitionMachine:
                 return _create_subscription(state, command)
             case DeleteSubscription():
                 return _delete_subscription(state, command)
+            case ConfirmSwept(incarnation):
+                return _confirm_swept(state, incarnation)
             case Terminate():
                 return _terminate(state)
             case ForgetProducer(name) if name in state.producers:
@@ -438,7 +466,10 @@ class PartitionMachine:
                 state.subscriptions[name] = Subscription(ref, dict(event.properties))
                 state.next_incarnation = incarnation + 1
             case SubscriptionDeleted(name=name):
-                del state.subscriptions[name]
+                ref = state.subscriptions.pop(name).ref
+                state.deleted[ref.incarnation] = name
+            case SubscriptionSwept(incarnation=incarnation):
+                del state.deleted[incarnation]
             case _:
                 raise TypeError(f"a partition knows no {type(event).__name__}")
 
@@ -457,6 +488,7 @@ class PartitionMachine:
                 known.name,
             )
         incarnations = [known.ref.incarnation for known in state.subscriptions.values()]
+        incarnations += state.deleted
         require(len(set(incarnations)) == len(incarnations), "incarnations are unique")
         for name, subscription in state.subscriptions.items():
             ref = subscription.ref
@@ -465,10 +497,12 @@ class PartitionMachine:
             require(ref.start_offset <= state.end_offset, "subscriptions start in the log", name)
 
     def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
-        """Segments: ledgers, producers, subscriptions, partition."""
+        """Segments: ledgers, producers, subscriptions, partition; deleted, if there are any."""
         numbered = [state.by_index[index] for index in sorted(state.by_index)]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
+        deleted = {"deleted": _to_json(sorted(state.deleted.items()))} if state.deleted else {}
         return {
+            **deleted,
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
@@ -496,6 +530,7 @@ class PartitionMachine:
                 name: Subscription(SubscriptionRef(name, incarnation, start), dict(properties))
                 for name, incarnation, start, properties in json.loads(segments["subscriptions"])
             },
+            deleted=dict(json.loads(segments.get("deleted", b"[]"))),
             **json.loads(segments["partition"]),
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     Chunk,
+    ConfirmSwept,
     CreateSubscription,
     DeleteSubscription,
     Duplicate,
@@ -33,7 +34,7 @@ from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
-from velaray.journal.errors import Fenced, NotStored
+from velaray.journal.errors import Fenced, JournalError, NotStored
 from velaray.journal.journal import Journal
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
@@ -108,6 +109,8 @@ class PartitionBody(HostedBody):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
+        for incarnation, name in state.deleted.items():
+            self.spawn(self._finish_deletion(name, incarnation))
         port = self._server.sockets[0].getsockname()[1]
         return address._replace(service_port=port)
 
@@ -463,9 +466,18 @@ class PartitionBody(HostedBody):
             channel = self.channels.get(command.name)
             if channel is not None and channel.durable:
                 channel.close()
-            key = self.key.of_subscription(reply.name, reply.incarnation)
-            await self.fabric.dismiss(key)
-            await self.fabric.store.delete_journal(key.text())
+            await self._sweep(reply.name, reply.incarnation)
+
+    async def _sweep(self, name: str, incarnation: int) -> None:
+        key = self.key.of_subscription(name, incarnation)
+        await self.fabric.dismiss(key)
+        await self.fabric.store.delete_journal(key.text())
+        await self.runtime.ask(ConfirmSwept(incarnation))
+
+    async def _finish_deletion(self, name: str, incarnation: int) -> None:
+        """Finish what a former activation began. If it fails, the next one tries again."""
+        with contextlib.suppress(JournalError, ConnectionError, TimeoutError):
+            await self._sweep(name, incarnation)
 
     # -- calls ---------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from velaray.actors.ledger_table import LedgerRun, LedgerTable, NoSuchEntryError
 from velaray.actors.machine import InvariantViolation, Reason
 from velaray.actors.partition import (
     Chunk,
+    ConfirmSwept,
     CreateSubscription,
     DeleteSubscription,
     Duplicate,
@@ -24,6 +25,7 @@ from velaray.actors.partition import (
     RaiseTopicEpoch,
     StartAt,
     SubscriptionRef,
+    Swept,
     Terminate,
     Terminated,
     TopicEpoch,
@@ -37,6 +39,7 @@ from velaray.events.events_pb2 import (
     ProducerRegistered,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
 )
@@ -283,6 +286,20 @@ def test_a_new_subscription_of_an_old_name_is_another_one() -> None:
     )
 
 
+def test_a_deleted_subscription_is_remembered_until_nothing_of_it_is_stored() -> None:
+    (
+        partition()
+        .when(CreateSubscription("s", 0))
+        .when(DeleteSubscription("s"))
+        .then_state(lambda s: s.deleted == {1: "s"})
+        .when(ConfirmSwept(1))
+        .then(events=[SubscriptionSwept(incarnation=1)], reply=Swept())
+        .then_state(lambda s: not s.deleted)
+        .when(ConfirmSwept(1))
+        .then(events=[], reply=Swept())
+    )
+
+
 # ---- forgetting producers
 
 
@@ -339,6 +356,7 @@ COMMANDS = st.one_of(
     ),
     st.builds(CreateSubscription, NAMES, st.sampled_from(StartAt) | st.integers(0, 9)),
     st.builds(DeleteSubscription, NAMES),
+    st.builds(ConfirmSwept, st.integers(1, 4)),
     st.builds(ForgetProducer, NAMES),
     st.builds(ExpireProducers, st.integers(0, 9000), st.integers(0, 2)),
     st.builds(RaiseTopicEpoch, NAMES),

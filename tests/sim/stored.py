@@ -117,16 +117,18 @@ async def _state(store: MemoryStore, key: ActorKey) -> Any:
 async def strays(cluster: SimCluster) -> list[str]:
     """Stored objects that nothing lists: journals, ledgers, marks, indexes.
 
-    Known, and not told: an activation that was taken for dead, and outlives its topic's
-    deletion, may leave something of its journal.
+    Known, and not told: an activation that was taken for dead, and outlives the deletion of
+    its topic or subscription, may leave something of a journal, its own or its brain's.
     """
     store, faults = MemoryStore(cluster.disk), []
     forgotten = {note["node"].partition("#")[0] for _, _, note in cluster.history.of("forgotten")}
     expected = await expected_journals(cluster)
     for name, files in cluster.disk._journals.items():
         if name not in expected:
-            if name in forgotten or name.startswith("subscription/"):
-                continue  # known: a crash after a deletion was decided leaves the journal
+            key = ActorKey.parse(name)
+            hand = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
+            if name in forgotten or hand.text() in forgotten:
+                continue
             faults.append(f"journal {name} is stored, and there is no such actor")
             continue
         listed = {info.ledger_id for info in (await load_manifest(store, name)).ledgers}

@@ -217,6 +217,35 @@ def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
     run(scenario)
 
 
+def test_a_deletion_that_a_crash_interrupts_is_finished_by_the_next_activation() -> None:
+    async def scenario(setting: Setting) -> None:
+        partition, fabric = setting.partition, setting.fabric
+        setting.client.say(SUBSCRIBE)
+        await setting.client.answer(pb.CommandSuccess)
+        (brain,) = await setting.stored_brains()
+        dismiss = fabric.dismiss
+
+        async def crash(key: ActorKey) -> None:
+            fabric.kill(key)
+            fabric.kill(partition.key)
+            await asyncio.Event().wait()
+
+        fabric.dismiss = crash  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await partition.delete_subscription(DeleteSubscription("s"))
+        assert await setting.stored_brains() == [brain]
+        fabric.dismiss = dismiss  # type: ignore[method-assign]
+        await fabric.address(partition.key)
+        again = fabric.bodies[partition.key]
+        assert isinstance(again, PartitionBody)
+        async with asyncio.timeout(5):
+            while again.runtime.state.deleted:
+                await asyncio.sleep(0.001)
+        assert not await setting.stored_brains()
+
+    run(scenario)
+
+
 def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
