@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import actors, client, journal, topology
+from tests.sim.mutants import actors, admin, client, journal, topology
 from tests.sim.mutants.kit import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     **journal.MUTANTS,
     **actors.MUTANTS,
+    **admin.MUTANTS,
     **topology.MUTANTS,
     **client.MUTANTS,
 }

@@ -1,0 +1,118 @@
+"""Bugs of what administrators ask for: topics, policies, subscriptions, terminations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, do_nothing_async
+from velaray.actors import catalog, partition
+from velaray.actors.catalog import CatalogMachine
+from velaray.actors.machine import Decision
+from velaray.events.events_pb2 import TopicCreated
+from velaray.journal.memory import MemoryStore
+from velaray.topology import catalog_body, topic_deletion
+
+
+def _without_events(original: Any) -> Any:
+    """The answer says that it's done; nothing is journaled."""
+
+    def decide(*arguments: Any) -> Decision:
+        return Decision(reply=original(*arguments).reply)
+
+    return decide
+
+
+def _publish_after_termination(original: Any) -> Any:
+    def publish(state: Any, command: Any, now_ms: int) -> Decision:
+        terminated, state.terminated = state.terminated, False
+        try:
+            return original(state, command, now_ms)
+        finally:
+            state.terminated = terminated
+
+    return publish
+
+
+def _forget_policies(original: Any) -> Any:
+    def restore(self: CatalogMachine, segments: Any) -> Any:
+        state = original(self, segments)
+        state.policies.clear()
+        return state
+
+    return restore
+
+
+def _use_an_incarnation_again(original: Any) -> Any:
+    def new_topic(*arguments: Any) -> Decision:
+        decision: Decision = original(*arguments)
+        for event in decision.events:
+            if isinstance(event, TopicCreated) and event.incarnation > 1:
+                event.incarnation -= 1
+        return decision
+
+    return new_topic
+
+
+def _sweep_nothing(original: Any) -> Any:
+    async def sweep(fabric: Any, topic: Any) -> int:
+        return 1
+
+    return sweep
+
+
+def _serve_deleted_topics(original: Any) -> Any:
+    return {**original, "serving": lambda state, args: {"deduplicate": True}}
+
+
+MUTANTS: dict[str, Mutant] = {
+    "publish-after-termination": Mutant(
+        "a terminated partition takes messages",
+        ((partition, "_publish", _publish_after_termination),),
+        within=300,
+    ),
+    "terminate-in-words-only": Mutant(
+        "a termination is answered and not journaled",
+        ((partition, "_terminate", _without_events),),
+        within=300,
+    ),
+    "delete-subscriptions-in-words-only": Mutant(
+        "the deletion of a subscription is answered and not journaled",
+        ((partition, "_delete_subscription", _without_events),),
+        within=100,
+    ),
+    "keep-journals-of-the-deleted": Mutant(
+        "what is deleted keeps its journal",
+        ((MemoryStore, "delete_journal", do_nothing_async),),
+        within=100,
+    ),
+    "delete-topics-in-words-only": Mutant(
+        "the deletion of a topic is answered and not journaled",
+        ((catalog, "_delete_topic", _without_events),),
+        within=100,
+    ),
+    "leave-what-deleted-topics-had": Mutant(
+        "the deletion of a topic ends when it is decided",
+        ((topic_deletion, "sweep_topic", _sweep_nothing),),
+        within=100,
+    ),
+    "serve-deleted-topics": Mutant(
+        "a partition of a deleted topic starts again",
+        ((catalog_body, "_QUERIES", _serve_deleted_topics),),
+        within=500,
+    ),
+    "use-an-incarnation-again": Mutant(
+        "a new topic gets the number of the one before",
+        ((catalog, "_new_topic", _use_an_incarnation_again),),
+        within=100,
+    ),
+    "forget-policies-on-recovery": Mutant(
+        "a catalog that recovers has no policies",
+        ((CatalogMachine, "restore", _forget_policies),),
+        within=50,
+    ),
+    "grow-in-words-only": Mutant(
+        "added partitions are answered and not journaled",
+        ((catalog, "_grow", _without_events),),
+        within=100,
+    ),
+}
