@@ -47,7 +47,10 @@ MAX_TURNS = 400_000
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
 
-_BROKEN = (Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError, KeyError, ValueError)
+_BROKEN = (
+    *(Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError),
+    *(AssertionError, KeyError, ValueError),
+)
 """What the run itself meets when a cluster is broken: it stands still, or can't be read."""
 
 
