@@ -223,7 +223,7 @@ MUTANTS: dict[str, Mutant] = {
     "lose-parts-on-roll-over": Mutant(
         "a checkpoint lacks what is acknowledged of batches in part",
         ((Cursor, "all_partials", _forget_parts_on_recovery),),
-        within=50,
+        within=500,
     ),
     "acknowledge-one-too-many": Mutant(
         "a cumulative acknowledgement covers the entry behind it",

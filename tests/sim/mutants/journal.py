@@ -182,11 +182,6 @@ MUTANTS: dict[str, Mutant] = {
         ((MemoryStore, "sync_ledger", do_nothing_async),),
         within=300,
     ),
-    "accept-torn-frames": Mutant(
-        "a frame's checksum isn't compared",
-        ((frames, "payload_is_whole", always(True)),),
-        within=300,
-    ),
     "refuse-torn-tails": Mutant(
         "a frame that was never acknowledged counts as damage",
         ((LedgerReader, "tail", _refuse_torn_tails),),
