@@ -11,6 +11,7 @@ from velaray.actors.machine import Decision
 from velaray.events.events_pb2 import TopicCreated
 from velaray.journal.memory import MemoryStore
 from velaray.topology import catalog_body, topic_deletion
+from velaray.topology.partition_body import PartitionBody
 
 
 def _without_events(original: Any) -> Any:
@@ -79,6 +80,11 @@ MUTANTS: dict[str, Mutant] = {
         "the deletion of a subscription is answered and not journaled",
         ((partition, "_delete_subscription", _without_events),),
         within=100,
+    ),
+    "leave-half-deleted-subscriptions": Mutant(
+        "a deletion that a crash interrupted isn't finished",
+        ((PartitionBody, "_finish_deletion", do_nothing_async),),
+        within=300,
     ),
     "keep-journals-of-the-deleted": Mutant(
         "what is deleted keeps its journal",
