@@ -18,7 +18,7 @@ BLOCK: Final = 4096
 AHEAD: Final = 64 << 10
 """So many zeros, at most, are written at once."""
 
-ZEROS: Final = memoryview(bytes(AHEAD + BLOCK))
+ZEROS: Final = memoryview(bytes(BLOCK))
 
 
 class Ahead:

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from velaray.journal.ahead import ZEROS, Ahead
+from velaray.journal.ahead import BLOCK, ZEROS, Ahead
 from velaray.journal.errors import (
     Contended,
     JournalError,
@@ -181,7 +181,10 @@ class _FileWriter:
         size = sum(map(len, buffers))
         zeros = self._ahead.zeros(self._end, size) if with_zeros else 0
         try:
-            _write_all(self._fd, (*buffers, ZEROS[:zeros]) if zeros else buffers, self._end)
+            if zeros:
+                self._write_with_zeros(buffers, self._end + size, zeros)
+            else:
+                _write_all(self._fd, buffers, self._end)
         except OSError as error:
             if error.errno not in _FULL:
                 self._die(f"writing: {error.strerror}", error)
@@ -189,6 +192,15 @@ class _FileWriter:
             zeros = 0
         self._ahead.reach = max(self._ahead.reach, self._end + size + zeros)
         return size
+
+    def _write_with_zeros(self, buffers: Sequence[Buffer], at: int, zeros: int) -> None:
+        """Write the buffers, which end at ``at``, and zeros from there on."""
+        rest = zeros % BLOCK
+        _write_all(self._fd, (*buffers, ZEROS[:rest]), self._end)
+        # Block by block: of what is written at once, Linux may count all as written anew when
+        # a part of it is, and slow down who writes so much.
+        for start in range(at + rest, at + zeros, BLOCK):
+            _write_all(self._fd, (ZEROS,), start)
 
     def _cut_or_keep(self, size: int, zeros: int, error: OSError) -> None:
         """Remove what a refused write left behind the end; but a frame that is whole, with no
