@@ -132,8 +132,13 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        self._thread.run(self._client.shutdown())
+        self._thread.run(self._shutdown())
         self._thread.stop()
+
+    async def _shutdown(self) -> None:
+        await self._client.shutdown()
+        for producer in self._producers:
+            producer.abandon()
 
     def __enter__(self) -> Self:
         return self

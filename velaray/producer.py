@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self, overload
 
 from velaray.aio.batcher import Done
-from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.producer import Producer as AioProducer
 from velaray.enums import Result
 from velaray.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
-from velaray.loop import Funnel, LoopThread
+from velaray.loop import LoopThread
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.outbox import Item, Outbox
+from velaray.receipt import Callback
 from velaray.sent import SentBatch
-
-Callback = Callable[[Result, MessageId | None], object]
-
-
-class _Item(NamedTuple):
-    message: OutgoingMessage
-    done: Done
-    urgent: bool
 
 
 class Producer:
@@ -46,13 +38,7 @@ class Producer:
         self._thread = thread
         self._producer = producer
         self._on_close = on_close
-        self._block = options.block_if_queue_full
-        self._limit = producer.pending_limit
-        self._in_flight = 0
-        self._room = threading.Condition()
-        self._closed = False
-        self._funnel = Funnel(thread, self._submit)
-        self._urgent: set[PartitionProducer] = set()
+        self._outbox = Outbox(thread, producer, options)
 
     # --- sending ---
 
@@ -76,6 +62,25 @@ class Producer:
         `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
         with ``block_if_queue_full=True``.
         """
+        outbox = self._outbox
+        if (
+            type(content) is bytes
+            and len(content) <= outbox.largest
+            and properties is None
+            and partition_key is None
+            and ordering_key is None
+            and sequence_id is None
+            and replication_clusters is None
+            and not disable_replication
+            and event_timestamp is None
+            and deliver_at is None
+            and deliver_after is None
+        ):
+            self._thread.forbid_here()
+            receipt = outbox.add(content)
+            assert receipt is not None
+            outbox.hurry()
+            return receipt.result()
         message = OutgoingMessage(
             content,
             properties,
@@ -90,8 +95,7 @@ class Producer:
         )
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
-        self._take_room()
-        self._put(_Item(message, self._completing(future), True))
+        outbox.put(Item(message, self._completing(future), True))
         return future.result()
 
     @overload
@@ -148,30 +152,45 @@ class Producer:
         errors. With ``block_if_queue_full`` the call waits for room. What success and
         failure mean is as for `send`.
         """
-        message = OutgoingMessage(
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
-        )
-        if callback is None:
-            future: Future[MessageId] = Future()
-            self._take_room()
-            self._put(_Item(message, self._completing(future), False))
-            return future
+        outbox = self._outbox
         try:
-            self._take_room()
+            if (
+                type(content) is bytes
+                and len(content) <= outbox.largest
+                and properties is None
+                and partition_key is None
+                and ordering_key is None
+                and sequence_id is None
+                and replication_clusters is None
+                and not disable_replication
+                and event_timestamp is None
+                and deliver_at is None
+                and deliver_after is None
+            ):
+                return outbox.add(content, callback)
+            message = OutgoingMessage(
+                content,
+                properties,
+                partition_key,
+                ordering_key,
+                sequence_id,
+                replication_clusters,
+                disable_replication,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            )
+            if callback is not None:
+                outbox.put(Item(message, self._reporting(callback), False))
+                return None
+            future: Future[MessageId] = Future()
+            outbox.put(Item(message, self._completing(future), False))
+            return future
         except ProducerQueueIsFull as error:
+            if callback is None:
+                raise
             self._thread.call(callback, error.result, None)
             return None
-        self._put(_Item(message, self._reporting(callback), False))
-        return None
 
     def send_many(self, values: Any, keys: Any = None) -> SentBatch:
         """Publish many values, in order, and wait for all receipts: all are stored then.
@@ -192,46 +211,17 @@ class Producer:
         but the above, and `AlreadyClosed`. Raises `NotAllStored` if an entry failed: it says
         which values are stored, and `durable`, how many from the first on without a gap.
         """
-        with self._room:
-            if self._closed:
-                raise AlreadyClosed("the producer is closed")
+        if self._outbox.closed:
+            raise AlreadyClosed("the producer is closed")
         return self._thread.run(self._send_many(values, keys))
 
     async def _send_many(self, values: Any, keys: Any) -> SentBatch:
-        self._funnel.drain()
+        self._outbox.drain_all()
         return await self._producer.send_many(values, keys)
-
-    def _take_room(self) -> None:
-        with self._room:
-            if self._closed:
-                raise AlreadyClosed("the producer is closed")
-            if self._in_flight >= self._limit:
-                self._limit = self._producer.pending_limit  # partitions may have been added
-            if self._in_flight >= self._limit:
-                if not self._block:
-                    raise ProducerQueueIsFull(
-                        f"{self._limit} messages wait for receipts; wait for some, or use"
-                        " block_if_queue_full=True"
-                    )
-                self._thread.forbid_here()
-                self._room.wait_for(lambda: self._in_flight < self._limit)
-            self._in_flight += 1
-
-    def _put(self, item: _Item) -> None:
-        try:
-            self._funnel.put(item)
-        except AlreadyClosed:
-            self._give_room()
-            raise
-
-    def _give_room(self) -> None:
-        with self._room:
-            self._in_flight -= 1
-            self._room.notify()
 
     def _completing(self, future: Future[MessageId]) -> Done:
         def done(error: VelarayError | None, message_id: MessageId | None) -> None:
-            self._give_room()
+            self._outbox.give_room()
             if message_id is not None:
                 future.set_result(message_id)
             elif error is not None:
@@ -241,25 +231,12 @@ class Producer:
 
     def _reporting(self, callback: Callback) -> Done:
         def done(error: VelarayError | None, message_id: MessageId | None) -> None:
-            self._give_room()
+            self._outbox.give_room()
             # Not called directly: what the user's code raises is not the connection's fault.
             result = Result.Ok if error is None else error.result
             self._thread.loop.call_soon(callback, result, message_id)
 
         return done
-
-    def _submit(self, item: _Item) -> None:
-        part = self._producer.submit(item.message, item.done)
-        if item.urgent and part is not None:
-            if not self._urgent:
-                self._thread.loop.call_soon(self._hurry)
-            self._urgent.add(part)
-
-    def _hurry(self) -> None:
-        # After everything that came with this wake-up, so that it shares the batch.
-        urgent, self._urgent = self._urgent, set()
-        for part in urgent:
-            part.flush_batch()
 
     def flush(self) -> None:
         """Send what is batched and wait for the receipts of all messages sent so far.
@@ -269,7 +246,7 @@ class Producer:
         self._thread.run(self._flush())
 
     async def _flush(self) -> None:
-        self._funnel.drain()
+        self._outbox.drain_all()
         await self._producer.flush()
 
     # --- the end, and what there is to know ---
@@ -280,17 +257,20 @@ class Producer:
         Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
         twice does nothing.
         """
-        with self._room:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._outbox.close():
+            return
         if not self._thread.stopped:
             self._thread.run(self._close())
         self._on_close(self)
 
     async def _close(self) -> None:
-        self._funnel.drain()
+        self._outbox.drain_all()
         await self._producer.close()
+
+    def abandon(self) -> None:
+        """Fail what wasn't handed over; on the loop's thread, after the inner one stopped."""
+        self._outbox.close()
+        self._outbox.drain_all()
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -306,7 +286,7 @@ class Producer:
 
     def is_connected(self) -> bool:
         """Whether every started partition is registered with the service at the moment."""
-        return not self._closed and self._producer.is_connected()
+        return not self._outbox.closed and self._producer.is_connected()
 
     def __enter__(self) -> Self:
         return self

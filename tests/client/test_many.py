@@ -288,10 +288,10 @@ def test_every_value_is_stored_exactly_once_while_actors_die(
     client, cluster, catalog, topic, pending
 ):
     catalog.deduplicated(topic)
-    options = {"producer_name": "steady", "max_pending_messages": pending}
+    options = {"producer_name": "steady", "max_pending_messages": pending, "send_timeout_millis": 0}
     total = 0
-    with client.create_producer(topic, **options) as producer, Killer(cluster) as killer:
-        while killer.kills < 12:
+    with client.create_producer(topic, **options) as producer, Killer(cluster, 0.5) as killer:
+        while killer.kills < 8:
             values = [b"%d" % n + b" " * 4000 for n in range(total, total + 1000)]
             sent = producer.send_many(values)
             assert len(sent.entries) > 5

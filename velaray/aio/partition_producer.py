@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from velaray.aio.backoff import Backoff
 from velaray.aio.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatch
@@ -72,7 +73,7 @@ class PartitionProducer:
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self._early: list[tuple[OutgoingMessage, Done]] = []
+        self._early: list[Callable[[], None]] = []
         self._pending: deque[_Sent] = deque()
         self._first_chunk: StoredId | None = None
         self._batch_timer: asyncio.TimerHandle | None = None
@@ -87,6 +88,11 @@ class PartitionProducer:
     def connected(self) -> bool:
         """Whether the producer is registered with the service at the moment."""
         return self._connection is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was registered once."""
+        return self._builder is not None
 
     @property
     def started(self) -> bool:
@@ -170,9 +176,12 @@ class PartitionProducer:
             self._builder.max_message_size = connection.max_message_size
             for sent in self._pending:
                 connection.send_entry(sent.header, sent.entry.data)
+        self._send_early()
+
+    def _send_early(self) -> None:
         early, self._early = self._early, []
-        for message, done in early:
-            self.send(message, done)
+        for send in early:
+            send()
 
     def _begin(self, connection: Connection, last_sequence_id: int) -> None:
         self._builder = EntryBuilder(self._options, self.name, connection.max_message_size)
@@ -202,7 +211,7 @@ class PartitionProducer:
             return
         builder = self._builder
         if builder is None:
-            self._early.append((message, done))
+            self._early.append(partial(self.send, message, done))
             return
         sequence_id = message.sequence_id
         if sequence_id is None:
@@ -227,13 +236,16 @@ class PartitionProducer:
         return self._builder.batch_limit
 
     def send_batch(self, batch: PackedBatch, done: EntryDone) -> None:
-        """Send an entry of its own, once `ready`; ``done`` is called exactly once."""
+        """Send an entry of its own; ``done`` is called exactly once, later or now."""
         if self.error is not None:
             self._failed(done, self.error)
             return
-        assert self._builder is not None
+        builder = self._builder
+        if builder is None:
+            self._early.append(partial(self.send_batch, batch, done))
+            return
         self.flush_batch()
-        entry = self._builder.packed(batch, self._next_sequence, done)
+        entry = builder.packed(batch, self._next_sequence, done)
         self._next_sequence = entry.last_sequence_id + 1
         self._transmit(entry)
 
@@ -269,13 +281,12 @@ class PartitionProducer:
 
         Raises the error of one that failed meanwhile; the others are complete as well then.
         """
-        self.flush_batch()
         failures = self._failures
         if self._early:
-            message, done = self._early[-1]
-            complete, done = self._notified(done)
-            self._early[-1] = (message, done)
-            await complete
+            begun = self._core.loop.create_future()
+            self._early.append(partial(begun.set_result, None))
+            await begun
+        self.flush_batch()
         last = self._sent
         while self._pending and self._pending[0].number <= last:
             # Nearly always the last one completes last; one round is enough then.
@@ -285,16 +296,6 @@ class PartitionProducer:
             await complete
         if self._failures > failures and self._last_failure is not None:
             raise self._last_failure
-
-    def _notified(self, done: Done) -> tuple[asyncio.Future[None], Done]:
-        future = self._core.loop.create_future()
-
-        def both(error: VelarayError | None, message_id: MessageId | None) -> None:
-            done(error, message_id)
-            if not future.done():
-                future.set_result(None)
-
-        return future, both
 
     def _failed(self, done: Done | EntryDone, error: VelarayError) -> None:
         self._failures += 1
@@ -436,11 +437,9 @@ class PartitionProducer:
         self.flush_batch()
         if self._send_timer is not None:
             self._send_timer.cancel()
-        early, self._early = self._early, []
         pending, self._pending = self._pending, deque()
         self._begun.set()
-        for _, done in early:
-            self._failed(done, error)
+        self._send_early()
         self._fail_all(pending, error)
 
     def stop(self) -> None:

@@ -206,6 +206,20 @@ class Producer:
         part.send(message, done)
         return part
 
+    @property
+    def batch_limit(self) -> int:
+        """How large the payload of a batch may be, as far as is known."""
+        return min(part.batch_limit for part in self._parts if part.begun)
+
+    def next_part(self) -> PartitionProducer:
+        """The partition that the next batch without keys goes to."""
+        assert self._router is not None
+        parts = self._parts
+        part = parts[self._router.next_batch(len(parts)) if len(parts) > 1 else 0]
+        if self._options.lazy_start_partitioned_producers:
+            part.start_lazily()
+        return part
+
     async def flush(self) -> None:
         """Send what is batched and wait for the receipts of all messages sent so far.
 

@@ -102,6 +102,9 @@ class SendMany:
         part = self._parts[partition]
         payload = values.pack(first, end)
         await self._room.take(len(payload))
+        if self._error is not None:
+            self._room.give(len(payload))
+            return
         self._outstanding += 1
         batch = PackedBatch(payload, end - first, values.key(first))
         part.send_batch(batch, self._answer(part, len(payload), rows[first:end]))
