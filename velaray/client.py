@@ -91,7 +91,7 @@ class Client:
         Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
         `Timeout` after the operation timeout.
         """
-        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track=False)
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, reader=True)
         base = self._run(self._reader(options, inbox))
         return Reader(self._thread, base, inbox, self._client.forget)
 

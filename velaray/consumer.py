@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from time import monotonic
 from types import TracebackType
@@ -22,34 +23,41 @@ from velaray.received import ReceivedBatch
 
 
 class ThreadInbox:
-    """Messages that wait for other threads than the loop's. Holds what permits allow."""
+    """Messages that wait for other threads than the loop's. Holds what permits allow.
 
-    def __init__(self, thread: LoopThread, fetch: bool, track: bool) -> None:
+    ``fetch``: each is asked for by itself. ``track``: partitions want to know of each one
+    that is taken. ``reader``: a partition's ``taken`` must be right at any moment.
+    """
+
+    def __init__(
+        self, thread: LoopThread, fetch: bool, track: bool = False, reader: bool = False
+    ) -> None:
         self.parts: Callable[[], list[PartitionConsumer]] = list
         self._thread = thread
         self._fetch = fetch
         self._track = track
-        self._queue = BlockQueue(self._taken)
+        self.simple = not (fetch or track or reader)
+        self.queue = BlockQueue(self._taken)
         self._arrived = threading.Condition()
         self._waiting = 0
         self._error: VelarayError | None = None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     # --- called by partitions, on the loop's thread ---
 
     def put(self, block: Block) -> None:
         """Messages arrived."""
         with self._arrived:
-            self._queue.put(block)
+            self.queue.put(block)
             if self._waiting:
                 self._arrived.notify(len(block))
 
     def drop(self, part: PartitionConsumer) -> int:
         """Forget the partition's messages that wait; returns how many there were."""
         with self._arrived:
-            return self._queue.drop(part)
+            return self.queue.drop(part)
 
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
@@ -67,24 +75,30 @@ class ThreadInbox:
             if self._error is None or isinstance(error, AlreadyClosed):
                 self._error = error
             if isinstance(error, AlreadyClosed):
-                self._queue.clear()
+                self.queue.clear()
             self._arrived.notify_all()
 
     # --- called by users ---
 
+    def settle(self) -> None:
+        """Count what was taken from the queue's ``current``, which is allowed if `simple`."""
+        with self._arrived:
+            self.queue.settle()
+
     def get(self, deadline: float | None) -> Message | None:
         """The next message; None if none comes before ``deadline``, a `monotonic` time."""
         with self._arrived:
-            if not len(self._queue) and not self._wait(deadline):
-                return None
-            return self._pop()
+            while (message := self._pop()) is None:
+                if not self._wait(deadline):
+                    return None
+            return message
 
     def get_segments(self, limit: int, deadline: float | None) -> list[Segment]:
         """What waits, up to ``limit`` messages; empty if nothing comes before ``deadline``."""
         with self._arrived:
-            if not len(self._queue) and not self._wait(deadline):
-                return []
-            segments = self._queue.take(limit)
+            while not (segments := self.queue.take(limit)):
+                if not self._wait(deadline):
+                    return []
         if self._track:
             for segment in segments:
                 block = segment.block
@@ -98,18 +112,19 @@ class ThreadInbox:
         size = 0
         with self._arrived:
             while not policy.full(len(messages), size):
-                if not len(self._queue) and not self._wait(deadline):
-                    break
                 message = self._pop()
-                messages.append(message)
-                size += len(message)
+                if message is not None:
+                    messages.append(message)
+                    size += len(message)
+                elif not self._wait(deadline):
+                    break
         return messages
 
     def _wait(self, deadline: float | None) -> bool:
         self._thread.forbid_here()
         self._waiting += 1
         try:
-            while not len(self._queue):
+            while not len(self.queue):
                 if self._error is not None:
                     raise self._error
                 if self._fetch:
@@ -126,17 +141,22 @@ class ThreadInbox:
         for part in self.parts():
             part.fetch_one()
 
-    def _pop(self) -> Message:
-        queue = self._queue
-        if not queue.current:
-            queue.refill()
-        part = queue.part
-        message = part.taken = queue.current.popleft()
-        if not queue.current:
-            queue.settle()
-        if self._track:
-            self._thread.call(part.received, message.where)
-        return message
+    def _pop(self) -> Message | None:
+        queue = self.queue
+        while queue.current or queue.refill():
+            try:
+                message = queue.current.popleft()
+            except IndexError:
+                continue  # somebody else took the last one, without the lock
+            if not self.simple:
+                part = queue.part
+                part.taken = message
+                if self._track:
+                    self._thread.call(part.received, message.where)
+            if not queue.current:
+                queue.settle()
+            return message
+        return None
 
     def _taken(self, part: PartitionConsumer, count: int) -> None:
         if not self._fetch and (due := part.taken_now(count)):
@@ -168,7 +188,9 @@ class Consumer:
         self._inbox = inbox
         self._options = options
         self._on_close = on_close
-        self._notes = Funnel(thread, lambda item: item.note(item.what))
+        self._parts = base.topics.parts
+        self._with_receipt = options.ack_receipt_enabled
+        self._notes = Funnel(thread, self._note_all)
 
     # --- receiving ---
 
@@ -177,11 +199,22 @@ class Consumer:
 
         Raises `AlreadyClosed` when the consumer is closed.
         """
+        inbox = self._inbox
+        if inbox.simple:
+            try:
+                ready = inbox.queue.current
+                message = ready.popleft()
+            except IndexError:
+                pass
+            else:
+                if not ready:
+                    inbox.settle()
+                return message
         deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
-        message = self._inbox.get(deadline)
-        if message is None:
+        found = inbox.get(deadline)
+        if found is None:
             raise Timeout(f"no message in {timeout_millis} ms")
-        return message
+        return found
 
     def batch_receive(self) -> list[Message]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
@@ -226,6 +259,14 @@ class Consumer:
         ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and
         with a receipt `Timeout` if the outcome is unknown.
         """
+        if (
+            type(message) is Message
+            and message.info.topic in self._parts
+            and not (self._with_receipt if receipt is None else receipt)
+            and not self._base.closed
+        ):
+            self._notes.put(message)
+            return
         part, message_id = self._base.located(message)
         self._note(part, part.acknowledge, message_id, receipt)
 
@@ -239,7 +280,7 @@ class Consumer:
 
         For a `ReceivedBatch` there's no step per message.
         """
-        wanted = self._options.ack_receipt_enabled if receipt is None else receipt
+        wanted = self._with_receipt if receipt is None else receipt
         if wanted or not isinstance(batch, ReceivedBatch):
             self._run(self._acknowledged(batch, wanted))
             return
@@ -274,13 +315,21 @@ class Consumer:
         message_id: MessageId,
         receipt: bool | None,
     ) -> None:
-        if self._options.ack_receipt_enabled if receipt is None else receipt:
+        if self._with_receipt if receipt is None else receipt:
             self._run(self._noted(part, note, message_id, True))
         elif message_id.batch_index() >= message_id.batch_size():
             # Refused unless the batch is known; that's for the loop's thread to say.
             self._run(self._noted(part, note, message_id, False))
         else:
             self._notes.put(_Note(note, message_id))
+
+    def _note_all(self, items: deque[Any]) -> None:
+        while items:
+            item = items.popleft()
+            if type(item) is Message:
+                self._base.acknowledge_run(items, item)
+            else:
+                item.note(item.what)
 
     async def _noted(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -81,34 +82,34 @@ class LoopThread:
 
 
 class Funnel:
-    """Carries work items from any thread to the loop's, many per wake-up, in order."""
+    """Carries work items from any thread to the loop's, many per wake-up, in order.
 
-    def __init__(self, thread: LoopThread, handle: Callable[[Any], None]) -> None:
+    ``handle`` takes items from the left of what it's given until that is empty.
+    """
+
+    def __init__(self, thread: LoopThread, handle: Callable[[deque[Any]], None]) -> None:
         self._thread = thread
         self._handle = handle
-        self._items: list[Any] = []
-        self._lock = threading.Lock()
+        self._items: deque[Any] = deque()
+        self._woken = False
 
     def put(self, item: object) -> None:
         """Hand over ``item``; returns at once. Raises `AlreadyClosed` if the loop stopped."""
-        with self._lock:
-            self._items.append(item)
-            if len(self._items) == 1 and not self._thread.call(self.drain):
+        # No lock: whoever finds `_woken` set knows that `drain` has not begun to take items,
+        # or that it will find this one. At worst the loop is woken twice.
+        self._items.append(item)
+        if not self._woken:
+            self._woken = True
+            if not self._thread.call(self.drain):
                 self._items.clear()
                 raise AlreadyClosed("the client is closed")
 
     def drain(self) -> None:
         """Handle everything handed over so far; on the loop's thread."""
-        with self._lock:
-            items, self._items = self._items, []
-        handled = 0
+        self._woken = False
         try:
-            for item in items:
-                handled += 1
-                self._handle(item)
+            self._handle(self._items)
         finally:
-            if handled < len(items):
+            if self._items:
                 # One item's failure (reported by the loop) must not swallow the others.
-                with self._lock:
-                    self._items[:0] = items[handled:]
                 self._thread.call(self.drain)

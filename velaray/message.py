@@ -53,18 +53,18 @@ class EntryInfo:
 class Message:
     """A received message. Its methods are those of Pulsar's Python client."""
 
-    __slots__ = ("_entry", "_index", "_payload", "_single")
+    __slots__ = ("_payload", "_single", "index", "info")
 
     def __init__(
         self,
-        entry: EntryInfo,
+        info: EntryInfo,
         payload: bytes,
         index: int = -1,
         single: SingleMessageMetadata | None = None,
     ) -> None:
-        self._entry = entry
+        self.info = info
         self._payload = payload
-        self._index = index
+        self.index = index  # within its batch, -1 if it was sent alone
         self._single = single
 
     def data(self) -> bytes:
@@ -96,7 +96,7 @@ class Message:
 
     def publish_timestamp(self) -> int:
         """When the producer sent it, in milliseconds since 1970."""
-        return self._entry.metadata.publish_time
+        return self.info.metadata.publish_time
 
     def event_timestamp(self) -> int:
         """The time that the producer gave it, in milliseconds since 1970; 0 if none."""
@@ -104,33 +104,28 @@ class Message:
 
     def message_id(self) -> MessageId:
         """Where the message is stored."""
-        return self._entry.message_id(self._index)
-
-    @property
-    def index(self) -> int:
-        """The index within its batch, -1 if it was sent alone."""
-        return self._index
+        return self.info.message_id(self.index)
 
     @property
     def where(self) -> tuple[int, int]:
         """Ledger id and entry id of the entry that holds it."""
-        return self._entry.where
+        return self.info.where
 
     def topic_name(self) -> str:
         """The full name of the topic partition that it came from."""
-        return self._entry.topic
+        return self.info.topic
 
     def redelivery_count(self) -> int:
         """How often the service has redelivered it."""
-        return self._entry.redelivery_count
+        return self.info.redelivery_count
 
     def schema_version(self) -> bytes:
         """The version of the topic's schema that it was written with, b"" if none."""
-        return self._entry.metadata.schema_version
+        return self.info.metadata.schema_version
 
     def producer_name(self) -> str:
         """The name of its producer."""
-        return self._entry.metadata.producer_name
+        return self.info.metadata.producer_name
 
     def has_null_value(self) -> bool:
         """Whether it is a tombstone: sent with content None."""
@@ -143,7 +138,7 @@ class Message:
     def _own(self) -> MessageMetadata | SingleMessageMetadata:
         if self._single is not None:
             return self._single
-        return self._entry.metadata if self._index < 0 else PLAIN
+        return self.info.metadata if self.index < 0 else PLAIN
 
     def __len__(self) -> int:
         return len(self._payload)
@@ -152,7 +147,7 @@ class Message:
         return True
 
     def __repr__(self) -> str:
-        return f"<Message {self.message_id()} of {self._entry.topic}, {len(self)} bytes>"
+        return f"<Message {self.message_id()} of {self.info.topic}, {len(self)} bytes>"
 
 
 class OutgoingMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ class Outbox:
         self._open: _Batch | None = None
         self._woken = False
         self._urgent: set[PartitionProducer] = set()
+        self._reports: deque[tuple[_Batch, Iterator[tuple[int, Callback]]]] = deque()
 
     # --- any thread ---
 
@@ -204,25 +206,33 @@ class Outbox:
             elif error is not None:
                 batch.failed(error)
             if batch.callbacks:
-                self._thread.loop.call_soon(self._report, batch, iter(batch.callbacks))
+                if not self._reports:
+                    self._thread.loop.call_soon(self._report)
+                self._reports.append((batch, iter(batch.callbacks)))
 
         part = self._producer.next_part()
         part.send_batch(packed, done)
 
-    def _report(self, batch: _Batch, callbacks: Iterator[tuple[int, Callback]]) -> None:
+    def _report(self) -> None:
         # Not called directly: what the user's code raises is not the connection's fault.
-        error = batch.error
-        finished = False
         try:
-            for index, callback in callbacks:
-                if error is None:
-                    callback(Result.Ok, batch.message_id(index))
-                else:
-                    callback(error.result, None)
-            finished = True
+            while self._reports:
+                batch, callbacks = self._reports[0]
+                error = batch.error
+                for index, callback in callbacks:
+                    if error is None:
+                        callback(Result.Ok, batch.message_id(index))
+                    else:
+                        callback(error.result, None)
+                self._reports.popleft()
         finally:
-            if not finished:
-                self._thread.loop.call_soon(self._report, batch, callbacks)
+            if self._reports:
+                self._thread.loop.call_soon(self._report)
+
+    async def reported(self) -> None:
+        """Wait until callbacks were called for all that is complete."""
+        while self._reports:
+            await asyncio.sleep(0)
 
     def _submit(self, item: Item) -> None:
         part = self._producer.submit(item.message, item.done)

@@ -247,7 +247,10 @@ class Producer:
 
     async def _flush(self) -> None:
         self._outbox.drain_all()
-        await self._producer.flush()
+        try:
+            await self._producer.flush()
+        finally:
+            await self._outbox.reported()
 
     # --- the end, and what there is to know ---
 
@@ -266,6 +269,7 @@ class Producer:
     async def _close(self) -> None:
         self._outbox.drain_all()
         await self._producer.close()
+        await self._outbox.reported()
 
     def abandon(self) -> None:
         """Fail what wasn't handed over; on the loop's thread, after the inner one stopped."""

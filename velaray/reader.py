@@ -34,7 +34,7 @@ class Reader:
         self._base = base
         self._inbox = inbox
         self._on_close = on_close
-        self._read = Funnel(thread, base.read)
+        self._read = Funnel(thread, base.read_all)
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from velaray.aio.core import Core, start_all, topic_name, watch_partitions
 from velaray.aio.inbox import AsyncInbox
@@ -229,6 +230,13 @@ class ConsumerBase:
 
     def acknowledge(self, message: Message | MessageId) -> PartitionConsumer:
         """Note an acknowledgement; returns the partition it belongs to."""
+        if type(message) is Message and not self.closed:
+            info = message.info
+            known = self.topics.parts.get(info.topic)
+            if known is not None:
+                index = message.index
+                known.acknowledge_indexes(info, range(index, index + 1))
+                return known
         part, message_id = self.located(message)
         part.acknowledge(message_id)
         return part
@@ -243,8 +251,25 @@ class ConsumerBase:
             raise AlreadyClosed("the consumer is closed")
         self.check_batch(batch)
         for segment in batch.segments:
-            segment.block.part.acknowledge_segment(segment)
+            segment.block.part.acknowledge_indexes(segment.block.info, segment.indexes)
         return list(dict.fromkeys(segment.block.part for segment in batch.segments))
+
+    def acknowledge_run(self, messages: deque[Any], first: Message) -> None:
+        """Note an acknowledgement of ``first`` and of what follows it in ``messages``.
+
+        Takes from the left of ``messages`` those that follow ``first`` within its batch.
+        """
+        info, start = first.info, first.index
+        end = start + 1
+        while messages:
+            following = messages[0]
+            if type(following) is not Message or following.info is not info:
+                break
+            if following.index != end:
+                break
+            messages.popleft()
+            end += 1
+        self.topics.parts[info.topic].acknowledge_indexes(info, range(start, end))
 
     def check_batch(self, batch: ReceivedBatch) -> None:
         """Raise `InvalidMessage` if another consumer received it."""

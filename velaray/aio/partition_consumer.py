@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from velaray.aio.acks import (
     words,
 )
 from velaray.aio.backoff import Backoff
-from velaray.aio.blocks import Block, Segment
+from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
@@ -37,7 +37,7 @@ from velaray.exceptions import (
     VelarayError,
     from_server,
 )
-from velaray.message import Message
+from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
 from velaray.policies import ConsumerKeySharedPolicy
 from velaray.wire import pulsar_pb2 as pb
@@ -324,13 +324,13 @@ class PartitionConsumer:
             self._nacks.remove(where)
         self._schedule_acks()
 
-    def acknowledge_segment(self, segment: Segment) -> None:
+    def acknowledge_indexes(self, info: EntryInfo, indexes: Sequence[int]) -> None:
         """Put an acknowledgement of several messages of one entry into the next group."""
-        info = segment.block.info
-        bits = bits_at(segment.indexes) if info.batch_size else 0
-        if self._acks.individual_bits(info.where, info.batch_size, bits):
-            self._overdue.remove(info.where)
-            self._nacks.remove(info.where)
+        bits = bits_at(indexes) if info.batch_size else 0
+        where = info.where
+        if self._acks.individual_bits(where, info.batch_size, bits):
+            self._overdue.remove(where)
+            self._nacks.remove(where)
         self._schedule_acks()
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:

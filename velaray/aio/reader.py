@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from secrets import token_hex
 from types import TracebackType
@@ -51,6 +52,15 @@ class ReaderBase(ConsumerBase):
         """The user got ``message``: the service needs to hold it no longer."""
         part = self.topics.parts[message.topic_name()]
         part.acknowledge_cumulative(message.message_id())
+
+    def read_all(self, messages: deque[Message]) -> None:
+        """The user got ``messages``, in this order."""
+        newest: dict[str, Message] = {}
+        while messages:
+            message = messages.popleft()
+            newest[message.topic_name()] = message
+        for message in newest.values():
+            self.read(message)
 
     async def has_message_available(self) -> bool:
         """Whether the service has a message after what was read."""
