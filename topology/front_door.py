@@ -190,8 +190,9 @@ class FrontDoorSession(Session):
         target = command.proxy_to_broker_url
         address = _split_address(target)
         if address not in self._door.located:
-            # Nor is any other port of the machine reached through here.
-            self.error(0, pb.NotAllowedError, f"no look-up of this service led to {target}")
+            # Nor is any other port of the machine reached through here. Not for ever, though: it
+            # may have been a front door before this one that looked it up; clients do it again.
+            self.error(0, pb.ServiceNotReady, f"no look-up of this service led to {target}")
             self.connection.close()
             return
         command.ClearField("proxy_to_broker_url")

@@ -151,6 +151,26 @@ def test_a_tunnel_through_the_service_url_is_enough(tmp_path, monkeypatch):
     assert any(proxy_to is not None for _, proxy_to in opened)
 
 
+def test_a_tunnel_is_looked_up_again_when_the_front_door_was_restarted(tmp_path, monkeypatch):
+    forgotten = []
+    connect = ConnectionPool._connect
+
+    async def after_a_restart(self, address, proxy_to):
+        if proxy_to is not None and not forgotten:
+            forgotten.append(proxy_to)
+            cluster.front_door.located.clear()
+        return await connect(self, address, proxy_to)
+
+    monkeypatch.setattr(ConnectionPool, "_connect", after_a_restart)
+    with (
+        LocalCluster(tmp_path, tunnel=True) as cluster,
+        velaray.Client(cluster.service_url) as client,
+        client.create_producer("through") as producer,
+    ):
+        producer.send(b"x")
+        assert forgotten
+
+
 def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
     secret = b"a secret of at least thirty-two bytes"
     with LocalCluster(tmp_path, auth=AuthSettings(secret=secret)) as cluster:
