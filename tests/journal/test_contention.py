@@ -104,6 +104,21 @@ async def test_a_ledger_is_sealed_on_a_full_disk_without_its_index(memory):
 
 
 @on_loop
+async def test_the_ledger_of_a_killed_owner_gets_its_index_from_the_next_one(backend):
+    former = await started(backend.store())
+    for number in range(20):
+        await write(former, b"e%d" % number, blob=bytes(20_000))
+    old = former.ledgers[0].ledger_id
+    assert await former._store.read_index(KEY, old) is None
+    successor = await started(backend.store())
+    raw = await successor._store.read_index(KEY, old)
+    assert raw == former._index.encode(old)
+    assert len(decode_index(old, raw)) > 3
+    (entry,) = await successor.read(Position(old, 17), 1, 1)
+    assert entry.event == b"e17"
+
+
+@on_loop
 async def test_headers_and_indexes_of_old_ledgers_are_kept_for_a_few_of_them(memory):
     journal = await started(memory.store())
     names = [b"e%d" % number for number in range(CACHED_LEDGERS + 4)]
