@@ -21,6 +21,7 @@ from benchmarks.plan import Cell
 from benchmarks.worker import Failed, Remote
 
 DISK = "disk"
+WARM_UP = -1
 _SETTINGS = {
     "throughput": {
         "publish": "one producer for the given time, or 1 GiB, until every receipt arrived",
@@ -60,9 +61,13 @@ def run(loads: list[str], options: Options, logs: Path, console: Console) -> Com
     found = Comparison([])
     with _running(options, logs, found, console) as remotes:
         groups = plan.cells(loads, list(remotes), options.seconds)
-        total = options.rounds * sum(map(len, groups))
+        warm_up = plan.warm_up(list(remotes), options.seconds)
+        total = options.rounds * sum(map(len, groups)) + len(warm_up)
         with _progress(console) as progress:
-            task = progress.add_task("", total=total)
+            task = progress.add_task("warm-up", total=total)
+            for cell in warm_up:
+                _measure(cell, WARM_UP, remotes, {cell.load: Samples()}, found)
+                progress.advance(task)
             for number in range(options.rounds):
                 began = time.monotonic()
                 _add(samples[DISK], Cell(DISK, "64 KiB", "disk", "", {}), disk.run(options.seconds))
@@ -72,6 +77,10 @@ def run(loads: list[str], options: Options, logs: Path, console: Console) -> Com
                         if time.monotonic() < deadline:
                             _measure(cell, number, remotes, samples, found)
                         progress.advance(task)
+                    if not console.is_terminal:
+                        took = time.monotonic() + 60 * options.minutes - deadline
+                        place = f"{group[0].load}, {group[0].case}"
+                        console.print(f"{took:5.0f} s: round {number + 1}, {place} done")
                 found.rounds = number + 1
                 if time.monotonic() + 0.9 * (time.monotonic() - began) > deadline:
                     break

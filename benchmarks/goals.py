@@ -108,6 +108,12 @@ def _rest() -> Iterator[Goal]:
 GOALS = (*_throughput(), *_latency(), *_rest())
 
 
+def unmeasured(results: Sequence[Result]) -> list[str]:
+    """The goals of which a side is missing: a system is absent, or velaray has no such mode."""
+    known = {verdict.goal for verdict in judge(results)}
+    return [f"not measured: {goal.text}" for goal in GOALS if goal.text not in known]
+
+
 def judge(results: Sequence[Result]) -> list[Verdict]:
     """A verdict for every goal of which both sides were measured."""
     medians = {

@@ -76,6 +76,12 @@ def cells(loads: Sequence[str], peers: Sequence[str], seconds: float) -> list[li
     ]
 
 
+def warm_up(peers: Sequence[str], seconds: float) -> list[Cell]:
+    """What runs first and isn't counted: byte code, JVMs and page caches are cold."""
+    _, one_kib, *_ = _throughput(peers, seconds)
+    return one_kib
+
+
 def in_turn(group: list[Cell], number: int) -> list[Cell]:
     """The group in the order for round ``number``: each round another one begins."""
     shift = number % len(group)

@@ -54,6 +54,8 @@ def test_goals_know_which_way_is_better() -> None:
 
 def test_a_goal_of_which_a_side_is_missing_has_no_verdict() -> None:
     assert goals.judge([]) == []
+    assert len(goals.unmeasured([])) == len(goals.GOALS)
+    assert goals.unmeasured(results()) == []
 
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
