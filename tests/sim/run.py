@@ -118,13 +118,20 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    pump, skip_to = Brain._pump, Brain._skip_to
-    skipping: Counter[Brain] = Counter()
+    pump, skip_to, reset = Brain._pump, Brain._skip_to, Brain._reset
+    moving: Counter[Brain] = Counter()
 
+    # What ends by an error leaves its brain unchecked: it lost its hand, and nobody needs it any
+    # more, or its disk was full.
     async def noted_skip_to(brain: Brain, end: int, offset: int) -> None:
-        skipping[brain] += 1
+        moving[brain] += 1
         await skip_to(brain, end, offset)
-        skipping[brain] -= 1  # else it lost its hand meanwhile, and nobody needs it any more
+        moving[brain] -= 1
+
+    async def noted_reset(brain: Brain, next_offset: int, reason: str) -> None:
+        moving[brain] += 1
+        await reset(brain, next_offset, reason)
+        moving[brain] -= 1
 
     def checked_pump(brain: Brain) -> None:
         pump(brain)
@@ -132,7 +139,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         # made the state fall back: then this brain is about to be replaced.
         runtime = brain._runtime
         current = runtime.state.cursor is brain._cursor
-        if current and runtime._settled() and not brain._resetting and not skipping[brain]:
+        if current and runtime._settled() and not moving[brain]:
             brain._dispatcher.check()
 
     TappedConnection.history, TappedConnection.opened = history, 0
@@ -145,6 +152,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
     replace(Brain, "_pump", checked_pump)
     replace(Brain, "_skip_to", noted_skip_to)
+    replace(Brain, "_reset", noted_reset)
     watch_journals(replace)
     try:
         yield
