@@ -147,6 +147,8 @@ def _running(
                 found.notes.append(note)
                 console.print(note, markup=False)
                 del remotes[name]
+        for remote in remotes.values():
+            stack.callback(remote.dismiss)  # all of them before any is waited for
         console.print(f"{len(remotes)} systems started in {time.monotonic() - began:.0f} s")
         yield remotes
 

@@ -74,9 +74,13 @@ class Remote:
         """Whether it can run more workloads."""
         return self._process.is_alive()
 
+    def dismiss(self) -> None:
+        """Let the peer end in good order; doesn't wait for it."""
+        self._pipe.close()
+
     def close(self) -> None:
         """End the peer in good order; kill it if that takes longer than a minute."""
-        self._pipe.close()
+        self.dismiss()
         self._process.join(STOP_WITHIN_S)
         if self._process.is_alive():
             self._kill()

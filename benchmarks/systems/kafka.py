@@ -84,7 +84,9 @@ class Kafka:
         log.write_text(_LOG)
         java = ["java", "-Xmx1g", f"-Dlog4j.configuration=file:{log}", "-cp", jars]
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        format_words = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
+        # With a sign between: an identifier may begin with a dash.
+        identified = f"--cluster-id={cluster}"
+        format_words = ["kafka.tools.StorageTool", "format", identified, "-c", str(config)]
         subprocess.run([*java, *format_words], check=True, capture_output=True)
         return [*java, "kafka.Kafka", str(config)]
 
