@@ -55,7 +55,7 @@ test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 min
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
 
-coverage: SEEDS = 100
+coverage: SEEDS = 50
 coverage: $(DEV) ## Show what unit tests and simulation leave uncovered (under 5 minutes)
 	rm -rf build/coverage
 	$(PYTHON) -m coverage run -m pytest -m "not slow and not ray" \
