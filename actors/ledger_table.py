@@ -28,6 +28,14 @@ class LedgerRun(NamedTuple):
     entries: int
 
 
+class LedgerSpan(NamedTuple):
+    """The offsets that one ledger holds: its entry 0 is at ``first``, ``end`` isn't its own."""
+
+    ledger_id: int
+    first: int
+    end: int
+
+
 class LedgerTable:
     """The ledgers of one partition. Ledger ids grow, as they do within a journal."""
 
@@ -89,6 +97,25 @@ class LedgerTable:
             )
         index = bisect_right(self._firsts, offset) - 1
         return Position(self._ids[index], offset - self._firsts[index])
+
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds the entry at ``offset``. Raises `NoSuchEntryError`.
+
+        For who looks up many neighbours: the last ledger's end is as of now.
+        """
+        self.position_of(offset)
+        return self._span(bisect_right(self._firsts, offset) - 1)
+
+    def span(self, ledger_id: int) -> LedgerSpan:
+        """The offsets of a ledger; ``first`` and ``end`` are 0 if it holds no entries here."""
+        index = bisect_left(self._ids, ledger_id)
+        if index == len(self._ids) or self._ids[index] != ledger_id:
+            return LedgerSpan(ledger_id, 0, 0)
+        return self._span(index)
+
+    def _span(self, index: int) -> LedgerSpan:
+        ends = self._firsts[index + 1 : index + 2] or [self.end_offset]
+        return LedgerSpan(self._ids[index], self._firsts[index], ends[0])
 
     def offset_of(self, position: Position) -> int:
         """The offset of the entry at ``position``. Raises `NoSuchEntryError`."""

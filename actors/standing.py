@@ -13,6 +13,7 @@ sides one at a time decides, and nothing is delivered twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,16 +53,16 @@ class StandingDelivery:
         self._sizes: list[int] = []
         self._chunk_keys: dict[int, str] = {}
 
-    def delivered(self, messages: int, chunk_key: str) -> None:
-        """The entry at `next_offset` goes out; to be called only while there are permits.
+    def delivered(self, sizes: Sequence[int], chunk_keys: Mapping[int, str]) -> None:
+        """The entries from `next_offset` on go out; the keys, by offset, of those that are chunks.
 
-        The last one may take more permits than there were, as with any delivery.
+        Each only while there are permits, but the last may take more than there were, as with
+        any delivery.
         """
-        if chunk_key:
-            self._chunk_keys[self.next_offset] = chunk_key
-        self._sizes.append(messages)
-        self.next_offset += 1
-        self.permits -= messages
+        self._sizes += sizes
+        self._chunk_keys.update(chunk_keys)
+        self.next_offset += len(sizes)
+        self.permits -= sum(sizes)
 
     @property
     def report_due(self) -> bool:

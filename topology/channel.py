@@ -17,21 +17,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
+from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.standing import StandingDelivery
-from velaray.events.ids import Position
 from velaray.topology.brain import ENDS_STANDING
-from velaray.topology.entries import EntryCache
+from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import message_header
+from velaray.wire.commands import MessageHeaders
 from velaray.wire.connection import WireConnection
 
 FEED_ENTRIES = 4096
+RUN_ENTRIES = 256
+"""Entries that are taken from the cache together."""
 ATTACH_TIMEOUT_S = 30.0
 
 
@@ -75,8 +79,8 @@ class PartitionLog(Protocol):
         """The offset after the newest durable entry."""
         ...
 
-    def position_of(self, offset: int) -> Position:
-        """The position that clients see."""
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds the entry, hence the positions that clients see."""
         ...
 
     def reading_failed(self, error: Exception) -> None:
@@ -406,26 +410,25 @@ class Channel:
             self._standing = self._served = None
 
     def _stand(self, standing: StandingDelivery, consumer: ChannelConsumer) -> None:
-        log, connection = self._log, consumer.connection
-        limit = log.end_offset
-        while standing.permits > 0 and standing.next_offset < limit and connection.writable:
-            offset = standing.next_offset
-            entry = log.cache.get(offset)
-            if entry is None:
-                self._load(consumer, offset)
+        log = self._log
+        end = log.end_offset
+        while standing.permits > 0 and standing.next_offset < end and consumer.connection.writable:
+            first = standing.next_offset
+            run = self._run(first, min(end, first + standing.permits))
+            if not run:
+                self._load(consumer, first)
                 break
-            position = log.position_of(offset)
-            connection.write(
-                message_header(
-                    consumer.consumer_id,
-                    position.ledger_id,
-                    position.entry_id,
-                    len(entry.data),
-                    partition=log.partition_index,
-                )
-            )
-            connection.write(entry.data)
-            standing.delivered(entry.messages, entry.chunk_uuid)
+            sizes = [entry.messages for entry in run]
+            if sum(sizes) > standing.permits:
+                used = [0, *accumulate(sizes)]
+                del sizes[bisect_left(used, standing.permits) :]
+            written = self._write(consumer, first, run[: len(sizes)])
+            keys = {
+                offset: entry.chunk_uuid
+                for offset, entry in enumerate(run[:written], first)
+                if entry.chunk_uuid
+            }
+            standing.delivered(sizes[:written], keys)
         if standing.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end
 
@@ -437,29 +440,50 @@ class Channel:
             return
         while consumer.grants and consumer.connection.writable:
             grant = consumer.grants[0]
-            entry = self._log.cache.get(grant.first)
-            if entry is None:
+            run = self._run(grant.first, grant.first + grant.count)
+            if not run:
                 self._load(consumer, grant.first)
                 return
-            position = self._log.position_of(grant.first)
-            consumer.connection.write(
-                message_header(
-                    consumer.consumer_id,
-                    position.ledger_id,
-                    position.entry_id,
-                    len(entry.data),
-                    partition=self._log.partition_index,
-                    redelivery_count=grant.redelivery_count,
-                    ack_set=grant.remaining,
-                )
+            written = self._write(
+                consumer, grant.first, run, grant.redelivery_count, grant.remaining
             )
-            consumer.connection.write(entry.data)
-            grant.first += 1
-            grant.count -= 1
+            grant.first += written
+            grant.count -= written
             if not grant.count:
                 consumer.grants.popleft()
         if self._standing is not None and consumer is self._served and not consumer.grants:
             self._stand(self._standing, consumer)
+
+    def _run(self, first: int, end: int) -> Sequence[CachedEntry]:
+        """Entries from ``first`` on that are in memory, some at a time."""
+        return self._log.cache.run(first, min(end - first, RUN_ENTRIES))
+
+    def _write(
+        self,
+        consumer: ChannelConsumer,
+        first: int,
+        run: Sequence[CachedEntry],
+        redelivery_count: int = 0,
+        remaining: Sequence[int] = (),
+    ) -> int:
+        """Write entries while the socket takes them, of one ledger; returns how many."""
+        span = self._log.span_of(first)
+        header = MessageHeaders(
+            consumer.consumer_id,
+            span.ledger_id,
+            self._log.partition_index,
+            redelivery_count,
+            remaining,
+        ).header
+        connection = consumer.connection
+        write = connection.write_two
+        entry_id = start = first - span.first
+        for entry in run[: span.end - first]:
+            if not connection.writable:
+                break
+            write(header(entry_id, len(entry.data)), entry.data)
+            entry_id += 1
+        return entry_id - start
 
     def _load(self, consumer: ChannelConsumer, offset: int) -> None:
         consumer.loading = asyncio.get_running_loop().create_task(self._log.cache.load(offset))

@@ -85,6 +85,21 @@ class EntryCache:
                 return chunk[offset - start]
         return None
 
+    def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
+        """The entries from ``offset`` on that are in memory together, at most ``count``.
+
+        Empty if that at ``offset`` isn't in memory.
+        """
+        index = offset - self._tail_start
+        if index >= 0:
+            index += self._dropped
+            return self._tail[index : index + count]  # type: ignore[return-value]
+        for start in reversed(self._chunks):
+            chunk = self._chunks[start]
+            if start <= offset < start + len(chunk):
+                return chunk[offset - start : offset - start + count]
+        return ()
+
     async def load(self, offset: int) -> None:
         """Read the entry and those after it into memory; concurrent loads share the read.
 

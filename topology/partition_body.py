@@ -11,8 +11,10 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     Chunk,
@@ -164,6 +166,10 @@ class PartitionBody(HostedBody):
         """The position that clients see."""
         return self.runtime.state.table.position_of(offset)
 
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds an entry."""
+        return self.runtime.state.table.span_of(offset)
+
     async def _read_entries(
         self, offset: int, max_entries: int, max_bytes: int
     ) -> Sequence[CachedEntry]:
@@ -224,16 +230,19 @@ class PartitionBody(HostedBody):
         )
         uuid = chunk.uuid if chunk is not None else ""
 
-        def release(reply: Any, effects: Any) -> None:
-            self._published(producing, send, entry, uuid, reply)
-
-        self.runtime.submit(command, release)
+        self.runtime.submit(command, partial(self._published, producing, send, entry, uuid))
         self.pending_bytes += len(entry)
         if self.pending_bytes > PENDING_HIGH:
             self._pause(producing.session.connection)
 
     def _published(
-        self, producing: Producing, send: Send, entry: bytes, chunk_uuid: str, reply: Any
+        self,
+        producing: Producing,
+        send: Send,
+        entry: bytes,
+        chunk_uuid: str,
+        reply: Any,
+        effects: tuple[Any, ...],
     ) -> None:
         connection = producing.session.connection
         self.pending_bytes -= len(entry)

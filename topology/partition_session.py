@@ -472,22 +472,25 @@ class PartitionSession(Session):
             self.connection.send(answer)
 
     def _ack_individually(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
-        table = self._partition.runtime.state.table
+        span = self._partition.runtime.state.table.span
+        ledger_id, first, limit = -1, 0, 0
         offsets: list[int] = []
         partial: list[tuple[int, list[int]]] = []
         for data in command.message_id:
-            try:
-                offset = table.offset_of(Position(data.ledgerId, data.entryId))
-            except NoSuchEntryError:
+            if data.ledgerId != ledger_id:
+                ledger_id, first, limit = span(data.ledgerId)
+            offset = first + data.entryId
+            if offset >= limit:
                 continue  # trimmed away: acknowledged long ago
-            if any(data.ack_set):
-                partial.append((offset, [word & (1 << 64) - 1 for word in data.ack_set]))
+            words = data.ack_set
+            if words and any(words):
+                partial.append((offset, [word & (1 << 64) - 1 for word in words]))
             else:
                 offsets.append(offset)
         end = self._partition.end_offset
         ranges = flat_ranges(offsets)
-        highest = max(*ranges[-1:], *(offset + 1 for offset, _ in partial), 0, 0)
-        consumer.channel.acknowledging(highest)
+        ends = [at + 1 for at, _ in partial] + ranges[-1:]
+        consumer.channel.acknowledging(max(ends, default=0))
         consumer.notify("ack", [consumer.number, command.request_id, end, ranges, partial])
 
     def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
@@ -598,6 +601,8 @@ class PartitionSession(Session):
 
 def flat_ranges(offsets: list[int]) -> list[int]:
     """Ascending, merged ranges of the offsets: first, last + 1, first, last + 1, ..."""
+    if offsets and offsets == list(range(offsets[0], offsets[0] + len(offsets))):
+        return [offsets[0], offsets[-1] + 1]
     flat: list[int] = []
     for offset in sorted(offsets):
         if flat and flat[-1] >= offset:

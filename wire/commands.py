@@ -308,7 +308,6 @@ def _field_one(number: int) -> bytes:
 
 
 _POSITION = [b"\x1a" + bytes((size,)) for size in range(32)]
-_MESSAGE_POSITION = [b"\x12" + bytes((size,)) for size in range(64)]
 _RECEIPT_HEADERS = [
     _SIZES.pack(size + 8, size + 4) + b"\x08\x07\x3a" + bytes((size,)) for size in range(64)
 ]
@@ -345,40 +344,52 @@ def send_receipt(
     )
 
 
-def message_header(
-    consumer_id: int,
-    ledger_id: int,
-    entry_id: int,
-    entry_size: int,
-    *,
-    partition: int = -1,
-    redelivery_count: int = 0,
-    ack_set: Sequence[int] = (),
-    consumer_epoch: int | None = None,
-) -> bytes:
-    """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
-    consumer = _field_one(consumer_id)
-    position = _field_one(ledger_id) + b"\x10" + varint(entry_id)
-    if partition != -1:
-        position += b"\x18" + cached_varint(partition)
-    tail = b""
-    if redelivery_count:
-        tail = b"\x18" + varint(redelivery_count)
-    for word in ack_set:
-        tail += b"\x20" + varint(word)
-    if consumer_epoch is not None:
-        tail += b"\x28" + varint(consumer_epoch)
-    body_size = len(consumer) + 2 + len(position) + len(tail)
-    length = varint(body_size)
-    size = 3 + len(length) + body_size
-    return b"".join(
-        (
-            _SIZES.pack(size + 4 + entry_size, size),
-            b"\x08\x09\x4a",
-            length,
-            consumer,
-            _MESSAGE_POSITION[len(position)],
-            position,
-            tail,
+class MessageHeaders:
+    """Makes the headers of MESSAGEs that differ in nothing but entry id and size."""
+
+    __slots__ = ("_consumer", "_frames", "_ledger", "_partition", "_tail")
+
+    def __init__(
+        self,
+        consumer_id: int,
+        ledger_id: int,
+        partition: int = -1,
+        redelivery_count: int = 0,
+        ack_set: Sequence[int] = (),
+        consumer_epoch: int | None = None,
+    ) -> None:
+        self._consumer = _field_one(consumer_id)
+        self._ledger = _field_one(ledger_id) + b"\x10"
+        self._partition = b"" if partition == -1 else b"\x18" + cached_varint(partition)
+        tail = b"\x18" + varint(redelivery_count) if redelivery_count else b""
+        for word in ack_set:
+            tail += b"\x20" + varint(word)
+        if consumer_epoch is not None:
+            tail += b"\x28" + varint(consumer_epoch)
+        self._tail = tail
+        self._frames: list[tuple[int, bytes, bytes] | None] = [None] * 11
+
+    def header(self, entry_id: int, entry_size: int) -> bytes:
+        """The frame of a MESSAGE up to where its entry, ``entry_size`` bytes, begins."""
+        entry = varint(entry_id)
+        size, before, behind = self._frames[len(entry)] or self._frame(len(entry))
+        return _SIZES.pack(size + 4 + entry_size, size) + before + entry + behind
+
+    def _frame(self, length: int) -> tuple[int, bytes, bytes]:
+        # What stands around an entry id of so many bytes, and the size of the whole command.
+        position_size = len(self._ledger) + length + len(self._partition)
+        body_size = len(self._consumer) + 2 + position_size + len(self._tail)
+        before = b"".join(
+            (
+                b"\x08\x09\x4a",
+                varint(body_size),
+                self._consumer,
+                b"\x12",
+                varint(position_size),
+                self._ledger,
+            )
         )
-    )
+        behind = self._partition + self._tail
+        found = len(before) + length + len(behind), before, behind
+        self._frames[length] = found
+        return found

@@ -121,6 +121,19 @@ class WireConnection(asyncio.BufferedProtocol):
         if self._pending_size >= _FLUSH_AT:
             self._flush()
 
+    def write_two(self, head: bytes, rest: bytes | memoryview) -> None:
+        """`write` twice."""
+        if self.closed:
+            return
+        pending = self._pending
+        if not pending:
+            self._loop.call_soon(self._flush)
+        pending.append(head)
+        pending.append(rest)
+        self._pending_size = size = self._pending_size + len(head) + len(rest)
+        if size >= _FLUSH_AT:
+            self._flush()
+
     def writelines(self, frames: Iterable[bytes | memoryview]) -> None:
         """`write` several buffers, such as a header and its entry, in this order."""
         for frame in frames:

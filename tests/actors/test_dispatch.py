@@ -522,7 +522,7 @@ def test_reports_are_due_in_time() -> None:
     assert hand.report() is None
     for _ in range(REPORT_AT):
         assert not hand.report_due
-        hand.delivered(2, "")
+        hand.delivered([2], {})
     assert hand.report_due
     assert hand.report() == (7, [2] * REPORT_AT, {})
     assert not hand.report_due and hand.permits == 10**6 - 2 * REPORT_AT
@@ -689,7 +689,8 @@ class Model(RuleBasedStateMachine):
             offset = hand.next_offset
             size = self.sizes[offset]
             self.follow(Delivery(number, offset, offset + 1, size, 0))
-            hand.delivered(size, self.chunks.get(offset, ""))
+            key = self.chunks.get(offset)
+            hand.delivered([size], {offset: key} if key else {})
             limit -= 1
             if limit % 7 == 0 and (report := hand.report()):
                 self.subject.stood(*report)

@@ -11,7 +11,7 @@ from velaray.aio.batcher import EntryBuilder
 from velaray.message import OutgoingMessage
 from velaray.options import ProducerOptions
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import message_header
+from velaray.wire.commands import MessageHeaders
 from velaray.wire.errors import ServerError
 
 WAIT = 5_000
@@ -274,7 +274,7 @@ def entry_of(*contents):
 
 
 def deliver(connection, entry_id, entry):
-    connection.write(message_header(0, 1, entry_id, len(entry)))
+    connection.write(MessageHeaders(0, 1).header(entry_id, len(entry)))
     connection.write(entry)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from velaray.events.ids import Position
+from velaray.actors.ledger_table import LedgerSpan
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.wire.frames import FrameParser, seal_entry
@@ -28,6 +28,9 @@ class Socket:
 
     def write(self, frame: bytes) -> None:
         self.parser.feed(frame)
+
+    def write_two(self, head: bytes, rest: bytes) -> None:
+        self.write(head + rest)
 
     async def delivered(self) -> list[int]:
         await asyncio.sleep(0)
@@ -60,8 +63,8 @@ class Setting:
     def end_offset(self) -> int:
         return self.cache.end
 
-    def position_of(self, offset: int) -> Position:
-        return Position(7, offset)
+    def span_of(self, offset: int) -> LedgerSpan:
+        return LedgerSpan(7, 0, self.cache.end)
 
     def reading_failed(self, error: Exception) -> None:
         raise error

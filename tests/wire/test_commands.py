@@ -8,6 +8,7 @@ from velaray.events.ids import MessageId
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import (
     Message,
+    MessageHeaders,
     Send,
     command,
     decode_command,
@@ -15,7 +16,6 @@ from velaray.wire.commands import (
     decode_send,
     encode_command,
     entry_header,
-    message_header,
     send_receipt,
 )
 from velaray.wire.errors import MalformedCommandError, ServerError, UnknownCommandError
@@ -69,7 +69,7 @@ def test_golden_frames() -> None:
     assert send_receipt(3, 300, 5 << 24, 7).hex() == (
         "000000160000001208073a0e080310ac021a0708808080281007"
     )
-    assert message_header(1, 5 << 24, 7, 110, partition=2).hex() == (
+    assert MessageHeaders(1, 5 << 24, 2).header(7, 110).hex() == (
         "000000830000001108094a0d08011209088080802810071802"
     )
 
@@ -216,7 +216,7 @@ def test_the_receipt_of_a_duplicate_names_no_position() -> None:
     UINT64, UINT64, UINT64, INT32, st.integers(0, 2**32 - 1), st.lists(INT64, max_size=20),
     st.none() | UINT64,
 )  # fmt: skip
-def test_a_message_header_by_hand_is_protobufs(
+def test_a_MessageHeaders_by_hand_is_protobufs(
     consumer, ledger, entry, partition, redeliveries, ack_set, epoch
 ) -> None:
     message = pb.CommandMessage(consumer_id=consumer, ack_set=ack_set, consumer_epoch=epoch)
@@ -226,11 +226,9 @@ def test_a_message_header_by_hand_is_protobufs(
         message.message_id.partition = partition
     if redeliveries:
         message.redelivery_count = redeliveries
-    header = message_header(
-        consumer, ledger, entry, 99, partition=partition, redelivery_count=redeliveries,
-        ack_set=ack_set, consumer_epoch=epoch,
-    )  # fmt: skip
-    assert header == frame("message", message, 99)
+    headers = MessageHeaders(consumer, ledger, partition, redeliveries, ack_set, epoch)
+    header = headers.header(entry, 99)
+    assert headers.header(entry, 99) == header == frame("message", message, 99)
     decoded = decode_message(bytearray(header), 8, len(header))
     assert decoded.ack_set == tuple(ack_set)
     assert decoded.redelivery_count == redeliveries

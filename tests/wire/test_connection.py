@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Message, Send, command, entry_header, message_header
+from velaray.wire.commands import Message, MessageHeaders, Send, command, entry_header
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import (
     CorruptEntryError,
@@ -178,7 +178,7 @@ def test_server_and_client_talk() -> None:
                 while not server.recorders or not server.recorders[0].frames:
                     await asyncio.sleep(0)
             recorder = server.recorders[0]
-            recorder.connection.writelines([message_header(2, 3, 4, len(ENTRY)), ENTRY])
+            recorder.connection.writelines([MessageHeaders(2, 3).header(4, len(ENTRY)), ENTRY])
             await answers.until(lambda: answers.frames == [(Message(2, 3, 4), ENTRY)])
             assert recorder.frames == [(Send(1, 9), ENTRY)]
             assert recorder.connection.peer.startswith("127.0.0.1:")
@@ -381,7 +381,7 @@ def fill(recorder: Recorder) -> int:
     entry = seal_entry(b"\x00\x00\x00\x00" + bytes(30_000))
     count = 0
     while recorder.connection.writable:
-        recorder.connection.writelines([message_header(2, 3, 4, len(entry)), entry])
+        recorder.connection.writelines([MessageHeaders(2, 3).header(4, len(entry)), entry])
         count += 1
     return count
 

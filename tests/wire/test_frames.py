@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Message, Send, command, entry_header, message_header
+from velaray.wire.commands import Message, MessageHeaders, Send, command, entry_header
 from velaray.wire.errors import (
     CorruptEntryError,
     FrameError,
@@ -21,7 +21,9 @@ from velaray.wire.frames import FRAME_PADDING, Frame, FrameParser, seal_entry
 ENTRY = seal_entry(b"\x00\x00\x00\x02mdpayload")
 SEND = entry_header(pb.CommandSend(producer_id=1, sequence_id=9), len(ENTRY)) + ENTRY
 FLOW = command(pb.CommandFlow(consumer_id=1, messagePermits=5))
-STREAM = SEND + FLOW + command(pb.CommandPing()) + message_header(2, 3, 4, len(ENTRY)) + ENTRY
+STREAM = (
+    SEND + FLOW + command(pb.CommandPing()) + MessageHeaders(2, 3).header(4, len(ENTRY)) + ENTRY
+)
 FRAMES = [
     Frame(Send(1, 9), ENTRY),
     Frame(pb.CommandFlow(consumer_id=1, messagePermits=5), None),
@@ -225,10 +227,10 @@ def test_an_entry_without_a_checksum_gets_one() -> None:
 def test_broker_metadata_is_cut_off() -> None:
     metadata = pb.BrokerEntryMetadata(broker_timestamp=5, index=6).SerializeToString()
     prefix = b"\x0e\x02" + len(metadata).to_bytes(4, "big") + metadata
-    header = message_header(2, 3, 4, len(prefix + ENTRY))
+    header = MessageHeaders(2, 3).header(4, len(prefix + ENTRY))
     assert parse(header + prefix + ENTRY) == [Frame(Message(2, 3, 4), ENTRY)]
     bare = ENTRY[6:]
-    header = message_header(2, 3, 4, len(prefix + bare))
+    header = MessageHeaders(2, 3).header(4, len(prefix + bare))
     assert parse(header + prefix + bare) == [Frame(Message(2, 3, 4), ENTRY)]
 
 

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import PROTOCOL_VERSION, Send, message_header, send_receipt
+from velaray.wire.commands import PROTOCOL_VERSION, MessageHeaders, Send, send_receipt
 from velaray.wire.compression import Compression, compress, decompress
 from velaray.wire.connection import WireConnection
 from velaray.wire.frames import MAX_MESSAGE_SIZE
@@ -63,7 +63,7 @@ class Broker:
             connection.send(answer)
         if isinstance(command, pb.CommandFlow):
             for index, stored in enumerate(self.outbox):
-                header = message_header(command.consumer_id, 1, index, len(stored))
+                header = MessageHeaders(command.consumer_id, 1).header(index, len(stored))
                 connection.writelines([header, stored])
             self.outbox.clear()
 
