@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
 import subprocess
@@ -14,15 +15,23 @@ from pathlib import Path
 
 START_WITHIN_S = 240.0
 STOP_WITHIN_S = 20.0
+PORTS = range(10_000, 20_000)
+_PORT_TRIES = 100
 _TRY_EVERY_S = 0.05
 _TAIL = 600
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on, nor connects from."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback address that nobody listens on.
+
+    Not one of those that the system hands out to outgoing connections: many servers start at
+    once, and one's connection could take the port before another server listens on it.
+    """
+    for port in random.sample(PORTS, _PORT_TRIES):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise RuntimeError(f"no port between {PORTS.start} and {PORTS.stop} is free")
 
 
 @contextmanager
