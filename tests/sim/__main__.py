@@ -101,21 +101,16 @@ def _find_mutants(chosen: argparse.Namespace) -> int:
     )
     from tests.sim.campaign import hunt_all
     from tests.sim.mutants import MUTANTS
+    from tests.sim.table import HEAD, row
 
     if not _known(chosen.mutants):
         return 2
     names = chosen.mutants or list(MUTANTS)
     lost, machine_s, began = [], 0.0, time.monotonic()
-    print("\n| Mutant | What it does | Seed | Found by | Seeds allowed |\n|---|---|---|---|---|")
+    print(f"\n{HEAD}", flush=True)
     for hunt in hunt_all(names, max(1, min(chosen.jobs, len(names)))):
         machine_s += hunt.cpu_s
-        mutant = MUTANTS[hunt.mutant]
-        found = "not found" if hunt.seed is None else str(hunt.seed)
-        problem = _found_by(hunt.problem)
-        print(
-            f"| {hunt.mutant} | {mutant.what} | {found} | {problem} | {mutant.within} |",
-            flush=True,
-        )
+        print(row(hunt), flush=True)
         if hunt.seed is None:
             lost.append(hunt.mutant)
     seconds = time.monotonic() - began
@@ -124,14 +119,6 @@ def _find_mutants(chosen: argparse.Namespace) -> int:
         f"not found: {len(lost)} {lost or ''}".rstrip()
     )
     return 1 if lost else 0
-
-
-def _found_by(problem: str) -> str:
-    """A problem in few words: the checker's, or the beginning of what it says."""
-    checker, colon, _ = problem.partition(":")
-    if colon and "_" in checker and " " not in checker:
-        return checker.replace("_", " ")
-    return problem[:150].replace("|", "/").replace("\n", " ")
 
 
 if __name__ == "__main__":

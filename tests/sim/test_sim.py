@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.campaign import Hunt
 from tests.sim.mutants import MUTANTS
+from tests.sim.table import row
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
@@ -20,11 +22,11 @@ FRESH = 1_000_000
 # Of every kind one that few seeds find; `python -m tests.sim --mutants` finds all of them.
 QUICK_MUTANTS = (
     "acknowledge-before-sync",
-    "mark-before-the-frame",
-    "ignore-the-sequence-id",
-    "lose-a-hole-on-roll-over",
+    "seal-without-the-last-record",
+    "credit-another-producer",
+    "take-a-part-for-the-whole",
     "dispatch-past-permits",
-    "release-twice",
+    "keep-journals-of-the-deleted",
     "confirm-acks-early",
     "send-again-backwards",
 )
@@ -92,6 +94,24 @@ def test_a_failing_run_shrinks_and_leaves_its_history(tmp_path: Path) -> None:
     assert sum(event["event"] == "fault" for event in events) == int(count) > 0
     assert simulate(*command.split()).returncode == 1
     assert_sound(simulate("--seed", number, "--faults", str(int(count) - 1), *broken))
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("permits_are_kept: 3 s: consumer (1, 0) got an entry with 0", "permits are kept"),
+        ("backlogs at the end: [0, 4]", "everything is drained"),
+        (
+            "harness: Exception in callback f(): InvariantViolation: no entry is lost: [(1, 2)]",
+            "invariant: no entry is lost",
+        ),
+        ("the run got stuck while draining", "the run got stuck while draining"),
+    ],
+)
+def test_the_table_says_in_few_words_how_a_mutant_was_found(problem: str, words: str) -> None:
+    line = row(Hunt("drop-acks", 3, problem, 0.5))
+    what, within = MUTANTS["drop-acks"].what, MUTANTS["drop-acks"].within
+    assert line == f"| drop-acks | {what} | 3 | {words} | {within} |"
 
 
 def test_a_mutant_must_be_known() -> None:

@@ -195,7 +195,7 @@ MUTANTS: dict[str, Mutant] = {
     "ignore-the-sequence-id": Mutant(
         "a message that is sent again is stored again",
         ((partition, "_is_duplicate", always(False)),),
-        within=50,
+        within=100,
     ),
     "forget-sequence-ids-on-recovery": Mutant(
         "a partition that recovers doesn't know what was stored",

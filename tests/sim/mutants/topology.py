@@ -127,7 +127,7 @@ MUTANTS: dict[str, Mutant] = {
     "deliver-to-the-wrong-consumer": Mutant(
         "the hand writes to another consumer than the brain said",
         ((Channel, "_grant", _deliver_to_the_wrong_consumer),),
-        within=20,
+        within=50,
     ),
     "forget-acknowledged-parts": Mutant(
         "a batch is delivered without saying what of it is acknowledged",
