@@ -65,7 +65,7 @@ def parse(words: Sequence[str] | None = None) -> Wanted:
         "--peers", default="", help="some of, or families of: " + ", ".join(registry.NAMES)
     )
     parser.add_argument("--out", type=Path, help="results as JSON; table and plot beside it")
-    parser.add_argument("--markdown", type=Path, help="the table, elsewhere")
+    parser.add_argument("--markdown", type=Path, help="table (.md) and plot (.png), elsewhere")
     found = parser.parse_args(words)
     for name in found.names:
         if name not in NAMES:
@@ -144,8 +144,7 @@ def main() -> None:
         made = [wanted.out, *(report.beside(document, wanted.out) if document["rounds"] else [])]
         console.print("Written: " + ", ".join(map(str, made)))
     if wanted.markdown is not None:
-        text = report.page(document, "results.png", "benchmarks/README.md")
-        wanted.markdown.write_text(text, encoding="utf-8")
+        report.beside(document, wanted.markdown)
 
 
 def _fetch(wanted: Wanted) -> None:

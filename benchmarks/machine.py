@@ -22,7 +22,7 @@ def describe_machine() -> dict[str, str]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
         "processor": f"{os.cpu_count()} x {_first('/proc/cpuinfo', 'model name')}",
-        "memory": _first("/proc/meminfo", "MemTotal"),
+        "memory": f"{int(_first('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.0f} GiB",
         "kernel": platform.release(),
         "journals on": f"{_file_system(tempfile.gettempdir())} (the directory for temporary files)",
         "python": platform.python_version(),

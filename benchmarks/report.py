@@ -47,12 +47,12 @@ def verdicts_of(document: dict[str, Any]) -> list[Verdict]:
     ]
 
 
-def page(document: dict[str, Any], picture: str, readme: str) -> str:
-    """Everything, in Markdown."""
+def page(document: dict[str, Any], picture: str, about: str) -> str:
+    """Everything, in Markdown; ``about`` says where it's explained."""
     parts = [
         "# Benchmarks\n",
         f"{tables.headline(document)}.\n",
-        f"{_ABOUT}[benchmarks]({readme}). Medians of the rounds; in brackets the ratio to "
+        f"{_ABOUT}{about}. Medians of the rounds; in brackets the ratio to "
         "redis-always. Made by `python -m benchmarks render`; don't edit.\n",
         f"![plot]({picture})\n",
         _titled(tables.goals(verdicts_of(document))),
@@ -71,7 +71,7 @@ def _titled(table: Table) -> str:
 def beside(document: dict[str, Any], path: Path) -> list[Path]:
     """Write the table and the plot beside a results file; returns where they are."""
     text, picture = path.with_suffix(".md"), path.with_suffix(".png")
-    text.write_text(page(document, picture.name, "../README.md"), encoding="utf-8")
+    text.write_text(page(document, picture.name, "`benchmarks/README.md`"), encoding="utf-8")
     plot.draw(results_of(document), tables.headline(document), picture)
     return [text, picture]
 
@@ -87,7 +87,9 @@ def publish(document: dict[str, Any]) -> list[Path]:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     README.write_text(f"{before}{BEGIN}\n{_section(document)}{END}{after}", encoding="utf-8")
-    DOCS_PAGE.write_text(page(document, DOCS_PLOT.name, "../benchmarks/README.md"), "utf-8")
+    DOCS_PAGE.write_text(
+        page(document, DOCS_PLOT.name, "[benchmarks](../benchmarks/README.md)"), "utf-8"
+    )
     plot.draw(results_of(document), tables.headline(document), DOCS_PLOT)
     return [README, DOCS_PAGE, DOCS_PLOT]
 

@@ -105,10 +105,10 @@ def number(value: float) -> str:
 
 def headline(document: dict[str, Any]) -> str:
     """Machine, date, load and duration, in a line."""
-    machine = document["machine"]
+    machine, rounds = document["machine"], document["rounds"]
     return (
         f"{machine['processor']}, {machine['memory']}, {machine['journals on']}, Linux "
         f"{machine['kernel']}, Python {machine['python']}; {machine['date']}; load before "
-        f"{machine['load before']}, after {machine['load after']}; {document['rounds']} rounds "
-        f"in {document['seconds'] / 60:.0f} min"
+        f"{machine['load before']}, after {machine['load after']}; {rounds} "
+        f"round{'' if rounds == 1 else 's'} in {document['seconds'] / 60:.0f} min"
     )

@@ -210,6 +210,15 @@ def test_absent_peers_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
             pass
 
 
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_every_system_says_how_it_is_set_up(name: str) -> None:
+    try:
+        system = registry.start(name)
+    except Absent as error:
+        pytest.skip(str(error))
+    assert {"server", "client"} <= set(system.settings)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server on the PATH")
 def test_redis_runs_every_workload_in_its_process(tmp_path: Path) -> None:
@@ -224,9 +233,11 @@ def test_redis_runs_every_workload_in_its_process(tmp_path: Path) -> None:
         with pytest.raises(worker.Failed, match="TypeError"):
             remote.run("throughput", 30, topic="d")
         assert remote.alive
+        with pytest.raises(worker.Failed, match="no answer"):
+            remote.run("throughput", 0.05, topic="e", way="", size=100, seconds=30)
+        assert not remote.alive
     finally:
         remote.close()
-    assert not remote.alive
 
 
 async def recovered(history: int) -> int:
