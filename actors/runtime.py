@@ -3,7 +3,9 @@
 A command is decided at once and its events evolve the state at once; the state in memory may
 run ahead of the disk. What follows from a command (its reply, its effects) waits until the
 command's events, and everything that it may have seen, are durable. One task, the flusher,
-commits: everything that arrived during a commit goes into the next one, without any delay.
+commits: what arrived during a commit goes into the next one, without any delay. What is more
+than a frame's worth goes into several, so that who waits for the first is told while the next
+is written, and brings more.
 
 Failures. A decision that raises is raised to the caller; nothing happened. A full disk
 refuses what waited for it, falls back to what is durable, and goes on: reads are answered,
@@ -17,10 +19,11 @@ No clock, thread or store but those that it is given: the same code runs in simu
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -105,6 +108,14 @@ class Stats:
     recovery_ms: int
 
 
+class _Batch(NamedTuple):
+    """Records for one frame, and what to release after it."""
+
+    records: list[tuple[bytes, Blob | None]]
+    waiting: list[tuple[Release, Any, tuple[Any, ...]]]
+    size: int
+
+
 class VolatileJournal:
     """A journal that keeps nothing: whatever is staged counts as durable at once."""
 
@@ -161,12 +172,15 @@ class Runtime(Generic[StateT]):
         "_flusher",
         "_flushing",
         "_flushing_bytes",
+        "_frame_bytes",
         "_full",
         "_journal",
         "_machine",
         "_on_fatal",
         "_opened",
         "_parked",
+        "_queued",
+        "_queued_bytes",
         "_rebuilding",
         "_recovery_ms",
         "_refused_full",
@@ -197,10 +211,14 @@ class Runtime(Generic[StateT]):
         self._state = machine.initial()
         # The first event of the current ledger, until it is durable.
         self._opened: LedgerOpened | None = None
-        # Records and releases for the next commit, and those of the running one.
+        # Records and releases that are still being collected, those that are enough for a
+        # commit of their own, oldest first, and those of the running one.
         self._staged: list[tuple[bytes, Blob | None]] = []
         self._staged_bytes = 0
         self._waiting: list[tuple[Release, Any, tuple[Any, ...]]] = []
+        self._frame_bytes = JournalSettings().frame_bytes
+        self._queued: deque[_Batch] = deque()
+        self._queued_bytes = 0
         self._flushing: list[tuple[Release, Any, tuple[Any, ...]]] = []
         self._flushing_bytes = 0
         # Commands to decide later: the state must rest, or is being rebuilt.
@@ -243,6 +261,7 @@ class Runtime(Generic[StateT]):
             runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged
+            runtime._frame_bytes = settings.frame_bytes
             await runtime._start()
             undo.pop_all()
         runtime._recovery_ms = clock_ms() - began
@@ -277,7 +296,7 @@ class Runtime(Generic[StateT]):
     @property
     def pending_bytes(self) -> int:
         """Bytes of events and blobs that aren't durable yet: stop reading input above some."""
-        return self._staged_bytes + self._flushing_bytes
+        return self._staged_bytes + self._queued_bytes + self._flushing_bytes
 
     @property
     def stats(self) -> Stats:
@@ -399,7 +418,15 @@ class Runtime(Generic[StateT]):
             self._stage([encode(event) for event in events], decision.blob)
             self._deferred = events
         self._waiting.append((release, decision.reply, decision.effects))
+        if self._staged_bytes >= self._frame_bytes and not self._deferred:
+            self._queue()
         self._wake.set()
+
+    def _queue(self) -> None:
+        """Commit what was collected so far apart from what comes."""
+        self._queued.append(_Batch(self._staged, self._waiting, self._staged_bytes))
+        self._queued_bytes += self._staged_bytes
+        self._staged, self._waiting, self._staged_bytes = [], [], 0
 
     def _settled(self) -> bool:
         """Whether the state is durable and nobody waits before a newcomer.
@@ -409,7 +436,7 @@ class Runtime(Generic[StateT]):
         """
         if self._full is not None:
             return not self._deferred
-        return not (self._waiting or self._flushing or self._opened)
+        return not (self._waiting or self._queued or self._flushing or self._opened)
 
     def _evolve(self, events: Sequence[Message]) -> None:
         machine, state = self._machine, self._state
@@ -441,7 +468,7 @@ class Runtime(Generic[StateT]):
 
     async def _flush_forever(self) -> None:
         while self._error is None:
-            if self._waiting or (self._opened and self._full is None):
+            if self._waiting or self._queued or (self._opened and self._full is None):
                 await self._flush()
             elif self._closing:
                 return
@@ -460,9 +487,10 @@ class Runtime(Generic[StateT]):
             self._fail(error)
 
     async def _commit(self) -> None:
-        staged, self._staged = self._staged, []
-        self._flushing, self._waiting = self._waiting, []
-        self._flushing_bytes, self._staged_bytes = self._staged_bytes, 0
+        if not self._queued:
+            self._queue()
+        staged, self._flushing, self._flushing_bytes = self._queued.popleft()
+        self._queued_bytes -= self._flushing_bytes
         if staged or self._opened:
             if self._opened:
                 self._journal.stage(encode(self._opened))
@@ -484,6 +512,8 @@ class Runtime(Generic[StateT]):
         """Let the state come to rest, then go on in a new ledger that starts with it."""
         self._parked = []
         await self._commit()
+        while self._queued:
+            await self._commit()
         segments = self._machine.snapshot(self._state)
         try:
             self._enter(await self._journal.roll(segments, digest(segments)))
@@ -516,12 +546,12 @@ class Runtime(Generic[StateT]):
         """Refuse what waited for the full disk, and return to what is durable."""
         tried, self._deferred = self._deferred, ()
         self._full = error
-        dropped = self._flushing + self._waiting
+        dropped = self._flushing + [one for batch in self._queued for one in batch.waiting]
+        dropped += self._waiting
         kept: list[tuple[Release, Any, tuple[Any, ...]]] = []
         if tried:  # those behind it have no events: what they say holds all the same
             dropped, kept = dropped[:1], dropped[1:]
-        self._flushing, self._waiting, self._staged = [], [], []
-        self._flushing_bytes = self._staged_bytes = 0
+        self._drop()
         if not tried:
             self._rebuilding, self._parked = True, self._parked or []
             self._rebuild(await self._journal.reload())
@@ -533,6 +563,11 @@ class Runtime(Generic[StateT]):
         for release, reply, effects in kept:
             release(reply, effects)
         self._unpark()
+
+    def _drop(self) -> None:
+        self._flushing, self._waiting, self._staged = [], [], []
+        self._queued.clear()
+        self._flushing_bytes = self._queued_bytes = self._staged_bytes = 0
 
     def _rebuild(self, recovered: Recovered) -> None:
         machine, checkpoint = self._machine, recovered.checkpoint
@@ -577,8 +612,7 @@ class Runtime(Generic[StateT]):
         if self._error is not None:
             return
         self._error = error
-        self._flushing, self._waiting, self._staged = [], [], []
-        self._flushing_bytes = self._staged_bytes = 0
+        self._drop()
         self._parked = None
         for future in self._asked:
             if not future.done():

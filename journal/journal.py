@@ -54,10 +54,12 @@ CACHED_LEDGERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """When a ledger is big enough to start the next one; either limit suffices."""
+    """When a ledger is big enough to start the next one (either limit suffices), and how many
+    bytes are enough for one frame, so that more of them wait for the next."""
 
     roll_records: int = 50_000
     roll_bytes: int = 128 << 20
+    frame_bytes: int = 2 << 20
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from velaray.topology.links import RemoteError
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
 EPOCH_MS = 1_800_000_000_000
-SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10)
+SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10, frame_bytes=500)
 DOOR = "front door"
 SERVING = "serve"
 """The phase of a process that isn't starting a ledger."""

@@ -132,11 +132,15 @@ def watch_journals(replace: Replace) -> None:
     async def committed(self: Journal) -> int:
         node = current_node()
         shadow = node.shadow
+        runtime = node.body.runtime if node.body is not None else None
         # A command that is tried on a full disk changes the live state when it is durable.
-        tried = node.body is not None and node.body.runtime._deferred
+        tried = runtime is not None and runtime._deferred
+        # What is more than one frame's worth is in the live state already.
+        ahead = runtime is not None and (runtime._queued or runtime._staged)
         if not tried:
             shadow.fold_staged()
-            shadow.compare("a frame")
+            if not ahead:
+                shadow.compare("a frame")
         try:
             sequence = await commit(self)
         except StorageFull:
