@@ -8,7 +8,8 @@ from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.processes import private_bytes
 from benchmarks.ray_actors import bare_actor, retire
-from benchmarks.rig import official_client, running_cluster, touch_topic
+from benchmarks.rig import running_cluster, touch_topic
+from benchmarks.systems.official_client import connected
 from velaray.topology.cluster import Cluster
 
 BARE = "bare Ray actor"
@@ -21,7 +22,7 @@ MEASURE = "private memory"
 def run(options: Options) -> Result:
     """New topics and new bare actors in every round; the catalog is the same process."""
     samples = Samples()
-    with running_cluster() as cluster, official_client(cluster.service_url) as client:
+    with running_cluster() as cluster, connected(cluster.service_url) as client:
         for number in range(options.rounds):
             topic = f"memory-{number}"
             touch_topic(client, topic, "s")

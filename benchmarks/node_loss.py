@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
-from benchmarks.rig import official_client
+from benchmarks.systems.official_client import connected
 from velaray.topology.cluster import NODE_HEALTH, Cluster
 
 TOPICS = 4
@@ -84,7 +84,7 @@ def _one_loss(data: Path) -> float:
     try:
         with (
             Cluster.start(data, service_port=0, admin_port=0) as cluster,
-            official_client(cluster.service_url) as client,
+            connected(cluster.service_url) as client,
         ):
             senders = [_Sender(client, f"node-loss-{number}") for number in range(TOPICS)]
             for sender in senders:

@@ -18,7 +18,8 @@ from benchmarks.ray_actors import (
     seconds_to_answer_after_kill,
     velaray_actor,
 )
-from benchmarks.rig import official_client, running_cluster, touch_topic
+from benchmarks.rig import running_cluster, touch_topic
+from benchmarks.systems.official_client import connected
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.cluster import FRONT_DOOR, NODE_HEALTH, Cluster
 
@@ -33,7 +34,7 @@ TOPIC = "recovery"
 def run(options: Options) -> Result:
     """Every round creates and kills each subject once, in turn."""
     samples = Samples()
-    with running_cluster() as cluster, official_client(cluster.service_url) as client:
+    with running_cluster() as cluster, connected(cluster.service_url) as client:
         touch_topic(client, TOPIC, "s")
         subjects = _subjects(cluster)
         for number in range(options.rounds):

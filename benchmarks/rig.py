@@ -30,18 +30,6 @@ def running_cluster() -> Iterator[Cluster]:
         shutil.rmtree(directory)
 
 
-@contextmanager
-def official_client(service_url: str) -> Iterator[pulsar.Client]:
-    """The `pulsar-client` package's client, with its log at warnings."""
-    client = pulsar.Client(
-        service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), io_threads=1
-    )
-    try:
-        yield client
-    finally:
-        client.close()
-
-
 def touch_topic(client: pulsar.Client, topic: str, subscription: str) -> None:
     """Bring a topic's partition and subscription actors to life, and leave them idle."""
     consumer = client.subscribe(topic, subscription)
