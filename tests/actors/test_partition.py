@@ -483,6 +483,24 @@ def test_the_nearest_entry_of_a_position_that_is_none(position, after, before) -
     assert TABLE.at_or_before(Position(*position)) == before
 
 
+@pytest.mark.parametrize("offset", range(5, 12))
+def test_a_ledgers_offsets_are_those_whose_positions_name_it(offset: int) -> None:
+    span = TABLE.span_of(offset)
+    assert span == TABLE.span(span.ledger_id)
+    for inside in range(span.first, span.end):
+        assert TABLE.position_of(inside) == (span.ledger_id, inside - span.first)
+    assert span.first <= offset < span.end
+    assert sum(each.end - each.first for each in map(TABLE.span, (10, 11, 13))) == 7
+
+
+def test_a_ledger_that_holds_nothing_has_an_empty_span() -> None:
+    for unknown in (9, 12, 14):
+        assert TABLE.span(unknown) == (unknown, 0, 0)
+    for outside in (4, 12):
+        with pytest.raises(NoSuchEntryError):
+            TABLE.span_of(outside)
+
+
 def test_the_position_before_an_offset() -> None:
     assert TABLE.position_before(12) == TABLE.position_before(99) == Position(13, 2)
     assert TABLE.position_before(9) == Position(11, 0)

@@ -33,5 +33,7 @@ def test_the_tail_holds_the_newest_that_fit(first: int, budget: int, sizes: list
         for index, entry in enumerate(entries):
             found = cache.get(first + index)
             assert found is (entry if index >= len(entries) - kept else None)
+            run = cache.run(first + index, 3)
+            assert list(run) == (entries[index : index + 3] if found is entry else [])
         assert cache.get(cache.end) is None
         assert cache.get(first - 1) is None
