@@ -247,7 +247,8 @@ class PartitionBody(HostedBody):
         connection = producing.session.connection
         self.pending_bytes -= len(entry)
         if type(reply) is Published:
-            self.cache.append(CachedEntry(entry, reply.messages, chunk_uuid))
+            cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
+            self.cache.append(cached)
             self._schedule_feed()
             ledger_id, entry_id = reply.position
             connection.write(

@@ -322,26 +322,24 @@ def send_receipt(
     highest_sequence_id: int | None = None,
 ) -> bytes:
     """The frame of a SEND_RECEIPT; ledger and entry -1 say: a duplicate, stored before."""
-    producer = _field_one(producer_id)
     sequence = varint(sequence_id)
-    ledger = _field_one(ledger_id)
     entry = varint(entry_id)
     highest = b"" if highest_sequence_id is None else b"\x20" + varint(highest_sequence_id)
-    position_size = len(ledger) + 1 + len(entry)
-    size = len(producer) + 1 + len(sequence) + 2 + position_size + len(highest)
-    return b"".join(
-        (
-            _RECEIPT_HEADERS[size],
-            producer,
-            b"\x10",
-            sequence,
-            _POSITION[position_size],
-            ledger,
-            b"\x10",
-            entry,
-            highest,
-        )
-    )
+    before, between = _around(producer_id, ledger_id, len(sequence), len(entry), len(highest))
+    return before + sequence + between + entry + highest
+
+
+@lru_cache(maxsize=4096)
+def _around(
+    producer_id: int, ledger_id: int, sequence_size: int, entry_size: int, highest_size: int
+) -> tuple[bytes, bytes]:
+    # What stands before and between the sequence id and the entry id of a receipt.
+    producer = _field_one(producer_id)
+    ledger = _field_one(ledger_id)
+    position_size = len(ledger) + 1 + entry_size
+    size = len(producer) + 1 + sequence_size + 2 + position_size + highest_size
+    before = _RECEIPT_HEADERS[size] + producer + b"\x10"
+    return before, _POSITION[position_size] + ledger + b"\x10"
 
 
 class MessageHeaders:

@@ -52,6 +52,9 @@ _INITIAL_BUFFER = 64 * 1024
 _RETAINED_BUFFER = 1024 * 1024
 
 
+_new_tuple = tuple.__new__
+
+
 class Frame(NamedTuple):
     """A command, and the entry of a SEND or MESSAGE."""
 
@@ -195,6 +198,14 @@ class FrameParser:
 
     def _with_entry(self, command: Command, start: int, end: int) -> Frame:
         if type(command) is Send or type(command) is Message:
+            if end - start >= ENTRY_HEADER_SIZE:  # the usual entry, in as few steps as can be
+                magic, checksum, metadata_size = _ENTRY_HEAD.unpack_from(self._buffer, start)
+                if (
+                    magic == CHECKSUM_MAGIC
+                    and metadata_size <= end - start - ENTRY_HEADER_SIZE
+                    and crc32c(self._view[start + 6 : end]) == checksum
+                ):
+                    return _new_tuple(Frame, (command, bytes(self._view[start:end])))
             return Frame(command, check_entry(self._view[start:end], command))
         if start != end:
             raise MalformedCommandError(
