@@ -10,12 +10,12 @@ from velaray.wire import commands
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import (
     Message,
+    MessageHeaders,
     Send,
     decode_command,
     decode_message,
     decode_send,
     encode_command,
-    message_header,
 )
 from velaray.wire.errors import MalformedCommandError
 from velaray.wire.varint import varint
@@ -105,7 +105,7 @@ def test_usual_sends_never_come_to_protobuf(monkeypatch, producer_id, sequence_i
 def test_usual_messages_never_come_to_protobuf(
     monkeypatch, consumer_id, ledger_id, entry_id, partition
 ) -> None:
-    header = message_header(consumer_id, ledger_id, entry_id, 9, partition=partition)
+    header = MessageHeaders(consumer_id, ledger_id, partition).header(entry_id, 9)
     monkeypatch.setattr(commands, "decode_command", None)
     found = by_hand(decode_message, header[8:])
     assert found == Message(consumer_id, ledger_id, entry_id, partition)
