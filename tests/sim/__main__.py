@@ -69,14 +69,13 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     )
     if chosen.mutant and not _known([chosen.mutant]):
         return 2
-    from tests.sim.campaign import examine_all
+    from tests.sim.campaign import Orders, examine_all
 
     jobs = max(1, min(chosen.jobs, len(seeds)))
     folder = chosen.history or Path(tempfile.gettempdir()) / "velaray-sim"
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
-    for verdict in examine_all(
-        seeds, jobs, faults=chosen.faults, mutant=chosen.mutant, histories=folder
-    ):
+    orders = Orders(chosen.faults, chosen.mutant, chosen.digest, folder)
+    for verdict in examine_all(seeds, jobs, orders):
         done += 1
         machine_s += verdict.cpu_s
         if chosen.digest:

@@ -23,7 +23,10 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run of a seed showed; ``report`` is empty if it was sound."""
+    """What a run of a seed showed; ``report`` is empty if it was sound.
+
+    ``digest`` is the history's, if it was asked for.
+    """
 
     seed: int
     digest: str
@@ -41,13 +44,26 @@ class Hunt:
     cpu_s: float
 
 
-def examine(seed: int, *, faults: int | None, mutant: str | None, histories: Path) -> Verdict:
-    """Run a seed; if it fails, make it smaller and write its history into ``histories``."""
+@dataclass(frozen=True)
+class Orders:
+    """How to run seeds: with how many of their faults, with which mutant, whether to tell the
+    digest of their histories, and where histories of failing runs go."""
+
+    faults: int | None
+    mutant: str | None
+    digest: bool
+    histories: Path
+
+
+def examine(orders: Orders, seed: int) -> Verdict:
+    """Run a seed; if it fails, make it smaller and write its history."""
+    mutant = orders.mutant
     began = time.process_time()
     with MUTANTS[mutant].applied() if mutant else nullcontext():
-        outcome = run(seed, fault_count=faults)
-        text = report(outcome, histories, mutant) if outcome.problems else ""
-    return Verdict(seed, outcome.history.digest(), text, time.process_time() - began)
+        outcome = run(seed, fault_count=orders.faults)
+        text = report(outcome, orders.histories, mutant) if outcome.problems else ""
+    digest = outcome.history.digest() if orders.digest else ""
+    return Verdict(seed, digest, text, time.process_time() - began)
 
 
 def hunt(mutant: str) -> Hunt:
@@ -63,11 +79,9 @@ def hunt(mutant: str) -> Hunt:
     return Hunt(mutant, found, problem, time.process_time() - began)
 
 
-def examine_all(
-    seeds: Iterable[int], jobs: int, *, faults: int | None, mutant: str | None, histories: Path
-) -> Iterator[Verdict]:
+def examine_all(seeds: Iterable[int], jobs: int, orders: Orders) -> Iterator[Verdict]:
     """The verdict on each seed, in order, from ``jobs`` processes (1: from this one)."""
-    return _spread(partial(examine, faults=faults, mutant=mutant, histories=histories), seeds, jobs)
+    return _spread(partial(examine, orders), seeds, jobs)
 
 
 def hunt_all(mutants: Iterable[str], jobs: int) -> Iterator[Hunt]:
