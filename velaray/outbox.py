@@ -18,9 +18,13 @@ from velaray.loop import LoopThread
 from velaray.message import OutgoingMessage
 from velaray.options import ProducerOptions
 from velaray.receipt import Callback, Receipt, Shipment
-from velaray.wire.batches import pack_plain
+from velaray.wire.batches import pack, pack_plain
 
 _ROOM_FOR_METADATA = 16
+_KEY_BYTES = 4
+"""A character of a key in UTF-8, at most."""
+
+_LONGEST_KEY = 1000
 
 
 class Item(NamedTuple):
@@ -32,13 +36,14 @@ class Item(NamedTuple):
 
 
 class _Batch(Shipment):
-    """Plain messages that will share an entry."""
+    """Plain messages that will share an entry. ``keys`` is None until one has a key."""
 
-    __slots__ = ("callbacks", "size", "values")
+    __slots__ = ("callbacks", "keys", "size", "values")
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__(lock)
         self.values: list[bytes] = []
+        self.keys: list[str | None] | None = None
         self.size = 0
         self.callbacks: list[tuple[int, Callback]] = []
 
@@ -46,9 +51,9 @@ class _Batch(Shipment):
 class Outbox:
     """Bounds what is pending, and keeps the order in which messages were given.
 
-    Plain messages (nothing but content) are collected in the caller's thread; the loop gets
-    a whole batch when it's full, or after the batch's delay. Everything else is handed over
-    message by message. The loop is woken once for many of either.
+    Plain messages (nothing but content, and perhaps a key) are collected in the caller's
+    thread; the loop gets a whole batch when it's full, or after the batch's delay. Everything
+    else is handed over message by message. The loop is woken once for many of either.
     """
 
     def __init__(self, thread: LoopThread, producer: AioProducer, options: ProducerOptions) -> None:
@@ -57,13 +62,15 @@ class Outbox:
             and options.batching_type == BatchingType.Default
             and options.message_router is None
         )
+        self._keys = not producer.partitioned
         self.closed = False
         self._thread = thread
         self._producer = producer
         self._block = options.block_if_queue_full
         self._delay = options.batching_max_publish_delay_ms / 1000
         self._max_messages = options.batching_max_messages
-        self._max_bytes = min(options.batching_max_allowed_size_in_bytes, producer.batch_limit)
+        limit = producer.batch_limit - 2 * _LONGEST_KEY * _KEY_BYTES
+        self._max_bytes = min(options.batching_max_allowed_size_in_bytes, limit)
         self.largest = self._max_bytes - _ROOM_FOR_METADATA if collects else -1
         self._limit = producer.pending_limit
         self._in_flight = 0
@@ -78,12 +85,27 @@ class Outbox:
 
     # --- any thread ---
 
-    def add(self, content: bytes, callback: Callback | None = None) -> Receipt | None:
+    def takes(self, key: str | None) -> bool:
+        """Whether messages with this key may be collected: then all go to one partition."""
+        return key is None or (
+            self._keys
+            and type(key) is str
+            and len(key) <= _LONGEST_KEY
+            and key.isprintable()  # what can't be encoded isn't
+        )
+
+    def add(
+        self, content: bytes, callback: Callback | None = None, key: str | None = None
+    ) -> Receipt | None:
         """Take one plain message of at most `largest` bytes; its receipt, None with a callback.
+
+        The key is one that it `takes`.
 
         Raises `AlreadyClosed`, or `ProducerQueueIsFull` unless the producer waits for room.
         """
         size = len(content) + _ROOM_FOR_METADATA
+        if key:
+            size += _KEY_BYTES * len(key)
         with self._lock:
             if self._in_flight >= self._limit or self.closed:
                 self._wait_for_room()
@@ -95,6 +117,10 @@ class Outbox:
             index = len(values)
             values.append(content)
             batch.size += size
+            if key or batch.keys is not None:
+                if batch.keys is None:
+                    batch.keys = [None] * index
+                batch.keys.append(key)
             if callback is not None:
                 batch.callbacks.append((index, callback))
             if index + 1 >= self._max_messages or batch.size >= self._max_bytes:
@@ -196,8 +222,10 @@ class Outbox:
 
     def _ship(self, batch: _Batch) -> None:
         batch.count = len(batch.values)
-        payload = pack_plain(batch.values)
-        packed = PackedBatch(payload, batch.count)
+        if batch.keys is None:
+            packed = PackedBatch(pack_plain(batch.values), batch.count)
+        else:
+            packed = PackedBatch(pack(batch.values, batch.keys), batch.count, batch.keys[0])
 
         def done(error: VelarayError | None, stored: StoredId | None) -> None:
             self.give_room(batch.count)

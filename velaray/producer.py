@@ -67,7 +67,7 @@ class Producer:
             type(content) is bytes
             and len(content) <= outbox.largest
             and properties is None
-            and partition_key is None
+            and outbox.takes(partition_key)
             and ordering_key is None
             and sequence_id is None
             and replication_clusters is None
@@ -77,7 +77,7 @@ class Producer:
             and deliver_after is None
         ):
             self._thread.forbid_here()
-            receipt = outbox.add(content)
+            receipt = outbox.add(content, None, partition_key)
             assert receipt is not None
             outbox.hurry()
             return receipt.result()
@@ -158,7 +158,7 @@ class Producer:
                 type(content) is bytes
                 and len(content) <= outbox.largest
                 and properties is None
-                and partition_key is None
+                and outbox.takes(partition_key)
                 and ordering_key is None
                 and sequence_id is None
                 and replication_clusters is None
@@ -167,7 +167,7 @@ class Producer:
                 and deliver_at is None
                 and deliver_after is None
             ):
-                return outbox.add(content, callback)
+                return outbox.add(content, callback, partition_key)
             message = OutgoingMessage(
                 content,
                 properties,

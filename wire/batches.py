@@ -33,6 +33,7 @@ def plain_head(size: int) -> bytes:
     return _SIZE.pack(len(single)) + single
 
 
+@lru_cache(maxsize=4096)
 def keyed_head(key: bytes, size: int) -> bytes:
     """What comes before a payload of ``size`` bytes with a key."""
     single = b"\x12" + varint(len(key)) + key + b"\x18" + varint(size)

@@ -253,6 +253,7 @@ def test_nothing_is_sent_of_what_cannot_be(client, topic):
                 ([b"a", "b"], None, velaray.InvalidMessage, "must be bytes"),
                 (b"ab", None, velaray.InvalidMessage, "sequence of bytes"),
                 ([b"a"], ["a", "b"], velaray.InvalidMessage, "1 values and 2 keys"),
+                ([b"a"], ["\ud800"], velaray.InvalidMessage, "can't be encoded"),
                 ([b"a"], [1], velaray.InvalidMessage, "keys must be str"),
                 (pa.array([1]), None, velaray.InvalidMessage, "array of bytes, not of int64"),
                 (pa.array([b"a"]), pa.array([1]), velaray.InvalidMessage, "array of text"),

@@ -14,6 +14,7 @@ from velaray import ConsumerType, InitialPosition
 from velaray.aio.blocks import Block, BlockQueue
 from velaray.message import EntryInfo
 from velaray.wire.batches import BatchLayout, pack
+from velaray.wire.hashing import partition_of
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 EARLIEST = {"initial_position": InitialPosition.Earliest}
@@ -38,6 +39,8 @@ def test_plain_messages_and_others_keep_their_order(client, topic):
         futures = []
         for number in range(300):
             extra = {"partition_key": "k"} if number % 10 == 3 else {}
+            if number % 10 == 7:
+                extra = {"partition_key": "ü", "properties": {"a": "b"}}
             futures.append(producer.send_async(b"%d" % number, **extra))
             if number % 100 == 50:
                 futures.append(producer.send_async(b"x" * 200_000))
@@ -46,6 +49,29 @@ def test_plain_messages_and_others_keep_their_order(client, topic):
         assert [int(m.data()) for m in found if len(m) < 10] == list(range(300))
         assert [m.message_id() for m in found] == [future.result(0) for future in futures]
         assert [m.partition_key() for m in found].count("k") == 30
+        assert [m.partition_key() for m in found].count("ü") == 30
+
+
+def test_messages_with_and_without_keys_share_batches(client, topic, official):
+    keys = [None, "", "a", "ü" * 50, None, "key\n", "b"] * 20
+    consumer = official.subscribe(topic, "s")
+    with client.create_producer(topic, **BATCHED) as producer:
+        futures = [producer.send_async(b"%d" % n, partition_key=key) for n, key in enumerate(keys)]
+        producer.flush()
+        assert producer.send(b"last", partition_key="z").batch_size() == 1
+    for number, key in enumerate(keys):
+        message = consumer.receive(WAIT)
+        assert (message.data(), message.partition_key()) == (b"%d" % number, key or "")
+    assert len({future.result().entry_id() for future in futures}) < 100
+    consumer.close()
+
+
+def test_keys_find_their_partitions(client, catalog, topic):
+    catalog.partitioned(topic, 3)
+    with client.create_producer(topic, **BATCHED) as producer:
+        futures = [producer.send_async(b"x", partition_key=f"{n}") for n in range(30)]
+        producer.flush()
+    assert [f.result().partition() for f in futures] == [partition_of(f"{n}", 3) for n in range(30)]
 
 
 def test_a_batch_leaves_when_it_is_full_or_its_time_is_up(client, topic):

@@ -207,6 +207,11 @@ class Producer:
         return part
 
     @property
+    def partitioned(self) -> bool:
+        """Whether the topic has partitions, perhaps only one as yet."""
+        return self._watcher is not None
+
+    @property
     def batch_limit(self) -> int:
         """How large the payload of a batch may be, as far as is known."""
         return min(part.batch_limit for part in self._parts if part.begun)

@@ -254,6 +254,10 @@ def _lists_of(values: Any, keys: Any | None) -> ListValues:
         wrong = [key for key in keys if not isinstance(key, str | None)]
         if wrong:
             raise InvalidMessage(f"keys must be str or None: {wrong[0]!r}")
+        try:
+            "".join(filter(None, set(keys))).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"a key can't be encoded: {error}") from error
     return ListValues(items, keys, type(None) not in kinds)
 
 
