@@ -301,6 +301,26 @@ def test_every_value_is_stored_exactly_once_while_actors_die(
         assert [int(value) for _, value in received(consumer, total)] == list(range(total))
 
 
+@pytest.mark.parametrize(("pending", "expected"), [(1, 1), (3, 3), (1000, 9)])
+def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
+    with client.create_producer(topic, max_pending_messages=pending) as producer:
+        inner = producer._producer._parts[0]
+        send_batch, on_its_way, most = inner.send_batch, [], []
+
+        def counted(batch, done):
+            def less(*outcome):
+                on_its_way.remove(batch)
+                done(*outcome)
+
+            on_its_way.append(batch)
+            most.append(len(on_its_way))
+            send_batch(batch, less)
+
+        inner.send_batch = counted
+        sent = producer.send_many([b"x" * 65_000] * 200)
+        assert len(sent.entries) == 25 and max(most) <= expected
+
+
 def test_a_failure_says_what_is_stored(client, catalog, topic):
     values = [b"%d" % n + b" " * 4000 for n in range(2000)]
     with client.create_producer(topic, max_pending_messages=1) as producer:

@@ -298,3 +298,18 @@ def test_a_queue_drops_the_messages_of_one_partition():
     assert blocks.drop(part) == 0 and len(blocks) == 10
     blocks.clear()
     assert len(blocks) == 0 and not blocks.refill()
+
+
+def test_only_what_was_acknowledged_is(client, topic):
+    options = {"batch_index_ack_enabled": True, **EARLIEST}
+    with client.create_producer(topic, **BATCHED) as producer:
+        for number in range(60):
+            producer.send_async(b"%d" % number)
+    done = [*range(5, 21), *range(58, 30, -3)]
+    with client.subscribe(topic, "s", ConsumerType.Shared, **options) as consumer:
+        messages = [consumer.receive(WAIT) for _ in range(60)]
+        for number in done:
+            consumer.acknowledge(messages[number])
+    with client.subscribe(topic, "s", ConsumerType.Shared, **options) as consumer:
+        left = [int(consumer.receive(WAIT).data()) for _ in range(60 - len(done))]
+        assert left == [number for number in range(60) if number not in done]
