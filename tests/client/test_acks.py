@@ -110,6 +110,22 @@ def test_cumulative_never_goes_back_and_swallows_individual_ones():
     assert sent(acks) == ({}, None)
 
 
+def test_a_receipt_vouches_for_no_cumulative_ack_that_was_merely_sent():
+    acks = AckTracker()
+    acks.cumulative(single(6))
+    assert sent(acks)[1].where == (1, 6)
+    acks.cumulative(single(3))
+    taken = acks.take(receipt=True)
+    assert taken.cumulative.where == (1, 6)
+    acks.put_back(taken)  # refused: and what nobody vouches for was sent once more
+    acks.take()
+    acks.cumulative(single(6))
+    assert acks.take(receipt=True) == taken
+    acks.durable(taken)
+    acks.cumulative(single(6))
+    assert acks.take(receipt=True).cumulative is None
+
+
 def test_put_back_is_sent_again():
     acks = AckTracker()
     acks.individual(single(1))

@@ -80,6 +80,7 @@ class AckTracker:
         self._individual: dict[Where, int | None] = {}
         self._cumulative: tuple[int, int, int] | None = None
         self._sent: tuple[int, int, int] = (-1, -1, -1)
+        self._durable: tuple[int, int, int] = (-1, -1, -1)
 
     def __len__(self) -> int:
         return len(self._individual) + (self._cumulative is not None)
@@ -159,8 +160,14 @@ class AckTracker:
             self._cumulative = reached
         return done
 
-    def take(self) -> PendingAcks:
-        """What is to be sent now; it counts as sent."""
+    def take(self, receipt: bool = False) -> PendingAcks:
+        """What is to be sent now; it counts as sent.
+
+        With ``receipt`` also the cumulative acknowledgement that was sent last, if it isn't
+        known to be durable: one that goes no further has nothing of its own to send.
+        """
+        if receipt and self._cumulative is None and self._sent > self._durable:
+            self._cumulative = self._sent
         individual = [self._pending(where, bits) for where, bits in self._individual.items()]
         self._individual = {}
         cumulative = None
@@ -175,6 +182,14 @@ class AckTracker:
         if bits is None:
             return PendingAck(where)
         return PendingAck(where, bits, self._sizes[where])
+
+    def durable(self, acks: PendingAcks) -> None:
+        """The service confirmed ``acks``."""
+        if acks.cumulative is not None:
+            (ledger, entry), bits, _ = acks.cumulative
+            # Of a partial batch it is known which messages, not up to which one.
+            reached = (ledger, entry, _WHOLE) if bits is None else (ledger, entry - 1, _WHOLE)
+            self._durable = max(self._durable, reached)
 
     def put_back(self, acks: PendingAcks) -> None:
         """``acks`` could not be sent after all: they're pending again."""
@@ -196,7 +211,7 @@ class AckTracker:
 
         Another consumer, or an administrator, may have moved the subscription back.
         """
-        self._sent = (-1, -1, -1)
+        self._sent = self._durable = (-1, -1, -1)
 
     def _whole(self, where: Where) -> None:
         self._open.pop(where, None)

@@ -384,7 +384,7 @@ class PartitionConsumer:
     async def _ask_receipts(self) -> None:
         what = f"acknowledging to {self._subscription.name} on {self.topic}"
         await asyncio.sleep(0)  # let the other acknowledgements of this turn in
-        acks, moves = self._acks.take(), self._moves
+        acks, moves = self._acks.take(receipt=True), self._moves
         self._receipt = None
 
         async def attempt() -> None:
@@ -396,6 +396,8 @@ class PartitionConsumer:
                 answer = await connection.request(command, self._core.attempt_timeout)
                 if answer.HasField("error"):
                     raise from_server(answer.error, answer.message)
+            if moves == self._moves:
+                self._acks.durable(acks)
 
         try:
             await self._core.retrying(what, attempt)
