@@ -13,9 +13,9 @@ already has it. The last sequence id is tracked whether de-duplication is on or 
 by key interleave; see `velaray.actors.interleaving`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
-`ConfirmSwept`, `Terminate`, `ForgetProducer`, `ExpireProducers`. Events: LedgerOpened,
-ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten, TopicTerminated,
-SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept.
+`ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
+LedgerOpened, ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten,
+TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept.
 """
 
 from __future__ import annotations
@@ -178,6 +178,24 @@ class Terminated:
 
     end_offset: int
     last_position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class FindProducer:
+    """Where a producer left off; changes nothing. Reply: `ProducerAt`.
+
+    A command, not a look at the state: it takes its turn after every entry sent before.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAt:
+    """The highest sequence id of a producer's complete messages (-1: none), the topic epoch."""
+
+    last_sequence_id: int
+    topic_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +455,9 @@ class PartitionMachine:
                 return _confirm_swept(state, incarnation)
             case Terminate():
                 return _terminate(state)
+            case FindProducer(name):
+                found = ProducerAt(last_sequence_id(state, name), state.topic_epoch)
+                return Decision(reply=found)
             case ForgetProducer(name) if name in state.producers:
                 return _forget([state.producers[name]])
             case ForgetProducer(name):

@@ -13,10 +13,10 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     Damaged,
     DeleteSubscription,
+    FindProducer,
     ForgetProducer,
     RaiseTopicEpoch,
     StartAt,
-    last_sequence_id,
 )
 from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
 from velaray.actors.runtime import Stopped
@@ -252,9 +252,11 @@ class PartitionSession(Session):
         )
 
     async def _producer_success(self, producing: Producing) -> None:
-        last_id, topic_epoch = await self._partition.runtime.read(
-            lambda state: (last_sequence_id(state, producing.name), state.topic_epoch)
-        )
+        # Behind all that an earlier connection of this name sent: it counts as sent before.
+        found = await self._partition.runtime.ask(FindProducer(producing.name))
+        if isinstance(found, Refusal):
+            self._drop_producer(producing)  # else its next attempt would find it connected
+            raise RemoteError(found.reason, found.message)
         if self._producers.get(producing.producer_id) is not producing:
             self._check_not_terminated()
             raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
@@ -264,8 +266,8 @@ class PartitionSession(Session):
             pb.CommandProducerSuccess(
                 request_id=producing.request_id,
                 producer_name=producing.name,
-                last_sequence_id=last_id if deduplicate else -1,
-                topic_epoch=topic_epoch,
+                last_sequence_id=found.last_sequence_id if deduplicate else -1,
+                topic_epoch=found.topic_epoch,
                 producer_ready=True,
             )
         )
@@ -329,7 +331,7 @@ class PartitionSession(Session):
             # Nobody comes back under a name that was made up for one connection.
             await runtime.ask(ForgetProducer(producing.name))
         else:
-            await runtime.read(lambda state: None)
+            await runtime.ask(FindProducer(producing.name))
         self.succeed(request_id)
 
     def _on_send(self, producing: Producing, send: Send, entry: bytes) -> None:

@@ -16,6 +16,7 @@ from velaray.actors.partition import (
     DeleteSubscription,
     Duplicate,
     ExpireProducers,
+    FindProducer,
     ForgetProducer,
     Forgotten,
     PartitionMachine,
@@ -358,6 +359,7 @@ COMMANDS = st.one_of(
     st.builds(DeleteSubscription, NAMES),
     st.builds(ConfirmSwept, st.integers(1, 4)),
     st.builds(ForgetProducer, NAMES),
+    st.builds(FindProducer, NAMES),
     st.builds(ExpireProducers, st.integers(0, 9000), st.integers(0, 2)),
     st.builds(RaiseTopicEpoch, NAMES),
 )  # fmt: skip

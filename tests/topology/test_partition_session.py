@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from velaray.actors.machine import Reason
-from velaray.actors.partition import DeleteSubscription, StartAt
+from velaray.actors.partition import DeleteSubscription, Publish, StartAt
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryDisk, MemoryStore
@@ -167,6 +167,23 @@ def test_a_producer_that_comes_during_a_termination_hears_of_it() -> None:
         await termination
         refused = await setting.client.answer(pb.CommandError)
         assert refused.error == pb.TopicTerminatedError
+
+    run(scenario)
+
+
+def test_a_producer_goes_on_behind_what_an_earlier_one_of_its_name_sent() -> None:
+    async def scenario(setting: Setting) -> None:
+        runtime = setting.partition.runtime
+        runtime._parked = []  # as while the journal rolls over
+        runtime.submit(Publish("p", 7, 7, 1, b"entry", True), lambda reply, effects: None)
+        setting.client.say(
+            pb.CommandProducer(topic=str(TOPIC), producer_id=1, request_id=1, producer_name="p")
+        )
+        await asyncio.sleep(0.01)
+        assert not setting.client.sent
+        runtime._unpark()
+        answer = await setting.client.answer(pb.CommandProducerSuccess)
+        assert answer.last_sequence_id == 7
 
     run(scenario)
 
