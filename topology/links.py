@@ -5,6 +5,7 @@ A link carries a stream of msgpack values. Either end may send requests
 first, the other end handles first. A link begins with the cluster's key. Everything that
 is sent during one turn of the event loop leaves in one write.
 
+Both ends say regularly that they're alive; a link that stays silent is cut.
 A link that breaks fails every outstanding request with `LinkClosed`; whoever needs the
 peer again resolves its address anew.
 """
@@ -23,8 +24,12 @@ from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.journal.errors import StorageFull
 
-_REQUEST, _RESPONSE, _NOTICE = 0, 1, 2
+_REQUEST, _RESPONSE, _NOTICE, _ALIVE = 0, 1, 2, 3
 MAX_FRAME = 64 << 20
+KEEP_ALIVE_S = 10.0
+"""How often each end of a link says that it's alive."""
+SILENT_TURNS = 3
+"""After so many times in which nothing came, the other end's machine is taken for lost."""
 
 
 class LinkClosed(ConnectionError):
@@ -87,12 +92,15 @@ class Link(asyncio.Protocol):
         #: How many requests this end has sent.
         self.requested = 0
         self._answering: set[asyncio.Task[None]] = set()
+        self._silent = 0
+        self._timer: asyncio.TimerHandle | None = None
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._look_again()
         if self._registry is not None:
             self._registry.add(self)
         else:
@@ -101,6 +109,8 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: fail what is outstanding and tell the peer object."""
         self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._registry is not None:
             self._registry.discard(self)
         for future in self._requests.values():
@@ -111,8 +121,25 @@ class Link(asyncio.Protocol):
             task.cancel()
         self._peer.on_link_closed(self)
 
+    def _look_again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look)
+
+    def _look(self) -> None:
+        """Say that this end is alive; cut the link if the other one hasn't for long.
+
+        A machine that is lost says nothing, and the connection to it would stay open.
+        """
+        self._silent += 1
+        if self._silent > SILENT_TURNS:
+            self.abort()
+            return
+        if self._trusted:
+            self._send([_ALIVE])
+        self._look_again()
+
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
+        self._silent = 0
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
@@ -131,6 +158,8 @@ class Link(asyncio.Protocol):
             self._trusted = kind == _NOTICE and hmac.compare_digest(message[2], self._key)
             if not self._trusted:
                 raise ValueError("the link didn't begin with the cluster's key")
+            return
+        if kind == _ALIVE:
             return
         if kind == _NOTICE:
             self._peer.on_notice(self, message[1], message[2])

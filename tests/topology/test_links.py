@@ -1,0 +1,78 @@
+"""Links that go silent: the other end's machine may be lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from velaray.topology import links
+from velaray.topology.links import Link, LinkClosed, LinkServer, connect
+
+HOST, KEY = "127.0.0.1", b"key"
+
+
+class Peer:
+    """Answers every request with its arguments, and remembers which links were closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[Link] = []
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        return args
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        raise AssertionError(f"nobody sends notices: {method}")
+
+    def on_link_closed(self, link: Link) -> None:
+        self.closed.append(link)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "KEEP_ALIVE_S", 0.02)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_link_that_nobody_uses_stays_open() -> None:
+    async def scenario() -> None:
+        server, peer = LinkServer(Peer(), KEY), Peer()
+        link = await connect(HOST, await server.start(HOST), peer, KEY)
+        await asyncio.sleep(0.02 * (links.SILENT_TURNS + 7))
+        assert await link.request("say", "hello") == "hello"
+        server.stop()
+        await until(lambda: peer.closed == [link])
+
+    asyncio.run(scenario())
+
+
+def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
+    async def scenario() -> None:
+        loop, peer = asyncio.get_running_loop(), Peer()
+        mute = await loop.create_server(asyncio.Protocol, HOST, 0)
+        link = await connect(HOST, mute.sockets[0].getsockname()[1], peer, KEY)
+        with pytest.raises(LinkClosed):
+            await link.request("say", "hello", timeout=5.0)
+        assert peer.closed == [link]
+        mute.close()
+
+    asyncio.run(scenario())
+
+
+def test_somebody_who_connects_and_says_nothing_is_sent_away() -> None:
+    async def scenario() -> None:
+        server = LinkServer(Peer(), KEY)
+        reader, writer = await asyncio.open_connection(HOST, await server.start(HOST))
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+        server.stop()
+
+    asyncio.run(scenario())
