@@ -28,6 +28,7 @@ class Cast:
     """The scripts of a run by name, and what must be there before they begin."""
 
     partitions: dict[str, int] = field(default_factory=dict)
+    subscriptions: dict[str, set[str]] = field(default_factory=dict)
     producers: dict[str, ProducerScript] = field(default_factory=dict)
     consumers: dict[str, ConsumerScript] = field(default_factory=dict)
     readers: dict[str, tuple[str, ReaderScript]] = field(default_factory=dict)
@@ -74,6 +75,7 @@ def make_cast(seed: int, shared: Shared) -> Cast:
 def _add_subscription(cast: Cast, topic: Any, name: str, shared: Shared, rng: Random) -> None:
     kind = rng.choice(_TYPES)
     if isinstance(topic, str) and not topic.startswith(PATTERN):
+        cast.subscriptions.setdefault(topic, set()).add(name)
         topic = f"persistent://{topic}"
         alone = True
     else:

@@ -226,6 +226,11 @@ class SimCluster:
         node.body = body
         return address
 
+    def lose(self, node: Activation) -> None:
+        """End a process with its machine: its connections stay open, and silent."""
+        self.network.vanish(node)
+        self.kill(node)
+
     def kill(self, node: Activation, reset: bool | None = None) -> None:
         """End a process as SIGKILL would."""
         if node.dead:

@@ -47,6 +47,7 @@ _WEIGHTS = {
     "trap": 10,
     "tear": 2,
     "kill": 3,
+    "lose": 1,
     "power loss": 1,
     "forget": 2,
     "pause": 2,
@@ -158,6 +159,8 @@ def _do_to(cluster: SimCluster, fault: Fault, node: Activation, rng: Random) -> 
     match fault.what:
         case "kill":
             cluster.kill(node)
+        case "lose":
+            cluster.lose(node)
         case "forget":
             cluster.forget(node)
         case "pause":

@@ -175,6 +175,7 @@ class World:
         self._problems: list[str] = []
         self._stage = "starting"
         self._reading: list[tuple[str, ReaderScript]] = []
+        self._subscriptions: dict[str, set[str]] = {}
 
     def problems(self) -> list[str]:
         """What was wrong with the run."""
@@ -227,6 +228,7 @@ class World:
                 path = f"{PREFIX}/persistent/{topic}/partitions"
                 status, answer = await ask(ADMIN_PORT, "PUT", path, partitions)
                 assert status == 204, answer
+        self._subscriptions = cast.subscriptions
         self._reading = [(topic, reader) for topic, reader in cast.readers.values()]
         return cast
 
@@ -273,10 +275,15 @@ class World:
         stats = await self.cluster.admin.call(key, "stats")
         for name, found in stats["subscriptions"].items():
             self._check_active(f"{key} {name}", found, max(key.partition, 0))
+        topic = str(key.topic_name.topic).removeprefix("persistent://")
+        missing = self._subscriptions.get(topic, set()) - stats["subscriptions"].keys()
         return [
-            found["backlog"]
-            for name, found in stats["subscriptions"].items()
-            if found["durable"] and not name.startswith("x")  # an administrator's, nobody's
+            *(stats["entries"] for _ in missing),  # its consumers will begin at the beginning
+            *(
+                found["backlog"]
+                for name, found in stats["subscriptions"].items()
+                if found["durable"] and not name.startswith("x")  # an administrator's, nobody's
+            ),
         ]
 
     async def _all_read(self) -> bool:
