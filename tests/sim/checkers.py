@@ -254,8 +254,8 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
     seeking: dict[str, int] = defaultdict(int)
     sought: dict[str, float] = defaultdict(float)
-    # A batch counts as acknowledged when one consumer has acknowledged all of it.
-    parts: dict[tuple[str, str, Place, str, int], set[int]] = defaultdict(set)
+    # A batch counts as acknowledged when one consumer has acknowledged all of it since it came.
+    parts: dict[tuple[str, str, Place], dict[tuple[str, int], set[int]]] = {}
     sizes = {
         (topic, place): len(contents)
         for topic, log in run.logs.items()
@@ -285,13 +285,14 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                         marks[subscription, topic] = (before, time)
                     continue
                 key = (subscription, topic, place)
-                part = parts[*key, note["by"], note["life"]]
+                part = parts.setdefault(key, {}).setdefault((note["by"], note["life"]), set())
                 part.add(note["index"])
                 if note["index"] < 0 or len(part) == sizes.get((topic, place)):
                     confirmed.setdefault(key, time)
             case "deliver":
                 began, subscription, topic = sessions[note["connection"], note["consumer"]]
                 place = (note["ledger"], note["entry"])
+                parts.pop((subscription, topic, place), None)
                 at = confirmed.get((subscription, topic, place))
                 mark = marks.get((subscription, topic))
                 if mark is not None and place <= mark[0]:
