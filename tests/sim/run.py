@@ -273,6 +273,7 @@ class World:
 
     async def _of(self, key: ActorKey) -> list[int]:
         stats = await self.cluster.admin.call(key, "stats")
+        self._history.add("log", topic=str(key.topic_name), terminated=stats["terminated"])
         for name, found in stats["subscriptions"].items():
             self._check_active(f"{key} {name}", found, max(key.partition, 0))
         topic = str(key.topic_name.topic).removeprefix("persistent://")

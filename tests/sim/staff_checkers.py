@@ -98,19 +98,35 @@ def _compare(note: dict[str, Any], known: _Known, time: float) -> Iterator[str]:
 def nothing_is_stored_after_termination(run: Evidence) -> Iterator[str]:
     """A terminated topic ends with the message that the answer names."""
     sent = run.sent()
-    for time, _, note in run.history.of("admin done"):
-        if note["what"] != "terminate" or note["status"] != 200:
-            continue
-        topic, answer = _DOMAIN + note["topic"], note["answer"]
-        ends = answer if "ledgerId" not in answer else {"": answer}
-        for number, end in ends.items():
-            name = f"{topic}-partition-{number}" if number else topic
+    for time, ends in _terminations(run):
+        for name, end in ends.items():
             for place, contents in run.logs.get(name, {}).items():
                 if place > (end["ledgerId"], end["entryId"]):
                     yield f"{contents} of {name} is stored at {place}, which ended at {end}"
                 late = [content for content in contents if sent[content] > time]
                 if late:
                     yield f"{late} of {name} was sent after {time} s, when it was terminated"
+
+
+def terminations_last(run: Evidence) -> Iterator[str]:
+    """A terminated topic says so in the end."""
+    terminated = {note["topic"]: note["terminated"] for _, _, note in run.history.of("log")}
+    for time, ends in _terminations(run):
+        for name in ends:
+            if not terminated.get(name, True):
+                yield f"{name} was terminated at {time} s, and isn't any more"
+
+
+def _terminations(run: Evidence) -> Iterator[tuple[float, dict[str, Any]]]:
+    """When topics were terminated, and the last message of each of their partitions."""
+    for time, _, note in run.history.of("admin done"):
+        if note["what"] == "terminate" and note["status"] == 200:
+            topic, answer = _DOMAIN + note["topic"], note["answer"]
+            ends = answer if "ledgerId" not in answer else {"": answer}
+            yield (
+                time,
+                {f"{topic}-partition-{at}" if at else topic: end for at, end in ends.items()},
+            )
 
 
 def patterns_find_every_topic(run: Evidence) -> Iterator[str]:
@@ -129,5 +145,6 @@ def patterns_find_every_topic(run: Evidence) -> Iterator[str]:
 STAFF_CHECKERS = (
     administrators_see_what_they_did,
     nothing_is_stored_after_termination,
+    terminations_last,
     patterns_find_every_topic,
 )
