@@ -117,11 +117,17 @@ async def _state(store: MemoryStore, key: ActorKey) -> Any:
 async def strays(cluster: SimCluster) -> list[str]:
     """Stored objects that nothing lists: journals, ledgers, marks, indexes.
 
-    Known, and not told: an activation that was taken for dead, and outlives the deletion of
-    its topic or subscription, may leave something of a journal, its own or its brain's.
+    Known, and not told: an activation that was taken for dead, or is very slow, and outlives
+    the deletion of its topic or subscription, may leave something of a journal, its own or its
+    brain's.
     """
     store, faults = MemoryStore(cluster.disk), []
-    forgotten = {note["node"].partition("#")[0] for _, _, note in cluster.history.of("forgotten")}
+    told = cluster.history.of("forgotten", "trap")
+    forgotten = {
+        note["node"].partition("#")[0]
+        for _, kind, note in told
+        if kind == "forgotten" or note["action"] in ("slow", "stale")
+    }
     expected = await expected_journals(cluster)
     for name, files in cluster.disk._journals.items():
         if name not in expected:
