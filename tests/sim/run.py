@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from aiohttp import web_app
+
 import velaray.aio.batcher
 import velaray.aio.core
 import velaray.aio.pool
@@ -102,11 +104,19 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
             sys.unraisablehook = lambda _: None
+            _forget_applications()
             gc.collect()
     finally:
         sys.unraisablehook = hook
         logging.disable(logging.NOTSET)
         gc.enable()
+
+
+def _forget_applications() -> None:
+    """aiohttp caches the handlers of applications, and through them all of a run's world."""
+    for cached in vars(web_app).values():
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 @contextmanager
