@@ -13,6 +13,7 @@ Place = tuple[str, str, str, str]
 """Workload, case, subject, measure."""
 _100B, _1KIB, _64KIB = SIZES.values()
 _MIB = 1 << 20
+NOT_MEASURED = "not measured: "
 RELAXED = "velaray-relaxed"
 
 
@@ -111,7 +112,7 @@ GOALS = (*_throughput(), *_latency(), *_rest())
 def unmeasured(results: Sequence[Result]) -> list[str]:
     """The goals of which a side is missing: a system is absent, or velaray has no such mode."""
     known = {verdict.goal for verdict in judge(results)}
-    return [f"not measured: {goal.text}" for goal in GOALS if goal.text not in known]
+    return [f"{NOT_MEASURED}{goal.text}" for goal in GOALS if goal.text not in known]
 
 
 def judge(results: Sequence[Result]) -> list[Verdict]:

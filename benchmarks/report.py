@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plot, tables
+from benchmarks.goals import NOT_MEASURED
 from benchmarks.model import Result, Verdict
 from benchmarks.tables import Table
 
@@ -51,7 +52,7 @@ def page(document: dict[str, Any], picture: str, about: str) -> str:
     """Everything, in Markdown; ``about`` says where it's explained."""
     parts = [
         "# Benchmarks\n",
-        f"{tables.headline(document)}.\n",
+        f"{tables.headline(document)}.\n\n{tables.caution(document)}",
         f"{_ABOUT}{about}. Medians of the rounds; in brackets the ratio to "
         "redis-always. Made by `python -m benchmarks render`; don't edit.\n",
         f"![plot]({picture})\n",
@@ -97,17 +98,20 @@ def publish(document: dict[str, Any]) -> list[Path]:
 def _section(document: dict[str, Any]) -> str:
     return (
         "![what was measured](docs/benchmarks.png)\n\n"
-        f"{tables.headline(document)}.\n\n"
+        f"{tables.headline(document)}.\n\n{tables.caution(document)}"
         f"{tables.markdown(_overview(results_of(document)))}\n"
-        f"{_goals_in_words(verdicts_of(document))} All tables: "
+        f"{_goals_in_words(document)} All tables: "
         "[docs/benchmarks.md](docs/benchmarks.md); how it was measured: "
         "[benchmarks](benchmarks/README.md).\n"
     )
 
 
-def _goals_in_words(verdicts: Sequence[Verdict]) -> str:
+def _goals_in_words(document: dict[str, Any]) -> str:
+    verdicts = verdicts_of(document)
     missed = sum(not each.met for each in verdicts)
-    return f"{len(verdicts) - missed} of {len(verdicts)} goals are met."
+    left = sum(note.startswith(NOT_MEASURED) for note in document["notes"])
+    met = len(verdicts) - missed
+    return f"Of {len(verdicts) + left} goals {met} are met, {missed} missed, {left} not measured."
 
 
 _OVERVIEW = (

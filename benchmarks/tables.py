@@ -103,6 +103,20 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def caution(document: dict[str, Any]) -> str:
+    """What a reader must know if other work ran on the machine; else nothing."""
+    machine = document["machine"]
+    cores = int(machine["processor"].split()[0])
+    before = float(machine["load before"].split()[0])
+    if before < cores / 2:
+        return ""
+    return (
+        f"**Not a quiet machine:** other work ran on it (load {before:.0f} on {cores} cores). "
+        "Rates and latencies are those of a busy machine and a busy disk; systems that sync often "
+        "suffer most, so ratios to them are too good. CPU and bytes per message are of use.\n\n"
+    )
+
+
 def headline(document: dict[str, Any]) -> str:
     """Machine, date, load and duration, in a line."""
     machine, rounds = document["machine"], document["rounds"]

@@ -24,6 +24,8 @@ from velaray.topology.cluster import Cluster
 BATCH_BYTES = 4 << 20
 MOST_AT_ONCE = 20_000
 QUEUE = 50_000
+PASSIVATE_AFTER_S = 3600.0
+"""The 16 topics of one workload stay in memory from round to round."""
 DRAINED_WITHIN_S = 60.0
 _ASK_EVERY_S = 0.005
 _WAIT_MS = 200
@@ -36,7 +38,7 @@ class VelarayCluster:
     def __init__(self) -> None:
         self.settings = {
             "server": "velaray, one partition, journal synced before every receipt, defaults of "
-            "Cluster.start",
+            "Cluster.start but for passivate_after_s=3600",
             "client": official_client.SETTINGS,
             OWN: "velaray.Client; send_async() and receive(), acknowledge() per message",
             LISTS: f"send_many() of lists of up to {MOST_AT_ONCE} values or {BATCH_BYTES >> 20} "
@@ -58,7 +60,9 @@ class VelarayCluster:
         return self
 
     def _start(self, directory: Any) -> Cluster:
-        return Cluster.start(directory, service_port=0, admin_port=0)
+        return Cluster.start(
+            directory, service_port=0, admin_port=0, passivate_after_s=PASSIVATE_AFTER_S
+        )
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()

@@ -28,9 +28,10 @@ def results() -> list[Result]:
 
 def document() -> dict[str, Any]:
     found = results()
-    machine = ("processor", "memory", "journals on", "kernel", "python", "date", "load before")
+    machine = ("memory", "journals on", "kernel", "python", "date", "load after")
+    load = {"processor": "2 x Some", "load before": "0.10 0.20 0.30"}
     return {
-        "machine": dict.fromkeys((*machine, "load after"), "some"),
+        "machine": dict.fromkeys(machine, "some") | load,
         "results": [result.as_json() for result in found],
         "goals": [
             {"goal": each.goal, "measured": each.measured, "limit": each.limit}
@@ -38,7 +39,7 @@ def document() -> dict[str, Any]:
             for each in goals.judge(found)
         ],
         "peers": {"velaray": {"server": "one"}},
-        "notes": ["mars is left out: too far"],
+        "notes": ["mars is left out: too far", "not measured: a goal"],
         "rounds": 3,
         "seconds": 600.0,
     }
@@ -96,6 +97,13 @@ def test_the_page_shows_figures_goals_settings_and_notes() -> None:
     assert "mars is left out" in page
 
 
+def test_a_busy_machine_is_named() -> None:
+    busy = document()
+    assert tables.caution(busy) == ""
+    busy["machine"]["load before"] = "14.04 15.40 13.83"
+    assert "load 14 on 2 cores" in report.page(busy, "plot.png", "there")
+
+
 def test_table_and_plot_are_made_without_measuring(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "results.json"
@@ -118,6 +126,7 @@ def test_readme_changes_between_its_marks_only(
     text = readme.read_text(encoding="utf-8")
     assert text.startswith("above\n") and text.endswith("\nbelow\n") and "old" not in text
     assert "| velaray |" in text
+    assert f"Of {len(goals.GOALS) + 1} goals " in text and "1 not measured" in text
     readme.write_text("no marks", encoding="utf-8")
     with pytest.raises(report.Unreadable, match="has no"):
         report.publish(document())
