@@ -106,7 +106,7 @@ def measure(wanted: Wanted, console: Console) -> dict[str, Any]:
     if compared:
         found = comparison.run(compared, wanted.options, LOGS, console)
         verdicts = goals.judge(found.results)
-        found.notes += goals.unmeasured(found.results)
+        found.notes += goals.unmeasured(found.results, compared, wanted.options.peers)
         show_comparison(console, found.results, verdicts, found.notes)
         document["results"] += [result.as_json() for result in found.results]
         document["goals"] = [{**asdict(each), "met": each.met} for each in verdicts]

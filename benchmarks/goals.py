@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contract import ARROW, LISTS, OWN
@@ -109,10 +109,20 @@ def _rest() -> Iterator[Goal]:
 GOALS = (*_throughput(), *_latency(), *_rest())
 
 
-def unmeasured(results: Sequence[Result]) -> list[str]:
-    """The goals of which a side is missing: a system is absent, or velaray has no such mode."""
+def unmeasured(
+    results: Sequence[Result], loads: Collection[str], peers: Collection[str]
+) -> list[str]:
+    """Goals about these workloads and peers of which a side is missing all the same."""
     known = {verdict.goal for verdict in judge(results)}
-    return [f"{NOT_MEASURED}{goal.text}" for goal in GOALS if goal.text not in known]
+    return [
+        f"{NOT_MEASURED}{goal.text}"
+        for goal in GOALS
+        if goal.text not in known and goal.measured[0] in loads and _asked(goal, peers)
+    ]
+
+
+def _asked(goal: Goal, peers: Collection[str]) -> bool:
+    return goal.reference is None or goal.reference[2] in (*peers, "disk", VELARAY)
 
 
 def judge(results: Sequence[Result]) -> list[Verdict]:

@@ -69,8 +69,11 @@ def test_goals_are_about_what_is_measured() -> None:
 
 def test_a_goal_of_which_a_side_is_missing_has_no_verdict() -> None:
     assert goals.judge([]) == []
-    assert len(goals.unmeasured([])) == len(goals.GOALS)
-    assert goals.unmeasured(results()) == []
+    everything = (list(plan.LOADS), registry.NAMES)
+    assert len(goals.unmeasured([], *everything)) == len(goals.GOALS)
+    assert goals.unmeasured(results(), *everything) == []
+    (left,) = goals.unmeasured([], ["latency"], ["redis-everysec"])
+    assert left.startswith(goals.NOT_MEASURED) and goals.RELAXED in left
 
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
