@@ -18,6 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryStore
+from velaray.topology import admin_subscriptions
 from velaray.topology.admin_api import admin_app, serve_admin
 from velaray.topology.admin_http import MAX_BODY
 from velaray.topology.config import AuthSettings, ClusterConfig
@@ -475,6 +476,25 @@ def test_a_subscription_with_consumers_is_deleted_by_force_only(
     assert http("DELETE", f"{topic}/subscription/s?force=true").status == 204
     assert http("GET", f"{topic}/subscriptions").body == []
     consumer.close()
+
+
+def test_a_deletion_that_is_repeated_as_its_link_broke_goes_on_with_the_other_partitions(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_each = admin_subscriptions.ask_each
+
+    async def twice(request: Any, target: Any, method: str, args: Any = None) -> list[Any]:
+        if method == "delete_subscription":
+            await ask_each(request, target, method, args)
+        return await ask_each(request, target, method, args)
+
+    topic = f"{TOPICS}/twice"
+    http("PUT", f"{topic}/partitions", 2)
+    http("PUT", f"{topic}/subscription/s")
+    monkeypatch.setattr(admin_subscriptions, "ask_each", twice)
+    assert http("DELETE", f"{topic}/subscription/s").status == 204
+    for number in range(2):
+        assert http("GET", f"{TOPICS}/twice-partition-{number}/subscriptions").body == []
 
 
 def test_cursors_are_reset_by_id_and_time(http: Http, client: pulsar.Client) -> None:
