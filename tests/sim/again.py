@@ -18,15 +18,27 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
     """What a consumer gets once more has a higher redelivery count than before.
 
     Not judged in Failover subscriptions: who becomes active again gets again, uncounted, what
-    it held when it was active before.
+    it held when it was active before. Nor of who was subscribed while the subscription was
+    moved: what is behind the move may come before its consumers are closed.
     """
+    late_s = run.late_s()
+    moved: dict[str, float] = defaultdict(float)
+    where: dict[tuple[int, int], str] = {}
     counts: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
-    for time, kind, note in run.history.of("subscribe", "deliver"):
+    for time, kind, note in run.history.of("subscribe", "deliver", "seek", "sought"):
+        name = note.get("subscription", "")
+        if kind == "seek":
+            moved[name] = math.inf
+            counts = {key: known for key, known in counts.items() if where[key] != name}
+            continue
+        if kind == "sought":
+            moved[name] = time + late_s
+            continue
         consumer = (note["connection"], note["consumer"])
         if kind == "subscribe":
-            if note["kind"] == FAILOVER:
-                counts.pop(consumer, None)
-            else:
+            where[consumer] = name
+            counts.pop(consumer, None)
+            if note["kind"] != FAILOVER and time >= moved[name]:
                 counts[consumer] = {}
         elif consumer in counts:
             place, count = (note["ledger"], note["entry"]), note["redelivery"]
