@@ -58,9 +58,15 @@ class SubscriptionBody(HostedBody):
             self._brain = None
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``brain``: what the hand may ask, for a partition that isn't connected."""
+        """``brain``: what the hand may ask, for a partition that isn't connected.
+
+        A reset lets go of every consumer: so of those of another activation that is connected.
+        """
         if method != "brain":
             return await super().call(method, args)
+        if args["method"] == "reset" and self._hand is not None:
+            self._hand.close()
+            self.on_link_closed(self._hand)
         reply = await self.runtime.ask(Create(args["start"]))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)

@@ -19,28 +19,52 @@ from velaray.topology.partition_body import PartitionBody, _BrainLink
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 
+async def _partition_with_a_subscription(fabric: LocalFabric) -> tuple[PartitionBody, ActorKey]:
+    names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+    await fabric.call(ActorKey.catalog(), "bootstrap", names)
+    found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+    key = ActorKey.of_partition(TOPIC, found["incarnation"])
+    await fabric.address(key)
+    partition = fabric.bodies[key]
+    assert isinstance(partition, PartitionBody)
+    ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+    return partition, key.of_subscription("s", ref.incarnation)
+
+
+def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> None:
+    """They would go on at the new place without having been told of it."""
+
+    async def main() -> None:
+        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore())
+        partition, brain = await _partition_with_a_subscription(fabric)
+        channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
+        for method in ("cursor", "reset"):
+            assert not channel.closed
+            args = [0, "seek"] if method == "reset" else None
+            question = {"start": 0, "method": method, "args": args}
+            await fabric.call(brain, "brain", question)
+        async with asyncio.timeout(5):
+            while not channel.closed:
+                await asyncio.sleep(0)
+        await fabric.stop()
+
+    asyncio.run(main())
+
+
 def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
     """It isn't the consumers' fault: what they are told is `Unreachable`, which passes."""
 
     async def main() -> None:
         fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore())
-        names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await fabric.call(ActorKey.catalog(), "bootstrap", names)
-        found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
-        key = ActorKey.of_partition(TOPIC, found["incarnation"])
-        await fabric.address(key)
-        partition = fabric.bodies[key]
-        assert isinstance(partition, PartitionBody)
-        ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+        partition, brain = await _partition_with_a_subscription(fabric)
         of_successor = Channel("s", partition, lambda *_: None, durable=True)
-        brain = key.of_subscription("s", ref.incarnation)
         link = await fabric.open_link(brain, _BrainLink(of_successor))
         await link.request("open", [partition.runtime.journal.epoch + 1, 0, None])
 
         with pytest.raises(Unreachable, match="served elsewhere"):
             await partition.durable_channel("s", StartAt.EARLIEST, {})
         ((ended, error),) = fabric.failures
-        assert ended == key
+        assert ended == partition.key
         assert isinstance(error, Fenced)
         assert not link.closed  # the successor's hold is as it was
         link.close()
