@@ -123,7 +123,10 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
     received = defaultdict(set)
     for _, _, note in run.history.of("received"):
         received[note["subscription"]].add(note["content"])
+    deleted = _unsubscribed(run.history)
     for subscription, topic in sorted(_subscriptions(run.history)):
+        if subscription in deleted:
+            continue
         stored = [content for found in run.logs.get(topic, {}).values() for content in found]
         until = skipped.get((whole(topic), subscription), -1)
         missing = [
@@ -133,6 +136,17 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
         ]
         if missing:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"
+
+
+def _unsubscribed(history: History) -> set[str]:
+    """Subscriptions that a consumer deleted, or tried to, and nobody has made again."""
+    deleted: set[str] = set()
+    for _, kind, note in history.of("seek", "subscribe"):
+        if kind == "subscribe":
+            deleted.discard(note["subscription"])
+        elif note["to"] == "nothing":
+            deleted.add(note["subscription"])
+    return deleted
 
 
 def _subscriptions(history: History) -> set[tuple[str, str]]:

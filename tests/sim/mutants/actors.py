@@ -101,13 +101,6 @@ def _take_a_part_for_the_whole(original: Any) -> Any:
     return decide
 
 
-def _forget_parts_on_recovery(original: Any) -> Any:
-    def all_partials(self: Cursor) -> list[tuple[int, int]]:
-        return []
-
-    return all_partials
-
-
 def _keep_holes_at_a_reset(original: Any) -> Any:
     def reset(self: Cursor, next_offset: int) -> None:
         holes = [part for part in self._holes if part[0] > next_offset]
@@ -219,11 +212,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "lose-a-hole-on-roll-over": Mutant(
         "a checkpoint lacks the last hole", ((Cursor, "holes", _lose_a_hole),), within=20
-    ),
-    "lose-parts-on-roll-over": Mutant(
-        "a checkpoint lacks what is acknowledged of batches in part",
-        ((Cursor, "all_partials", _forget_parts_on_recovery),),
-        within=500,
     ),
     "acknowledge-one-too-many": Mutant(
         "a cumulative acknowledgement covers the entry behind it",

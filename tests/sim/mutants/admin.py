@@ -23,17 +23,6 @@ def _without_events(original: Any) -> Any:
     return decide
 
 
-def _publish_after_termination(original: Any) -> Any:
-    def publish(state: Any, command: Any, now_ms: int) -> Decision:
-        terminated, state.terminated = state.terminated, False
-        try:
-            return original(state, command, now_ms)
-        finally:
-            state.terminated = terminated
-
-    return publish
-
-
 def _forget_policies(original: Any) -> Any:
     def restore(self: CatalogMachine, segments: Any) -> Any:
         state = original(self, segments)
@@ -66,11 +55,6 @@ def _serve_deleted_topics(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "publish-after-termination": Mutant(
-        "a terminated partition takes messages",
-        ((partition, "_publish", _publish_after_termination),),
-        within=300,
-    ),
     "terminate-in-words-only": Mutant(
         "a termination is answered and not journaled",
         ((partition, "_terminate", _without_events),),

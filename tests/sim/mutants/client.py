@@ -46,14 +46,6 @@ def _send_acks_after_a_seek(original: Any) -> Any:
     return reset
 
 
-def _put_acks_back_after_a_seek(original: Any) -> Any:
-    def restart(self: PartitionConsumer) -> None:
-        original(self)
-        self._moves = 0
-
-    return restart
-
-
 MUTANTS: dict[str, Mutant] = {
     "wait-for-no-receipt": Mutant(
         "a client takes an acknowledgement for confirmed when it is sent",
@@ -79,10 +71,5 @@ MUTANTS: dict[str, Mutant] = {
         "acknowledgements that wait are sent after a seek",
         ((AckTracker, "reset", _send_acks_after_a_seek),),
         within=300,
-    ),
-    "put-acks-back-after-a-seek": Mutant(
-        "acknowledgements whose receipts didn't come are sent again after a seek",
-        ((PartitionConsumer, "_restart", _put_acks_back_after_a_seek),),
-        within=500,
     ),
 }

@@ -11,7 +11,6 @@ from velaray.topology.channel import Channel, Grant
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import Link
 from velaray.topology.partition_body import PartitionBody, _BrainLink
-from velaray.topology.subscription_body import SubscriptionBody
 
 
 def _confirm_acks_early(original: Any) -> Any:
@@ -58,14 +57,6 @@ def _answer_the_newest_request(original: Any) -> Any:
         original(self, next(reversed(self._requests), request_id), error, value)
 
     return on_response
-
-
-def _take_any_hand(original: Any) -> Any:
-    def take(self: SubscriptionBody, link: Link, epoch: int) -> None:
-        self._hand_epoch = 0
-        original(self, link, epoch)
-
-    return take
 
 
 def _deliver_what_is_not_durable(original: Any) -> Any:
@@ -143,10 +134,5 @@ MUTANTS: dict[str, Mutant] = {
         "an answer over a link goes to whoever asked last",
         ((Link, "_on_response", _answer_the_newest_request),),
         within=100,
-    ),
-    "take-any-hand": Mutant(
-        "a brain serves a superseded activation of its partition",
-        ((SubscriptionBody, "_take_hand", _take_any_hand),),
-        within=500,
     ),
 }
