@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -40,7 +42,9 @@ class Remote:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(name, other, str(log)))
+        # A process that is killed leaves its files: so they are all below this.
+        self._scratch = tempfile.mkdtemp(prefix="velaray-bench-")
+        self._process = context.Process(target=serve, args=(name, other, str(log), self._scratch))
         self._process.start()
         other.close()
 
@@ -84,6 +88,7 @@ class Remote:
         self._process.join(STOP_WITHIN_S)
         if self._process.is_alive():
             self._kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _kill(self) -> None:
         pid = self._process.pid
@@ -95,9 +100,10 @@ class Remote:
         self._process.join()
 
 
-def serve(name: str, pipe: Connection, log: str) -> None:
+def serve(name: str, pipe: Connection, log: str, scratch: str) -> None:
     """The peer's process: start it, run what is asked for until the pipe is closed."""
     os.setsid()  # an interrupt from the keyboard is for the parent, which ends this in order
+    tempfile.tempdir = scratch
     with open(log, "wb") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
