@@ -59,6 +59,20 @@ def test_what_was_acknowledged_is_not_handed_out_again():
     assert acks.batch_arrived((1, 0), 4, outstanding=0b0011) == 0b0011
 
 
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_a_batch_that_others_acknowledged_the_rest_of_is_acknowledged_when_it_arrives(
+    batch_index_ack,
+):
+    acks = AckTracker(batch_index_ack)
+    acks.batch_arrived((1, 0), 4)
+    acks.individual(in_batch(0, 2, 4))
+    acks.individual(in_batch(0, 3, 4))
+    acks.take()
+    assert acks.batch_arrived((1, 0), 4, outstanding=0b1100) == 0
+    assert sent(acks) == ({(1, 0): None}, None)
+    assert acks.open_batches == 0
+
+
 def test_an_id_from_elsewhere_counts_with_its_batch_size_and_is_refused_without():
     acks = AckTracker()
     assert not acks.individual(in_batch(7, 0, 2))

@@ -273,8 +273,8 @@ def entry_of(*contents):
     return builder.flush()[0].data
 
 
-def deliver(connection, entry_id, entry):
-    connection.write(MessageHeaders(0, 1).header(entry_id, len(entry)))
+def deliver(connection, entry_id, entry, ack_set=()):
+    connection.write(MessageHeaders(0, 1, ack_set=ack_set).header(entry_id, len(entry)))
     connection.write(entry)
 
 
@@ -348,6 +348,35 @@ def test_permits_of_what_is_not_handed_out_are_given_back():
             deliver(connection, 0, entry_of(*[b"x"] * 4))
             assert (await consumer.receive(WAIT)).index == 3
             await until(lambda: permits(server) == [10, 3, 5])  # 3 known here; 4 + 1 taken
+
+    run(work())
+
+
+def test_a_batch_is_acknowledged_when_it_comes_with_what_was_acknowledged_here_only():
+    """The rest was acknowledged by another consumer: nobody else can know that it's done."""
+
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            shared = velaray.ConsumerType.Shared
+            options = {"receiver_queue_size": 20, "negative_ack_redelivery_delay_ms": 500}
+            consumer = await client.subscribe("t", "s", shared, **options)
+            connection = server.connections[0]
+            deliver(connection, 0, entry_of(*[b"x"] * 4))
+            got = [await consumer.receive(WAIT) for _ in range(4)]
+            for message in got[2:]:
+                await consumer.acknowledge(message)
+            await consumer.negative_acknowledge(got[0])
+            deliver(connection, 0, entry_of(*[b"x"] * 4), ack_set=(0b1100,))
+            await until(lambda: server.count("Ack") == 1)
+            (ack,) = [c for c in server.seen if isinstance(c, pb.CommandAck)]
+            assert [(acked.entryId, list(acked.ack_set)) for acked in ack.message_id] == [(0, [])]
+            assert permits(server) == [20, 2]  # two came, and none of them is for the user
+            deliver(connection, 1, entry_of(b"y"))
+            await consumer.negative_acknowledge(await consumer.receive(WAIT))
+            await until(lambda: server.count("RedeliverUnacknowledgedMessages") == 1)
+            redeliver = pb.CommandRedeliverUnacknowledgedMessages
+            (asked,) = [c for c in server.seen if isinstance(c, redeliver)]
+            assert [known.entryId for known in asked.message_ids] == [1]
 
     run(work())
 

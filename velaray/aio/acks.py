@@ -94,11 +94,17 @@ class AckTracker:
         """A batch was delivered (perhaps again): the bits of the messages to hand out.
 
         ``outstanding`` are the service's bits; what was acknowledged here since is left out.
+        0 if nothing is left: the batch then counts as acknowledged, and that is to be sent.
         """
         everything = (1 << size) - 1 if outstanding is None else outstanding
         bits = self._open.get(where, everything) & everything
-        self._open[where] = bits
-        self._sizes[where] = size
+        if bits:
+            self._open[where] = bits
+            self._sizes[where] = size
+        else:
+            # Some messages were acknowledged here, the others by other consumers: only here
+            # both are known.
+            self._whole(where)
         return bits
 
     def chunks_arrived(self, where: Where, entries: list[Where]) -> None:

@@ -276,10 +276,15 @@ class PartitionConsumer:
         known = bits_of(delivery.ack_set) if delivery.ack_set else None
         indexes, permits = opened.indexes, 1
         if opened.batch_size:
+            permits = opened.batch_size if known is None else known.bit_count()
             open_bits = self._acks.batch_arrived(where, opened.batch_size, known)
+            if not open_bits:
+                self._finished(where)
+                self._schedule_acks()
+                self._settle(permits, 0)
+                return
             if open_bits != (1 << opened.batch_size) - 1:
                 indexes = [index for index in indexes_of(open_bits) if index in indexes]
-            permits = opened.batch_size if known is None else known.bit_count()
         elif opened.chunks:
             self._acks.chunks_arrived(where, opened.chunks)
         for skipped in opened.skipped:
@@ -319,19 +324,20 @@ class PartitionConsumer:
     def acknowledge(self, message_id: MessageId) -> None:
         """Put an acknowledgement into the next group."""
         if self._acks.individual(message_id):
-            where = (message_id.ledger_id(), message_id.entry_id())
-            self._overdue.remove(where)
-            self._nacks.remove(where)
+            self._finished((message_id.ledger_id(), message_id.entry_id()))
         self._schedule_acks()
 
     def acknowledge_indexes(self, info: EntryInfo, indexes: Sequence[int]) -> None:
         """Put an acknowledgement of several messages of one entry into the next group."""
         bits = bits_at(indexes) if info.batch_size else 0
-        where = info.where
-        if self._acks.individual_bits(where, info.batch_size, bits):
-            self._overdue.remove(where)
-            self._nacks.remove(where)
+        if self._acks.individual_bits(info.where, info.batch_size, bits):
+            self._finished(info.where)
         self._schedule_acks()
+
+    def _finished(self, where: Where) -> None:
+        """All of an entry is acknowledged: it needn't come again."""
+        self._overdue.remove(where)
+        self._nacks.remove(where)
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         """Put an acknowledgement of everything up to ``message_id`` into the next group."""
