@@ -512,7 +512,7 @@ class Runtime(Generic[StateT]):
         """Let the state come to rest, then go on in a new ledger that starts with it."""
         self._parked = []
         await self._commit()
-        while self._queued:
+        while self._queued or self._staged:
             await self._commit()
         segments = self._machine.snapshot(self._state)
         try:

@@ -108,17 +108,18 @@ async def test_a_disk_that_fills_up_between_frames_refuses_those_that_were_not_w
 async def test_a_roll_over_takes_every_frame_before_it() -> None:
     disk = MemoryDisk()
     host, gate = await _held(disk, roll_records=2)
+    host.submit(Add("alone"))  # less than a frame's worth: in the state, and in no frame yet
     rolling = host.hold(Step.CREATE)
     gate.opened.set()
     await rolling.arrived.wait()
-    assert host.released == list(range(1, 14))
+    assert host.released == list(range(1, 15))
     rolling.opened.set()
     await eventually(lambda: host.runtime.stats.rolls == 1)
     host.submit(Add("last"))
-    await host.until(14)
-    assert host.released == list(range(1, 15))
+    await host.until(15)
+    assert host.released == list(range(1, 16))
     await host.runtime.close()
-    assert (await recovered(disk)).names == ["first", *NAMES, "last"]
+    assert (await recovered(disk)).names == ["first", *NAMES, "alone", "last"]
 
 
 @pytest.mark.parametrize("ending", ["failed sync", "abort"])
