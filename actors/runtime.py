@@ -13,6 +13,9 @@ and commands that write are tried one at a time until one succeeds. Every other 
 the journal, and a bug that shows in ``evolve`` or in a release, is fatal: nothing more is
 released, ``on_fatal`` is called once, waiting callers get the error.
 
+A relaxed journal (`JournalSettings.sync_interval_ms`) counts entries as durable when they are
+written; the flusher syncs it on a timer, and at once when `Runtime.sync` is waited for.
+
 No clock, thread or store but those that it is given: the same code runs in simulation.
 """
 
@@ -48,6 +51,10 @@ _ENDING: set[asyncio.Task[None]] = set()
 
 class RuntimeFault(Exception):
     """Base of the errors that the runtime itself raises."""
+
+
+def _nothing() -> None:
+    """What is called when nobody wants to hear of syncs."""
 
 
 class Divergence(RuntimeFault):
@@ -121,6 +128,7 @@ class VolatileJournal:
 
     epoch = 1
     should_roll = False
+    unsynced = 0
 
     def __init__(self) -> None:
         self._staged = 0
@@ -137,6 +145,9 @@ class VolatileJournal:
     async def commit(self) -> int:
         """Return the last sequence."""
         return self._staged - 1
+
+    async def sync(self) -> None:
+        """Nothing is ever unsynced."""
 
     async def start(self, segments: Mapping[str, bytes], digest: bytes) -> int:
         """Forget the state; the one ledger's id is 0."""
@@ -189,9 +200,14 @@ class Runtime(Generic[StateT]):
         "_staged",
         "_staged_bytes",
         "_state",
+        "_sync_asked",
+        "_sync_interval_s",
+        "_sync_timer",
+        "_syncing",
         "_waiting",
         "_wake",
         "damaged",
+        "on_synced",
     )
 
     def __init__(
@@ -228,6 +244,13 @@ class Runtime(Generic[StateT]):
         self._full: StorageFull | None = None
         self._deferred: tuple[Message, ...] = ()
         self._closing = False
+        # Of a relaxed journal: when it is synced, and who waits for that.
+        self._sync_interval_s = 0.0
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._sync_asked = False
+        self._syncing: list[asyncio.Future[None]] = []
+        #: Called when everything released so far is synced, if the journal is relaxed.
+        self.on_synced: Callable[[], None] = _nothing
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and did without.
         self.damaged: tuple[CorruptJournal, ...] = ()
@@ -262,6 +285,7 @@ class Runtime(Generic[StateT]):
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged
             runtime._frame_bytes = settings.frame_bytes
+            runtime._sync_interval_s = settings.sync_interval_ms / 1000
             await runtime._start()
             undo.pop_all()
         runtime._recovery_ms = clock_ms() - began
@@ -379,6 +403,26 @@ class Runtime(Generic[StateT]):
         await self._answer(future)
         return found
 
+    async def sync(self) -> None:
+        """Return when no loss of power can take back anything that was released by now.
+
+        At once, unless the journal is relaxed. Raises `Stopped`, or the error that stopped the
+        runtime meanwhile.
+        """
+        if self._error is not None or self._closing:
+            raise Stopped(self._actor, self._error) from self._error
+        if not self._journal.unsynced:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._syncing.append(future)
+        self.ask_for_sync()
+        await self._answer(future)
+
+    def ask_for_sync(self) -> None:
+        """Don't wait for the timer of a relaxed journal: `on_synced` is called soon."""
+        self._sync_asked = True
+        self._wake.set()
+
     async def close(self) -> None:
         """Make durable and release what was submitted, then close the journal.
 
@@ -468,17 +512,27 @@ class Runtime(Generic[StateT]):
 
     async def _flush_forever(self) -> None:
         while self._error is None:
-            if self._waiting or self._queued or (self._opened and self._full is None):
+            if self._has_work() or self._sync_asked:
                 await self._flush()
-            elif self._closing:
-                return
-            else:
+            elif not self._closing:
                 self._wake.clear()
                 await self._wake.wait()
+            elif self._journal.unsynced:
+                self._sync_asked = True
+            else:
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._queued or (self._opened and self._full is None))
 
     async def _flush(self) -> None:
         try:
-            await self._commit()
+            if self._has_work():
+                await self._commit()
+            if self._sync_asked:
+                self._sync_asked = False
+                await self._journal.sync()
+                self._synced()
             if self._journal.should_roll and self._full is None and self._error is None:
                 await self._roll()
         except StorageFull as error:
@@ -491,7 +545,8 @@ class Runtime(Generic[StateT]):
             self._queue()
         staged, self._flushing, self._flushing_bytes = self._queued.popleft()
         self._queued_bytes -= self._flushing_bytes
-        if staged or self._opened:
+        written = staged or self._opened
+        if written:
             if self._opened:
                 self._journal.stage(encode(self._opened))
             self._journal.stage_all(staged)
@@ -501,12 +556,33 @@ class Runtime(Generic[StateT]):
             self._bytes += self._flushing_bytes
             self._flushing_bytes = 0
             self._opened = None
+            if self._sync_interval_s and self._sync_timer is None and self._journal.unsynced:
+                self._sync_timer = asyncio.get_running_loop().call_later(
+                    self._sync_interval_s, self._sync_due
+                )
         if self._deferred:
             events, self._deferred, self._full = self._deferred, (), None
             self._evolve(events)
         for release, reply, effects in self._flushing:
             release(reply, effects)
         self._flushing = []
+        if written and self._sync_interval_s and not self._journal.unsynced:
+            self._synced()
+
+    def _sync_due(self) -> None:
+        self._sync_timer = None
+        self.ask_for_sync()
+
+    def _synced(self) -> None:
+        """All that was released is synced."""
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
+        syncing, self._syncing = self._syncing, []
+        for future in syncing:
+            if not future.done():
+                future.set_result(None)
+        self.on_synced()
 
     async def _roll(self) -> None:
         """Let the state come to rest, then go on in a new ledger that starts with it."""
@@ -614,6 +690,8 @@ class Runtime(Generic[StateT]):
         self._error = error
         self._drop()
         self._parked = None
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
         for future in self._asked:
             if not future.done():
                 future.set_exception(error)

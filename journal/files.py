@@ -155,26 +155,51 @@ class _FileWriter:
     ) -> bool:
         return await self._store._writer.run(lambda: self._append(buffers, confirm, mark))
 
+    async def append_unsynced(self, buffers: Sequence[Buffer], *, confirm: int) -> bool:
+        return await self._store._writer.run(lambda: self._append_unsynced(buffers, confirm))
+
+    async def sync(self, *, confirm: int, mark: bytes) -> bool:
+        return await self._store._writer.run(lambda: self._sync_and_mark(confirm, mark))
+
     def _append(self, buffers: Sequence[Buffer], confirm: int | None, mark: bytes) -> bool:
         if self._dead is not None:
             raise self._dead
         # Zeros are for commits, of which more come; a checkpoint is one of a kind.
         size = self._write(buffers, with_zeros=confirm is not None)
         self._sync()
-        self._end += size
-        self._store.counters.bytes_written += size
-        self._store.counters.syncs += 1
+        self._grow(size)
         if confirm is None:
             return True
-        try:
-            held = self._store._holds(self._journal, confirm)
-        except SyncFailed as error:
-            self._dead = error
-            raise
-        if not held:
+        if not self._confirm(confirm):
             return False
         self._write_mark(mark)
         return True
+
+    def _append_unsynced(self, buffers: Sequence[Buffer], confirm: int) -> bool:
+        if self._dead is not None:
+            raise self._dead
+        self._grow(self._write(buffers, with_zeros=True))
+        return self._confirm(confirm)
+
+    def _sync_and_mark(self, confirm: int, mark: bytes) -> bool:
+        if self._dead is not None:
+            raise self._dead
+        self._sync()
+        if not self._confirm(confirm):
+            return False
+        self._write_mark(mark)
+        return True
+
+    def _grow(self, size: int) -> None:
+        self._end += size
+        self._store.counters.bytes_written += size
+
+    def _confirm(self, version: int) -> bool:
+        try:
+            return self._store._holds(self._journal, version)
+        except SyncFailed as error:
+            self._dead = error
+            raise
 
     def _write(self, buffers: Sequence[Buffer], with_zeros: bool) -> int:
         """Write at the end, with zeros behind it where they fit; returns the buffers' size."""
@@ -223,6 +248,7 @@ class _FileWriter:
             os.fdatasync(self._fd)
         except OSError as error:
             self._die(f"syncing: {error.strerror}", error)
+        self._store.counters.syncs += 1
 
     def _write_mark(self, mark: bytes) -> None:
         # The mark is evidence about frames that are durable without it; if there is no room

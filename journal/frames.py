@@ -10,6 +10,11 @@ in the same file passes for a frame of the ledger.
 After a frame is synced and the owner's epoch confirmed, the ledger's *commit mark* is
 overwritten: one small record, kept beside the ledger, of how far it is acknowledged. Whatever
 can't be read before that place is damaged or cut off, not torn.
+
+In relaxed mode a frame may be written while earlier ones aren't synced. Its *lag* says how many
+bytes before it weren't known to be: they may be lost in any order, so what is bad among them is
+torn, and what is bad before them is damaged. The lag is in the upper 24 bits of the flags, and 0
+in a frame that was written after a sync.
 """
 
 from __future__ import annotations
@@ -35,6 +40,10 @@ CHECKPOINT: Final = 1
 """Frame flag: the records are checkpoint segments (or the marker), not history."""
 CHECKPOINT_END: Final = 2
 """Frame flag: the frame's one record is the marker that completes a checkpoint."""
+
+_KIND_BITS: Final = 8
+MAX_LAG: Final = (1 << 24) - 1
+"""So many bytes before a frame may be unsynced, at most, when it is written."""
 
 LEDGER_HEADER_READ: Final = 8192
 """A read of this size from offset 0 holds any ledger's header."""
@@ -103,6 +112,16 @@ class FrameHeader(NamedTuple):
     records: int
     flags: int
 
+    @property
+    def kind(self) -> int:
+        """The flags without the lag: 0 for history."""
+        return self.flags & (1 << _KIND_BITS) - 1
+
+    @property
+    def lag(self) -> int:
+        """How many bytes before the frame weren't known to be synced when it was written."""
+        return self.flags >> _KIND_BITS
+
 
 class Mark(NamedTuple):
     """How far a ledger was acknowledged at least: the last record's sequence, and the offset
@@ -124,13 +143,17 @@ def encode_frame(
     records: int,
     payload: Sequence[Buffer],
     flags: int,
+    lag: int = 0,
 ) -> bytes:
-    """The header of a frame at ``offset``; the buffers of ``payload`` are to follow it."""
+    """The header of a frame at ``offset``; the buffers of ``payload`` are to follow it.
+
+    ``lag`` (at most `MAX_LAG`) is how many bytes before ``offset`` aren't known to be synced.
+    """
     size, crc = 0, _seed(salt, offset)
     for buffer in payload:
         size += len(buffer)
         crc = crc32c(buffer, crc)
-    tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, flags)
+    tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, flags | lag << _KIND_BITS)
     return _FRAME_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
 
 
@@ -170,14 +193,17 @@ def decode_mark(salt: bytes, ledger_id: int, raw: bytes) -> Mark | None:
     return Mark(sequence, end)
 
 
-def find_later(salt: bytes, base: int, raw: bytes, sequence: int) -> int | None:
-    """The offset of the first frame header in ``raw`` (stored at ``base``) that was written
-    after the record ``sequence``. A header suffices: it was only written once the frame before
-    it was synced."""
+def find_later(salt: bytes, base: int, raw: bytes, sequence: int, at_least: int) -> int | None:
+    """The offset of the first frame header in ``raw`` (stored at ``base``) that proves the frame
+    of the record ``sequence``, at offset ``at_least``, to have been synced.
+
+    That is one that was written after it, with a lag that doesn't reach back to it. A header
+    suffices: it was only written once everything before its lag was synced.
+    """
     at = raw.find(_FRAME_MAGIC)
     while at >= 0:
         header = decode_frame_header(salt, base + at, raw, at)
-        if header is not None and header.sequence > sequence:
+        if header is not None and header.sequence > sequence and base + at - header.lag > at_least:
             return base + at
         at = raw.find(_FRAME_MAGIC, at + 1)
     return None

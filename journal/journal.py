@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from velaray.events.ids import Position
 from velaray.journal import frames
@@ -48,6 +48,8 @@ OPEN_TRIES: Final = 16
 """How often `Journal.open` tries to win the manifest before it gives up."""
 CREATE_TRIES: Final = 64
 """How many taken ledger indexes are stepped over."""
+MAX_UNSYNCED: Final = 8 << 20
+"""What a relaxed journal may leave unsynced; a frame can tell of twice as much."""
 CACHED_LEDGERS: Final = 16
 """Sealed ledgers whose header and index stay in memory."""
 
@@ -55,11 +57,25 @@ CACHED_LEDGERS: Final = 16
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
     """When a ledger is big enough to start the next one (either limit suffices), and how many
-    bytes are enough for one frame, so that more of them wait for the next."""
+    bytes are enough for one frame, so that more of them wait for the next.
+
+    ``sync_interval_ms`` 0: every commit is synced. Else the journal is *relaxed*: commits of
+    entries alone are over when they are written, and whoever owns it calls `Journal.sync` after
+    so many milliseconds. A commit that would make it more than ``unsynced_bytes`` (at most 8 MiB)
+    is synced, and so is one with any record that isn't an entry.
+    """
 
     roll_records: int = 50_000
     roll_bytes: int = 128 << 20
     frame_bytes: int = 2 << 20
+    sync_interval_ms: int = 0
+    unsynced_bytes: int = MAX_UNSYNCED
+
+    def __post_init__(self) -> None:
+        if self.sync_interval_ms < 0:
+            raise ValueError(f"a sync interval of {self.sync_interval_ms} ms")
+        if not 0 <= self.unsynced_bytes <= MAX_UNSYNCED:
+            raise ValueError(f"{self.unsynced_bytes} unsynced bytes: 0 to {MAX_UNSYNCED}")
 
 
 @dataclass(slots=True)
@@ -122,6 +138,8 @@ class Journal:
         self._writer: LedgerWriter | None = None
         self._reader: LedgerReader | None = None
         self._live: LedgerInfo | None = None
+        # The ledger as it was when all of it was known to be synced; None: as it is.
+        self._behind: LedgerInfo | None = None
         self._index = SparseIndex()
         self._next_index = manifest.next_index
         self._busy = ""
@@ -222,6 +240,19 @@ class Journal:
         return self._live.next_offset if self._live else 0
 
     @property
+    def unsynced(self) -> int:
+        """Bytes that a loss of power may take back: 0 unless the journal is relaxed."""
+        if self._behind is None or self._live is None:
+            return 0
+        return self._live.bytes - self._behind.bytes
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the last entry that no loss of power takes back."""
+        known = self._behind or self._live
+        return known.next_offset if known else 0
+
+    @property
     def should_roll(self) -> bool:
         """Whether the current ledger has reached the size at which to call `roll`."""
         live = self._live
@@ -263,8 +294,10 @@ class Journal:
         """Make everything staged durable, as one frame; returns the last durable sequence.
 
         On return the records are synced and the epoch was confirmed after the sync: they
-        may be acknowledged. With nothing staged it does nothing. Records may be staged
-        meanwhile; they belong to the next commit. One commit at a time.
+        may be acknowledged. In a relaxed journal entries alone may be `unsynced`: they are
+        written, the epoch was confirmed after that, and a loss of power, or a sync that fails,
+        may take back what comes after any of them. With nothing staged it does nothing.
+        Records may be staged meanwhile; they belong to the next commit. One commit at a time.
 
         Raises `StorageFull`: nothing of the frame counts. All staged records, those staged
         meanwhile too, are dropped and their sequences will be used again; the owner's state
@@ -278,29 +311,67 @@ class Journal:
         if not self._staged_records:
             return self.next_sequence - 1
         assert self._live is not None and self._writer is not None and self._reader is not None
+        former, entries_alone = self._live, self._staged_records == self._staged_entries
         live, buffers, mark = self._frame()
-        offset = self._live.bytes
-        first_entry = self._live.entries
-        self._busy = "commit"
+        wait = entries_alone and self._may_wait(live)
+        version, writer = self._version, self._writer
         try:
-            held = await self._writer.append(buffers, confirm=self._version, mark=mark)
+            await self._write(
+                writer.append_unsynced(buffers, confirm=version)
+                if wait
+                else writer.append(buffers, confirm=version, mark=mark),
+                "commit",
+            )
         except StorageFull:
             self._drop_staged()
             raise
+        self._index.note(former.entries, former.bytes)
+        self._behind = self._behind or former if wait else None
+        self._live = live
+        return live.next_sequence - 1
+
+    def _may_wait(self, after: LedgerInfo) -> bool:
+        """Whether a commit after which the ledger is like this may be left unsynced."""
+        settings, known = self._settings, self._behind or self._live
+        return (
+            settings.sync_interval_ms > 0
+            and known is not None
+            and after.bytes - known.bytes <= settings.unsynced_bytes
+        )
+
+    async def sync(self) -> None:
+        """Make durable what commits left `unsynced`; not during a commit.
+
+        Raises `Fenced` or `SyncFailed`: fatal, as for `commit`.
+        """
+        self._check_writable("sync")
+        live = self._live
+        if self._behind is None:
+            return
+        assert live is not None and self._writer is not None and self._reader is not None
+        mark = frames.encode_mark(
+            self._reader.header.salt, live.ledger_id, live.next_sequence - 1, live.bytes
+        )
+        await self._write(self._writer.sync(confirm=self._version, mark=mark), "sync")
+        self._behind = None
+
+    async def _write(self, work: Coroutine[Any, Any, bool], what: str) -> None:
+        """Let the writer do ``work``; whatever it fails with but a full disk is for good."""
+        assert self._reader is not None
+        self._busy = what
+        try:
+            held = await work
         except SyncFailed as error:
             self._failure = error
             raise
         except asyncio.CancelledError:
-            self._failure = SyncFailed(self._reader.file, "a commit was cancelled")
+            self._failure = SyncFailed(self._reader.file, f"a {what} was cancelled")
             raise
         finally:
             self._busy = ""
         if not held:
             self._failure = Fenced(self.key, self.epoch)
             raise self._failure
-        self._index.note(first_entry, offset)
-        self._live = live
-        return live.next_sequence - 1
 
     def _frame(self) -> tuple[LedgerInfo, list[Buffer], bytes]:
         """The staged records as a frame, and what the ledger will be with it."""
@@ -309,7 +380,9 @@ class Journal:
         # Most frames are small, and joining them at once costs the least.
         payload = frames.gather(self._parts) if self._staged_large else [b"".join(self._parts)]
         header = frames.encode_frame(
-            salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload, 0
+            *(salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload),
+            flags=0,
+            lag=self.unsynced,
         )
         end = live.bytes + len(header) + sum(map(len, payload))
         after = live.grown(self._staged_records, self._staged_entries, end)
@@ -357,10 +430,11 @@ class Journal:
         """Seal the current ledger and start the next one; returns its id.
 
         ``segments`` is the state after the last durable record: nothing may be staged and
-        no commit running. Guarantees and errors are those of `start`; after `StorageFull`
-        the current ledger goes on.
+        no commit running. What is unsynced is synced first. Guarantees and errors are those
+        of `start`; after `StorageFull` the current ledger goes on.
         """
         self._check_writable("roll")
+        await self.sync()
         return await self._new_ledger(segments, digest)
 
     async def _new_ledger(self, segments: Mapping[str, bytes], digest: bytes) -> int:
@@ -557,7 +631,10 @@ class Journal:
         raise self._failure
 
     async def close(self) -> None:
-        """Stop writing; staged records are forgotten. Idempotent. The store stays open."""
+        """Stop writing; staged records are forgotten. Idempotent. The store stays open.
+
+        What is unsynced stays so until the next owner opens the journal: `sync` first.
+        """
         if self._failure is None:
             self._failure = Misuse(f"journal {self.key} is closed")
         if self._writer is not None:

@@ -183,23 +183,48 @@ class _MemoryWriter:
     async def append(
         self, buffers: Sequence[Buffer], *, confirm: int | None = None, mark: bytes = b""
     ) -> bool:
-        if self._dead is not None:
-            raise self._dead
-        store, data = self._store, b"".join(buffers)
-        self._require_space(len(data))
-        zeros = self._zeros(len(data)) if confirm is not None else 0
-        await self._write(Step.WRITE, self._file, self._end, data + bytes(zeros))
-        self._ahead.reach = max(self._ahead.reach, self._end + len(data) + zeros)
+        size = await self._write_frame(buffers, with_zeros=confirm is not None)
         await self._sync()
-        store.counters.bytes_written += len(data)
-        self._end += len(data)
+        self._grow(size)
         held = True
         if confirm is not None:
-            await store._step(Step.CONFIRM, self._journal)
-            held = store._holds(self._journal, confirm)
-            if held and mark:
-                await self._write(Step.MARK, self._mark, 0, mark)
-        await store._step(Step.RETURN, self._journal)
+            held = await self._confirm(confirm, mark)
+        await self._store._step(Step.RETURN, self._journal)
+        return held
+
+    async def append_unsynced(self, buffers: Sequence[Buffer], *, confirm: int) -> bool:
+        self._grow(await self._write_frame(buffers, with_zeros=True))
+        held = await self._confirm(confirm)
+        await self._store._step(Step.RETURN, self._journal)
+        return held
+
+    async def sync(self, *, confirm: int, mark: bytes) -> bool:
+        if self._dead is not None:
+            raise self._dead
+        await self._sync()
+        held = await self._confirm(confirm, mark)
+        await self._store._step(Step.RETURN, self._journal)
+        return held
+
+    async def _write_frame(self, buffers: Sequence[Buffer], with_zeros: bool) -> int:
+        if self._dead is not None:
+            raise self._dead
+        data = b"".join(buffers)
+        self._require_space(len(data))
+        zeros = self._zeros(len(data)) if with_zeros else 0
+        await self._write(Step.WRITE, self._file, self._end, data + bytes(zeros))
+        self._ahead.reach = max(self._ahead.reach, self._end + len(data) + zeros)
+        return len(data)
+
+    def _grow(self, size: int) -> None:
+        self._store.counters.bytes_written += size
+        self._end += size
+
+    async def _confirm(self, version: int, mark: bytes = b"") -> bool:
+        await self._store._step(Step.CONFIRM, self._journal)
+        held = self._store._holds(self._journal, version)
+        if held and mark:
+            await self._write(Step.MARK, self._mark, 0, mark)
         return held
 
     def _require_space(self, size: int) -> None:

@@ -127,7 +127,7 @@ class LedgerReader:
 
         What follows the last frame yielded is not known to be acknowledged. Raises
         `CorruptJournal` if a frame is bad or missing before the place that the ledger's mark
-        names, or is followed by a later one.
+        names, or is followed by a later one which says that it had been synced.
         """
         # Read before the frames: of a live ledger, what the mark speaks of is there then.
         mark = await self._mark()
@@ -155,7 +155,7 @@ class LedgerReader:
                         self.file,
                         at,
                         f"the frame of sequence {sequence} is damaged, but the later one at byte "
-                        f"{later} proves that it had been complete",
+                        f"{later} proves that it had been synced",
                     )
             yield frame
             at, sequence = frame.end, frame.next_sequence
@@ -191,7 +191,7 @@ class LedgerReader:
         at = start
         while True:
             raw = await self.read(at, CHUNK)
-            found = frames.find_later(self.header.salt, at, raw, sequence)
+            found = frames.find_later(self.header.salt, at, raw, sequence, start)
             if found is not None or len(raw) < CHUNK:
                 return found
             at += CHUNK - FRAME_HEADER_SIZE
@@ -247,7 +247,7 @@ class Continuity:
         Raises `CorruptJournal` if the frame is not the next one.
         """
         header = frame.header
-        if header.flags or (header.sequence, header.entry) != (self.next_sequence, self.next_entry):
+        if header.kind or (header.sequence, header.entry) != (self.next_sequence, self.next_entry):
             raise CorruptJournal(
                 self._reader.file,
                 frame.offset,

@@ -56,8 +56,22 @@ class LedgerWriter(Protocol):
         """
         ...
 
+    async def append_unsynced(self, buffers: Sequence[Buffer], *, confirm: int) -> bool:
+        """`append` without the sync, and without a mark.
+
+        What is written survives the death of the process. After a loss of power any part of
+        what was written since the last sync may be missing.
+        """
+        ...
+
+    async def sync(self, *, confirm: int, mark: bytes) -> bool:
+        """Make everything appended durable; then look at the version and write the mark, as
+        `append` does. Not during an append. Raises `SyncFailed`, as `append` does."""
+        ...
+
     async def close(self) -> None:
-        """Release the file; zeros behind its end are cut off. Idempotent."""
+        """Release the file; zeros behind its end are cut off. What isn't synced stays so.
+        Idempotent."""
         ...
 
 

@@ -9,6 +9,9 @@ it delivers new entries to the one consumer there is at once, and reports that.
 What is granted waits here as offsets; bytes are fetched only when the socket takes them, so
 a slow consumer holds at most its socket's write buffer plus one entry.
 
+Acknowledgements of entries that a loss of power could take back (`velaray.journal.journal`,
+relaxed) wait here until the log is synced: a cursor must never be ahead of what is there.
+
 The brain is a `Link` to a subscription actor, or a `LocalPort` to one in this process (for
 subscriptions that are not durable).
 """
@@ -34,9 +37,14 @@ from velaray.wire.commands import MessageHeaders
 from velaray.wire.connection import WireConnection
 
 FEED_ENTRIES = 4096
+HELD_NOTICES = 4096
+"""So many notices wait for the log to be synced before that is asked for."""
 RUN_ENTRIES = 256
 """Entries that are taken from the cache together."""
 ATTACH_TIMEOUT_S = 30.0
+
+_OVERTAKES = frozenset(("flow", "stood"))
+"""Notices that may be told while acknowledgements are held back."""
 
 
 @dataclass(slots=True)
@@ -77,6 +85,15 @@ class PartitionLog(Protocol):
     @property
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
+        ...
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that no loss of power takes back."""
+        ...
+
+    def ask_for_sync(self) -> None:
+        """Have `synced_offset` reach the end soon, then call `Channel.log_synced`."""
         ...
 
     def span_of(self, offset: int) -> LedgerSpan:
@@ -177,6 +194,9 @@ class Channel:
         self._served: ChannelConsumer | None = None  # by the standing grant
         self._endings = 0  # how many notices were sent that end a standing grant
         self._numbers = itertools.count(1)
+        self._held: deque[tuple[int, str, Any]] = deque()  # offset to be synced first, notice
+        self._holding_all = False  # not acknowledgements alone
+        self._passing: list[asyncio.Future[None]] = []  # who waits for what is held to be sent
 
     # -- the way to the brain ------------------------------------------------------
 
@@ -186,7 +206,11 @@ class Channel:
         if method in ENDS_STANDING:
             self._endings += 1
             self._stand_down()
-        if self.port is not None:
+        if self._held and (self._holding_all or method not in _OVERTAKES):
+            self._holding_all = True
+            self._hold(0, method, args)
+            self._log.ask_for_sync()
+        elif self.port is not None:
             self.port.notify(method, args)
 
     async def ask(self, method: str, args: Any) -> Any:
@@ -194,6 +218,8 @@ class Channel:
 
         Raises `LinkClosed`, `TimeoutError` and `RemoteError` as links do.
         """
+        if self._held:
+            await self._passed()
         self._report()
         if self.port is None:
             raise LinkClosed("the subscription is restarting")
@@ -308,6 +334,46 @@ class Channel:
     def expect_receipt(self, consumer: ChannelConsumer, request_id: int) -> None:
         """The client wants to hear when this acknowledgement is durable."""
         self._receipts[consumer.number, request_id] = consumer
+
+    def acknowledge(self, method: str, args: Any, end: int) -> None:
+        """Tell the brain of an acknowledgement of offsets below ``end``, once they are synced.
+
+        Who waits for a receipt has the log synced for it; others wait for the next time.
+        """
+        if not self.durable or (not self._held and end <= self._log.synced_offset):
+            self.tell(method, args)
+            return
+        self._report()
+        self._hold(end, method, args)
+        if args[1] or len(self._held) >= HELD_NOTICES:
+            self._log.ask_for_sync()
+
+    def _hold(self, end: int, method: str, args: Any) -> None:
+        self._held.append((end, method, args))
+
+    def log_synced(self) -> None:
+        """Tell the brain what may be told by now, in order."""
+        held, synced = self._held, self._log.synced_offset
+        while held and held[0][0] <= synced:
+            _, method, args = held.popleft()
+            if self.port is not None:
+                self.port.notify(method, args)
+        if held:
+            if self._holding_all or self._passing:
+                self._log.ask_for_sync()
+            return
+        self._holding_all = False
+        passing, self._passing = self._passing, []
+        for future in passing:
+            if not future.done():
+                future.set_result(None)
+
+    async def _passed(self) -> None:
+        """Return when nothing is held. Raises `LinkClosed` if the channel closes meanwhile."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._passing.append(future)
+        self._log.ask_for_sync()
+        await future
 
     # -- what the brain says -------------------------------------------------------
 
@@ -512,6 +578,10 @@ class Channel:
             restarting = "the subscription is restarting; acknowledge again"
             answer_ack(consumer, request_id, pb.ServiceNotReady, restarting)
         self._receipts.clear()
+        self._held.clear()
+        for future in self._passing:
+            if not future.done():
+                future.set_exception(LinkClosed("the subscription is restarting"))
         consumers = list(self.consumers.values())
         self._standing = self._served = None
         for consumer in consumers:

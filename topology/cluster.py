@@ -22,7 +22,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError
 from velaray.journal.files import FileStore
-from velaray.topology.config import AuthSettings, ClusterConfig, check_binding, namespace_of
+from velaray.topology.config import (
+    AuthSettings,
+    ClusterConfig,
+    PartitionSync,
+    check_binding,
+    namespace_of,
+)
 from velaray.topology.front_door_actor import FrontDoorActor
 from velaray.topology.links import RemoteError
 from velaray.topology.ray_fabric import RayFabric
@@ -90,6 +96,8 @@ class Cluster:
         auth: AuthSettings | None = None,
         tunnel: bool = False,
         passivate_after_s: float = 300.0,
+        partition_sync: str = "always",
+        sync_interval_ms: int = 1000,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -97,11 +105,19 @@ class Cluster:
         Ray on this machine. Port 0 takes a free port. Actors of an earlier start on the
         same directory are replaced; nothing they acknowledged is lost.
 
-        Raises `UnsafeBindingError` if the address is not loopback and no token is
+        ``partition_sync`` "interval" acknowledges what is published once it is written, and
+        syncs every ``sync_interval_ms``: a loss of power takes back what was published since.
+        It can be changed at every start.
+
+        Raises `ValueError` for another ``partition_sync`` or an interval below 1,
+        `UnsafeBindingError` if the address is not loopback and no token is
         configured, `ClusterError` if another running cluster uses the directory, or the name
         on this Ray cluster, or if the cluster can't be started, say because a port is taken.
         """
         check_binding(host, auth)
+        sync = PartitionSync(partition_sync)
+        if sync_interval_ms < 1:
+            raise ValueError(f"a sync interval of {sync_interval_ms} ms: at least 1")
         data_dir = data_dir.resolve()
         data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
@@ -123,6 +139,8 @@ class Cluster:
                 auth=auth,
                 passivate_after_s=passivate_after_s,
                 tunnel=tunnel,
+                partition_sync=sync,
+                sync_interval_ms=sync_interval_ms,
             )
             undo.pop_all()
         cluster = cls(config, RayFabric(config), lock, owns_ray)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import ip_address
+
+
+class PartitionSync(StrEnum):
+    """When the journals of topic partitions are synced."""
+
+    ALWAYS = "always"
+    """Before every receipt."""
+    INTERVAL = "interval"
+    """On a timer: a loss of power takes back what was published since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,8 @@ class ClusterConfig:
     passivate_after_s: float = 300.0
     max_message_size: int = 5 << 20
     tunnel: bool = False
+    partition_sync: PartitionSync = PartitionSync.ALWAYS
+    sync_interval_ms: int = 1000
 
     @property
     def ray_namespace(self) -> str:

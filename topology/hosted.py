@@ -9,7 +9,7 @@ from typing import Any
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
-from velaray.journal.journal import Journal
+from velaray.journal.journal import Journal, JournalSettings
 from velaray.topology.fabric import Address, Body, Fabric
 from velaray.topology.links import Link, LinkServer, RemoteError
 
@@ -36,12 +36,16 @@ class HostedBody(Body):
             self.fabric.store,
             self.key,
             self.fabric.clock_ms,
-            self.fabric.journal_settings,
+            self.journal_settings(),
             lambda error: self.fabric.fatal(self.key, error),
         )
         link_port = await self.links.start(self.config.host)
         self.spawn(self._stay_the_owner())
         return Address(self.config.host, 0, link_port)
+
+    def journal_settings(self) -> JournalSettings:
+        """How this actor's journal is kept: synced before anything leaves."""
+        return self.fabric.journal_settings
 
     async def _stay_the_owner(self) -> None:
         """End this body once another activation has taken over its journal.

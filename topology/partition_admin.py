@@ -145,6 +145,7 @@ async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
     await _subscription(partition, args["name"])
     end = partition.end_offset
     offset = min(args.get("offset", end), end)
+    await partition.sync()
     await partition.ask_subscription(args["name"], "skip_to", [end, offset])
 
 

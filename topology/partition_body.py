@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,16 +32,17 @@ from velaray.actors.partition import (
     SubscriptionRef,
 )
 from velaray.actors.producers import ProducerRegistry
-from velaray.actors.runtime import Runtime
+from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import Fenced, JournalError, NotStored
-from velaray.journal.journal import Journal
+from velaray.journal.journal import Journal, JournalSettings
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
 from velaray.topology.channel import BrainPort, Channel, ChannelConsumer
+from velaray.topology.config import PartitionSync
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody
@@ -105,6 +107,7 @@ class PartitionBody(HostedBody):
         found = await self.fabric.call(ActorKey.catalog(), "serving", serving)
         self.deduplicate = found["deduplicate"]
         address = await super().start()
+        self.runtime.on_synced = self._synced
         state = self.runtime.state
         self.cache = EntryCache(self._read_entries, state.end_offset)
         self.terminated_at = state.end_offset if state.terminated else None
@@ -115,6 +118,13 @@ class PartitionBody(HostedBody):
             self.spawn(self._finish_deletion(name, incarnation))
         port = self._server.sockets[0].getsockname()[1]
         return address._replace(service_port=port)
+
+    def journal_settings(self) -> JournalSettings:
+        """Relaxed, if the cluster is started so."""
+        settings = self.fabric.journal_settings
+        if self.config.partition_sync is PartitionSync.INTERVAL:
+            return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
+        return settings
 
     def _accept(self) -> WireConnection:
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
@@ -128,6 +138,8 @@ class PartitionBody(HostedBody):
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
+        with contextlib.suppress(Stopped, JournalError):  # what broke it, it has told
+            await self.sync()  # so that acknowledgements that wait for it are told
         self._close_clients()
         await super().stop()
 
@@ -161,6 +173,28 @@ class PartitionBody(HostedBody):
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
         return self.cache.end
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that no loss of power takes back."""
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return journal.synced_offset
+
+    def ask_for_sync(self) -> None:
+        """Have `synced_offset` reach the end soon; channels are told."""
+        self.runtime.ask_for_sync()
+
+    async def sync(self) -> None:
+        """Return when no loss of power takes back any entry that there is now.
+
+        To be awaited before anything that is kept elsewhere is made to depend on an entry.
+        """
+        await self.runtime.sync()
+
+    def _synced(self) -> None:
+        for channel in list(self.channels.values()):
+            channel.log_synced()
 
     def position_of(self, offset: int) -> Position:
         """The position that clients see."""
@@ -428,6 +462,7 @@ class PartitionBody(HostedBody):
         `Unreachable` if its brain can't be had.
         """
         async with self._lock(name):
+            await self.sync()
             channel = self.channels.get(name)
             if channel is not None:
                 with contextlib.suppress(LinkClosed):

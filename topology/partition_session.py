@@ -492,8 +492,10 @@ class PartitionSession(Session):
         end = self._partition.end_offset
         ranges = flat_ranges(offsets)
         ends = [at + 1 for at, _ in partial] + ranges[-1:]
-        consumer.channel.acknowledging(max(ends, default=0))
-        consumer.notify("ack", [consumer.number, command.request_id, end, ranges, partial])
+        last = max(ends, default=0)
+        consumer.channel.acknowledging(last)
+        args = [consumer.number, command.request_id, end, ranges, partial]
+        consumer.channel.acknowledge("ack", args, min(last, end))
 
     def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
         data = command.message_id[0]
@@ -505,8 +507,10 @@ class PartitionSession(Session):
         else:
             offset += 1
         end = self._partition.end_offset
-        consumer.channel.acknowledging(offset if words is None else offset + 1)
-        consumer.notify("ack_before", [consumer.number, command.request_id, end, offset, words])
+        last = offset if words is None else offset + 1
+        consumer.channel.acknowledging(last)
+        args = [consumer.number, command.request_id, end, offset, words]
+        consumer.channel.acknowledge("ack_before", args, min(last, end))
 
     def _on_redeliver(self, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
         consumer = self._consumers.get(command.consumer_id)

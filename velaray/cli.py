@@ -63,6 +63,21 @@ def main() -> None:
     show_default=True,
     help="Seconds after which an actor that nobody uses leaves memory.",
 )
+@click.option(
+    "--partition-sync",
+    type=click.Choice(["always", "interval"]),
+    default="always",
+    show_default=True,
+    help="When to sync what is published: before every receipt, or on a timer. With a timer, a "
+    "loss of power takes back what was published since; a crash of a process doesn't.",
+)
+@click.option(
+    "--sync-interval-ms",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="The timer of --partition-sync interval, in milliseconds.",
+)
 def start(
     data: Path,
     service_port: int,
@@ -73,6 +88,8 @@ def start(
     token_public_key: Path | None,
     tunnel: bool,
     passivate_after: float,
+    partition_sync: str,
+    sync_interval_ms: int,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
@@ -92,6 +109,8 @@ def start(
             auth=auth,
             tunnel=tunnel,
             passivate_after_s=passivate_after,
+            partition_sync=partition_sync,
+            sync_interval_ms=sync_interval_ms,
         )
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -47,20 +47,23 @@ class Hunt:
 @dataclass(frozen=True)
 class Orders:
     """How to run seeds: with how many of their faults, with which mutant, whether to tell the
-    digest of their histories, and where histories of failing runs go."""
+    digest of their histories, where histories of failing runs go, and whether partitions are
+    synced on a timer."""
 
     faults: int | None
     mutant: str | None
     digest: bool
     histories: Path
+    relaxed: bool = False
 
 
 def examine(orders: Orders, seed: int) -> Verdict:
     """Run a seed; if it fails, make it smaller and write its history."""
     mutant = orders.mutant
+    relaxed = orders.relaxed or (mutant is not None and MUTANTS[mutant].relaxed)
     began = time.process_time()
     with MUTANTS[mutant].applied() if mutant else nullcontext():
-        outcome = run(seed, fault_count=orders.faults)
+        outcome = run(seed, fault_count=orders.faults, relaxed=relaxed)
         text = report(outcome, orders.histories, mutant) if outcome.problems else ""
     digest = outcome.history.digest() if orders.digest else ""
     return Verdict(seed, digest, text, time.process_time() - began)
@@ -72,7 +75,7 @@ def hunt(mutant: str) -> Hunt:
     found, problem = None, ""
     with MUTANTS[mutant].applied():
         for seed in range(1, MUTANTS[mutant].within + 1):
-            outcome = run(seed)
+            outcome = run(seed, relaxed=MUTANTS[mutant].relaxed)
             if outcome.problems:
                 found, problem = seed, outcome.problems[0]
                 break

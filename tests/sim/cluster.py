@@ -8,20 +8,22 @@ turns of the loop or at any step of its store; nothing of it runs afterwards.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
 from tests.sim.history import History
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
+from tests.sim.losses import synced_entries
 from tests.sim.network import Network
 from tests.sim.shadow import CheckedMachine, Shadow
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step, TornWrite
 from velaray.topology.admin_api import serve_admin
 from velaray.topology.bodies import make_body
-from velaray.topology.config import ClusterConfig
+from velaray.topology.config import ClusterConfig, PartitionSync
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.links import RemoteError
@@ -29,7 +31,7 @@ from velaray.topology.links import RemoteError
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
 EPOCH_MS = 1_800_000_000_000
-SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10, frame_bytes=500)
+SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10, frame_bytes=500, unsynced_bytes=2_000)
 DOOR = "front door"
 SERVING = "serve"
 """The phase of a process that isn't starting a ledger."""
@@ -143,6 +145,7 @@ class Trap:
                 cluster.power_loss(cluster.rng)
                 await asyncio.Event().wait()
             case "sync failure":
+                cluster.note_losses([journal])
                 raise SyncFailed(journal, "simulated I/O error")
             case "full":
                 cluster.fill_disk(self.size * 8)
@@ -156,8 +159,9 @@ class Trap:
 class SimCluster:
     """Activations, disk, network and faults of one run."""
 
-    def __init__(self, loop: SimLoop, seed: int, history: History) -> None:
+    def __init__(self, loop: SimLoop, seed: int, history: History, relaxed: bool = False) -> None:
         self.loop = loop
+        self.relaxed = relaxed
         self.history = history
         self.rng = Random(f"{seed}/cluster")
         self.disk = MemoryDisk()
@@ -168,6 +172,7 @@ class SimCluster:
             link_key=b"simulated",
             name="sim",
             tunnel=Random(f"{seed}/tunnel").random() < 0.2,
+            partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}
@@ -312,7 +317,23 @@ class SimCluster:
         """Every server process dies, and the disk loses what wasn't synced."""
         for node in self.live():
             self.kill(node, reset=True)
+        self.note_losses(self.disk._journals)
         self.disk.power_loss(lambda count: [n for n in range(count) if rng.random() < 0.5])
+
+    def note_losses(self, journals: Iterable[str]) -> None:
+        """Say which entries of relaxed partitions may be lost now: those that aren't synced."""
+        if not self.relaxed:
+            return
+        for journal in journals:
+            key = ActorKey.parse(journal)
+            if key.kind is not ActorKind.PARTITION:
+                continue
+            for ledger_id, file in self.disk._files(journal).ledgers.items():
+                if file.pending:
+                    synced = synced_entries(bytes(file.durable))
+                    self.history.add(
+                        "may lose", topic=str(key.topic_name), ledger=ledger_id, entries=synced
+                    )
 
     def heal(self) -> None:
         """No faults from now on; clocks stay as they are."""

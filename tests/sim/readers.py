@@ -17,7 +17,7 @@ class ReaderScript:
 
     def __init__(self, name: str, topic: str, queue: int, shared: Shared, rng: Random) -> None:
         self.life = 0
-        self.read = 0
+        self.seen: set[str] = set()
         self._name = name
         self._topic = topic
         self._queue = queue
@@ -38,7 +38,7 @@ class ReaderScript:
         while not self._shared.over.is_set():
             reader = await until_it_works(create, self._shared.history, self._name)
             self.life += 1
-            self.read = 0
+            self.seen.clear()
             try:
                 await self._follow(reader)
             except VelarayError as error:
@@ -51,13 +51,14 @@ class ReaderScript:
                 message = await reader.read_next(timeout_millis=500)
             except Timeout:
                 continue
-            self.read += 1
+            content = message.data().decode()
+            self.seen.add(content)
             self._shared.history.add(
                 "read",
                 by=self._name,
                 life=self.life,
                 topic=message.message_id().topic_name(),
-                content=message.data().decode(),
+                content=content,
             )
             if not self._shared.draining.is_set():
                 if self._rng.random() < 0.02:

@@ -65,21 +65,25 @@ class Outcome:
     problems: list[str]
     history: History
     turns: int
+    relaxed: bool
 
 
-def run(seed: int, fault_count: int | None = None) -> Outcome:
-    """Run ``seed`` with its faults, or with the first ``fault_count`` of them."""
+def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:
+    """Run ``seed`` with its faults, or with the first ``fault_count`` of them.
+
+    ``relaxed``: partitions are synced on a timer.
+    """
     faults = make_faults(seed)[:fault_count]
     with _quiet():
-        return _run(seed, faults)
+        return _run(seed, faults, relaxed)
 
 
-def _run(seed: int, faults: list[Fault]) -> Outcome:
+def _run(seed: int, faults: list[Fault], relaxed: bool) -> Outcome:
     loop = SimLoop(MAX_TURNS)
     history = History(loop.time)
     problems: list[str] = []
     with _simulated(loop, seed, history):
-        world = World(loop, seed, faults, history)
+        world = World(loop, seed, faults, history, relaxed)
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
             loop.run_until_complete(world.live())
@@ -88,7 +92,7 @@ def _run(seed: int, faults: list[Fault]) -> Outcome:
         problems += world.problems()
         left = loop.turns_left
         loop.finish()
-    return Outcome(seed, faults, problems, history, MAX_TURNS - left)
+    return Outcome(seed, faults, problems, history, MAX_TURNS - left, relaxed)
 
 
 @contextmanager
@@ -175,8 +179,10 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
 class World:
     """Everything of one run."""
 
-    def __init__(self, loop: SimLoop, seed: int, faults: list[Fault], history: History) -> None:
-        self.cluster = SimCluster(loop, seed, history)
+    def __init__(
+        self, loop: SimLoop, seed: int, faults: list[Fault], history: History, relaxed: bool
+    ) -> None:
+        self.cluster = SimCluster(loop, seed, history, relaxed)
         self._loop = loop
         self._seed = seed
         self._faults = faults
@@ -300,12 +306,12 @@ class World:
     async def _all_read(self) -> bool:
         """Whether the readers have come to the end."""
         for topic, reader in self._reading:
-            whole = 0
+            whole: set[str] = set()
             for key in await self._partitions():
                 if str(key.topic_name.topic).endswith(topic):
                     log = await read_log(MemoryStore(self.cluster.disk), key)
-                    whole += sum(len(contents) for contents in log.values())
-            if reader.read < whole:
+                    whole.update(content for contents in log.values() for content in contents)
+            if not whole <= reader.seen:
                 return False
         return True
 

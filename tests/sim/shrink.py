@@ -10,7 +10,7 @@ from tests.sim.run import Outcome, run
 def shrink(outcome: Outcome) -> Outcome:
     """The run of the same seed with the shortest prefix of its faults that still fails."""
     for count in range(len(outcome.faults)):
-        smaller = run(outcome.seed, fault_count=count)
+        smaller = run(outcome.seed, fault_count=count, relaxed=outcome.relaxed)
         if smaller.problems:
             return smaller
     return outcome
@@ -23,11 +23,13 @@ def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
     """
     small = shrink(outcome)
     name = f"{mutant}-{outcome.seed}" if mutant else f"seed-{outcome.seed}"
+    options = " --relaxed" if outcome.relaxed else ""
+    options += f" --mutant {mutant}" if mutant else ""
     path = folder / f"{name}.jsonl"
     small.history.dump(path)
     lines = [
         f"seed {outcome.seed} fails: python -m tests.sim --seed {outcome.seed} "
-        f"--faults {len(small.faults)}" + (f" --mutant {mutant}" if mutant else ""),
+        f"--faults {len(small.faults)}{options}",
         *(f"  {problem[:400]}" for problem in small.problems[:8]),
         f"  with {len(small.faults)} of {len(outcome.faults)} faults:",
         *(f"    {fault}" for fault in small.faults),

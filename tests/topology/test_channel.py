@@ -53,6 +53,8 @@ class Setting:
         self.cache = EntryCache(self._read, 0)
         self.told: list[tuple[str, Any]] = []
         self.closed = False
+        self.synced: int | None = None
+        self.syncs_asked = 0
         self.channel = Channel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
         self.channel.port = self  # type: ignore[assignment]
         self.consumer: ChannelConsumer = self.channel.add(self, 1, "c", EXCLUSIVE)  # type: ignore[arg-type]
@@ -62,6 +64,13 @@ class Setting:
     @property
     def end_offset(self) -> int:
         return self.cache.end
+
+    @property
+    def synced_offset(self) -> int:
+        return self.cache.end if self.synced is None else self.synced
+
+    def ask_for_sync(self) -> None:
+        self.syncs_asked += 1
 
     def span_of(self, offset: int) -> LedgerSpan:
         return LedgerSpan(7, 0, self.cache.end)

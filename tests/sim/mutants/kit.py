@@ -13,11 +13,13 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: what it does, what is replaced by what, within how many seeds it must be found."""
+    """A bug: what it does, what is replaced by what, within how many seeds it must be found, and
+    whether partitions are synced on a timer meanwhile."""
 
     what: str
     patches: tuple[Patch, ...]
     within: int
+    relaxed: bool = False
 
     @contextmanager
     def applied(self) -> Iterator[None]:
