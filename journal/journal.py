@@ -311,9 +311,9 @@ class Journal:
         if not self._staged_records:
             return self.next_sequence - 1
         assert self._live is not None and self._writer is not None and self._reader is not None
-        former, entries_alone = self._live, self._staged_records == self._staged_entries
+        former = self._live
         live, buffers, mark = self._frame()
-        wait = entries_alone and self._may_wait(live)
+        wait = self._may_wait(former, live)
         version, writer = self._version, self._writer
         try:
             await self._write(
@@ -330,12 +330,12 @@ class Journal:
         self._live = live
         return live.next_sequence - 1
 
-    def _may_wait(self, after: LedgerInfo) -> bool:
-        """Whether a commit after which the ledger is like this may be left unsynced."""
-        settings, known = self._settings, self._behind or self._live
+    def _may_wait(self, before: LedgerInfo, after: LedgerInfo) -> bool:
+        """Whether a commit that makes the ledger grow so may be left unsynced."""
+        settings, known = self._settings, self._behind or before
         return (
             settings.sync_interval_ms > 0
-            and known is not None
+            and after.records - before.records == after.entries - before.entries
             and after.bytes - known.bytes <= settings.unsynced_bytes
         )
 

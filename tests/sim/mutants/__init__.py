@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import actors, admin, client, journal, topology
+from tests.sim.mutants import actors, admin, client, journal, relaxed, topology
 from tests.sim.mutants.kit import Mutant
 
 MUTANTS: dict[str, Mutant] = {
@@ -11,4 +11,5 @@ MUTANTS: dict[str, Mutant] = {
     **admin.MUTANTS,
     **topology.MUTANTS,
     **client.MUTANTS,
+    **relaxed.MUTANTS,
 }

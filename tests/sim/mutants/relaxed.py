@@ -1,0 +1,117 @@
+"""Bugs of the relaxed mode, in which partitions are synced on a timer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, do_nothing_async
+from velaray.journal import frames
+from velaray.journal.journal import Journal
+from velaray.journal.memory import _MemoryWriter
+from velaray.topology.channel import Channel
+from velaray.topology.partition_body import PartitionBody
+
+
+def _acknowledge_at_once(original: Any) -> Any:
+    def acknowledge(self: Channel, method: str, args: Any, end: int) -> None:
+        self.tell(method, args)
+
+    return acknowledge
+
+
+def _overtake(original: Any) -> Any:
+    """Everything goes at once but the acknowledgements that are held."""
+
+    def tell(self: Channel, method: str, args: Any) -> None:
+        held, self._held = self._held, type(self._held)()
+        original(self, method, args)
+        self._held = held
+
+    return tell
+
+
+def _forget_the_lag(original: Any) -> Any:
+    def encode(*arguments: Any, **named: Any) -> bytes:
+        return original(*arguments, **{**named, "lag": 0})
+
+    return encode
+
+
+def _let_all_wait(original: Any) -> Any:
+    def may_wait(self: Journal, before: Any, after: Any) -> bool:
+        return self._settings.sync_interval_ms > 0
+
+    return may_wait
+
+
+def _roll_unsynced(original: Any) -> Any:
+    async def roll(self: Journal, *checkpoint: Any) -> int:
+        self._behind = None
+        return await original(self, *checkpoint)
+
+    return roll
+
+
+def _mark_what_is_written(original: Any) -> Any:
+    """The mark of a sync is written without the sync."""
+
+    async def append(self: Any, buffers: Any, *, confirm: int) -> bool:
+        size = self._end
+        held = await original(self, buffers, confirm=confirm)
+        header = bytes(buffers[0])
+        file = bytes(self._file.seen)
+        ledger = frames.decode_ledger_header("", file)
+        frame = frames.decode_frame_header(ledger.salt, size, header)
+        assert frame is not None
+        last = frame.sequence + frame.records - 1
+        self._mark.write(0, frames.encode_mark(ledger.salt, ledger.ledger_id, last, self._end))
+        self._mark.sync()
+        return held
+
+    return append
+
+
+MUTANTS: dict[str, Mutant] = {
+    "acknowledge-unsynced-entries": Mutant(
+        "a subscription hears of acknowledgements of entries that aren't synced",
+        ((Channel, "acknowledge", _acknowledge_at_once),),
+        within=200,
+        relaxed=True,
+    ),
+    "seek-to-unsynced-entries": Mutant(
+        "a subscription is moved behind entries that aren't synced",
+        ((PartitionBody, "sync", do_nothing_async),),
+        within=1000,
+        relaxed=True,
+    ),
+    "overtake-held-acks": Mutant(
+        "what is told of consumers overtakes their acknowledgements that wait for a sync",
+        ((Channel, "tell", _overtake),),
+        within=300,
+        relaxed=True,
+    ),
+    "forget-the-lag": Mutant(
+        "a frame says that all before it is synced",
+        ((frames, "encode_frame", _forget_the_lag),),
+        within=200,
+        relaxed=True,
+    ),
+    "let-all-commits-wait": Mutant(
+        "names, ends and any number of entries wait for the timer",
+        ((Journal, "_may_wait", _let_all_wait),),
+        within=200,
+        relaxed=True,
+    ),
+    "roll-over-unsynced": Mutant(
+        "a ledger is sealed before it is synced",
+        ((Journal, "roll", _roll_unsynced),),
+        within=200,
+        relaxed=True,
+    ),
+    "mark-what-is-written": Mutant(
+        "a ledger's mark speaks of what is written and not synced",
+        ((_MemoryWriter, "append_unsynced", _mark_what_is_written),),
+        within=200,
+        relaxed=True,
+    ),
+}
