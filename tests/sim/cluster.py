@@ -173,6 +173,7 @@ class SimCluster:
             name="sim",
             tunnel=Random(f"{seed}/tunnel").random() < 0.2,
             partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
+            sync_interval_ms=Random(f"{seed}/sync").choice([200, 1_000, 5_000]),
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}

@@ -81,12 +81,21 @@ class Fault:
         return f"{self.at:.3f} s: {self.what}{trap} ({self.kind}, {self.size:.2f})"
 
 
-def make_faults(seed: int) -> list[Fault]:
-    """The faults of a seed, by time. One run in ten has none."""
+def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
+    """The faults of a seed, by time. One run in ten has none.
+
+    If partitions are synced on a timer, the power is lost up to three times more.
+    """
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
     times = sorted(rng.uniform(QUIET_S, STORM_S) for _ in range(count))
-    return [_make(rng, round(at, 6)) for at in times]
+    faults = [_make(rng, round(at, 6)) for at in times]
+    if relaxed:
+        more = Random(f"{seed}/power")
+        times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 3))]
+        faults += [Fault(round(at, 6), "power loss", "", 0.0) for at in times]
+        faults.sort(key=lambda fault: fault.at)
+    return faults
 
 
 def _make(rng: Random, at: float) -> Fault:

@@ -73,7 +73,7 @@ def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Out
 
     ``relaxed``: partitions are synced on a timer.
     """
-    faults = make_faults(seed)[:fault_count]
+    faults = make_faults(seed, relaxed)[:fault_count]
     with _quiet():
         return _run(seed, faults, relaxed)
 
