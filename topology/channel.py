@@ -207,9 +207,10 @@ class Channel:
             self._endings += 1
             self._stand_down()
         if self._held and (self._holding_all or method not in _OVERTAKES):
-            self._holding_all = True
-            self._hold(0, method, args)
-            self._log.ask_for_sync()
+            if not self._holding_all:
+                self._holding_all = True
+                self._log.ask_for_sync()
+            self._held.append((0, method, args))
         elif self.port is not None:
             self.port.notify(method, args)
 
@@ -344,12 +345,9 @@ class Channel:
             self.tell(method, args)
             return
         self._report()
-        self._hold(end, method, args)
+        self._held.append((end, method, args))
         if args[1] or len(self._held) >= HELD_NOTICES:
             self._log.ask_for_sync()
-
-    def _hold(self, end: int, method: str, args: Any) -> None:
-        self._held.append((end, method, args))
 
     def log_synced(self) -> None:
         """Tell the brain what may be told by now, in order."""

@@ -12,7 +12,8 @@ from benchmarks.contract import Absent, Peer
 # Module, class and arguments. Imported in the peer's own process, when it is started: each
 # has a client library that others needn't have, and that would cost the others memory.
 _SYSTEMS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
-    "velaray": ("velaray_cluster", "VelarayCluster", ()),
+    "velaray": ("velaray_cluster", "VelarayCluster", ("always",)),
+    "velaray-relaxed": ("velaray_cluster", "VelarayCluster", ("interval",)),
     "redis-always": ("redis_streams", "RedisStreams", ("always",)),
     "redis-everysec": ("redis_streams", "RedisStreams", ("everysec",)),
     "nats": ("nats_jetstream", "NatsJetStream", (False,)),

@@ -857,3 +857,69 @@ async def test_the_catalog_survives_a_crash_at_any_step() -> None:
         assert {topic.incarnation for topic in answered if topic.name != names[0]} <= kept
         die_at += 1
     assert die_at > 40
+
+
+@on_a_loop
+async def test_a_relaxed_journal_is_synced_on_the_timer_and_when_asked() -> None:
+    host = await Host().start(Blobs(), sync_interval_ms=20)
+    runtime, synced = host.runtime, []
+    runtime.on_synced = lambda: synced.append(runtime.journal.synced_offset)
+    gate = host.hold(Step.SYNC)
+    host.submit(b"one", b"two")
+    await host.until(2)
+    assert (synced, runtime.journal.unsynced > 0) == ([], True)
+    await gate.arrived.wait()  # by the timer
+    host.submit(b"three")
+    assert host.released == [0, 1]
+    gate.opened.set()
+    await host.until(3)
+    assert synced == [2]
+    await runtime.sync()
+    assert (synced, runtime.journal.unsynced) == ([2, 3], 0)
+    await runtime.sync()
+    host.submit(b"four")
+    await runtime.close()
+    assert synced == [2, 3, 4]
+    with pytest.raises(Stopped):
+        await runtime.sync()
+
+
+@on_a_loop
+async def test_a_timed_sync_that_fails_is_fatal() -> None:
+    host = await Host().start(Blobs(), sync_interval_ms=1)
+    gate = host.hold(Step.SYNC, SyncFailed("the disk", "I/O error"))
+    host.submit(b"one")
+    await host.until(1)
+    waiting = asyncio.ensure_future(host.runtime.sync())
+    gate.opened.set()
+    await eventually(lambda: host.fatal)
+    with pytest.raises(SyncFailed):
+        await waiting
+    with pytest.raises(Stopped):
+        host.submit(b"two")
+    await host.runtime.close()
+
+
+@on_a_loop
+async def test_a_relaxed_journal_is_synced_on_a_full_disk() -> None:
+    host = await Host(disk := MemoryDisk()).start(Blobs(), sync_interval_ms=10**8)
+    host.submit(b"one")
+    await host.until(1)
+    disk.capacity = 1
+    host.submit(b"x" * 5_000)
+    await host.until(2)
+    assert isinstance(host.released[1], Refusal)
+    assert host.runtime.journal.unsynced > 0
+    await host.runtime.sync()
+    assert host.runtime.journal.unsynced == 0
+    disk.capacity = None
+    await host.runtime.close()
+
+
+class Blobs(Toy):
+    """Whatever is submitted is an entry; the reply is its number."""
+
+    def decide(self, state: Names, command: object, now_ms: int) -> Decision:
+        assert isinstance(command, bytes)
+        event = TenantCreated(tenant=f"t{len(state.names)}")
+        return Decision((event,), len(state.names), (), command)

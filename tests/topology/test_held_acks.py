@@ -1,0 +1,148 @@
+"""Acknowledgements of entries that a loss of power could take back wait for the log's sync."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.topology.test_channel import Setting, run
+from velaray.topology.channel import HELD_NOTICES
+from velaray.topology.links import LinkClosed
+
+
+def _ack(setting: Setting, first: int, end: int, request_id: int = 0) -> tuple[str, list[Any]]:
+    args = [setting.consumer.number, request_id, setting.end_offset, [first, end], []]
+    setting.channel.acknowledge("ack", args, end)
+    return "ack", args
+
+
+def _relaxed(setting: Setting, synced: int, published: int) -> None:
+    setting.publish(published)
+    setting.synced = synced
+    setting.take()
+
+
+def test_an_ack_of_what_is_synced_goes_at_once() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 3, 5)
+        ack = _ack(setting, 0, 3)
+        assert setting.take() == [ack]
+
+    run(scenario)
+
+
+def test_acks_wait_for_the_sync_in_order_and_ask_for_none() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 2, 5)
+        acks = [_ack(setting, 3, 4), _ack(setting, 0, 1), _ack(setting, 4, 5)]
+        assert (setting.take(), setting.syncs_asked) == ([], 0)
+        setting.synced = 4
+        setting.channel.log_synced()
+        assert setting.take() == acks[:2]
+        setting.channel.log_synced()
+        assert setting.take() == []
+        setting.synced = 5
+        setting.channel.log_synced()
+        assert setting.take() == acks[2:]
+        assert setting.syncs_asked == 0
+
+    run(scenario)
+
+
+def test_who_waits_for_a_receipt_has_the_log_synced() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        _ack(setting, 0, 1, request_id=9)
+        assert (setting.take(), setting.syncs_asked) == ([], 1)
+
+    run(scenario)
+
+
+def test_many_acks_have_the_log_synced() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        for _ in range(HELD_NOTICES - 1):
+            _ack(setting, 0, 1)
+        assert setting.syncs_asked == 0
+        _ack(setting, 0, 1)
+        assert setting.syncs_asked == 1
+
+    run(scenario)
+
+
+def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        ack = _ack(setting, 0, 1)
+        setting.consumer.flow(3)
+        assert setting.take() == [("flow", [1, 3])]
+        setting.consumer.notify("redeliver", [1, None])
+        setting.consumer.flow(4)
+        assert (setting.take(), setting.syncs_asked) == ([], 1)
+        setting.synced = 5
+        setting.channel.log_synced()
+        assert setting.take() == [ack, ("redeliver", [1, None]), ("flow", [1, 4])]
+        setting.consumer.flow(5)
+        assert setting.take() == [("flow", [1, 5])]
+
+    run(scenario)
+
+
+def test_a_sync_that_came_too_early_is_asked_for_again() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        _ack(setting, 0, 5)
+        setting.channel.remove(setting.consumer)
+        setting.synced = 4
+        setting.channel.log_synced()
+        assert (setting.take(), setting.syncs_asked) == ([], 2)
+
+    run(scenario)
+
+
+def test_a_request_comes_after_the_acks_before_it() -> None:
+    async def scenario(setting: Setting) -> None:
+        async def request(method: str, args: Any) -> Any:
+            setting.notify(method, args)
+            return "answer"
+
+        setting.request = request  # type: ignore[attr-defined]
+        _relaxed(setting, 0, 5)
+        ack = _ack(setting, 0, 5)
+        asking = asyncio.ensure_future(setting.channel.ask("cursor", None))
+        await asyncio.sleep(0)
+        assert (setting.take(), setting.syncs_asked) == ([], 1)
+        setting.synced = 5
+        setting.channel.log_synced()
+        assert await asking == "answer"
+        assert setting.take() == [ack, ("cursor", None)]
+
+    run(scenario)
+
+
+def test_a_channel_that_closes_forgets_what_it_held() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        _ack(setting, 0, 5)
+        asking = asyncio.ensure_future(setting.channel.ask("cursor", None))
+        await asyncio.sleep(0)
+        setting.channel.close()
+        with pytest.raises(LinkClosed):
+            await asking
+        setting.synced = 5
+        setting.channel.log_synced()
+        assert setting.take() == []
+
+    run(scenario)
+
+
+def test_a_reader_leaves_no_trace_so_its_acks_go_at_once() -> None:
+    async def scenario(setting: Setting) -> None:
+        _relaxed(setting, 0, 5)
+        setting.channel.durable = False
+        ack = _ack(setting, 0, 5)
+        assert setting.take() == [ack]
+
+    run(scenario)

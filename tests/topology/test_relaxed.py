@@ -1,0 +1,169 @@
+"""A relaxed partition: receipts before the sync, and nothing elsewhere ahead of its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.topology.test_partition_session import SUBSCRIBE, Setting
+from velaray.actors.partition import Publish, StartAt
+from velaray.events.ids import ActorKey
+from velaray.journal.memory import MemoryStore
+from velaray.topology import partition_admin
+from velaray.topology.config import ClusterConfig, PartitionSync
+from velaray.topology.entries import CachedEntry
+from velaray.topology.local import LocalFabric
+from velaray.topology.partition_body import PartitionBody
+from velaray.wire import pulsar_pb2 as pb
+
+
+class Relaxed(Setting):
+    """A cluster whose timer doesn't fire during a test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = ClusterConfig(
+            "nowhere", 1, b"key", partition_sync=PartitionSync.INTERVAL, sync_interval_ms=10**8
+        )
+        self.fabric = LocalFabric(config, MemoryStore(self.disk))
+
+    async def publish(self, count: int, first: int = 0) -> None:
+        for sequence_id in range(first, first + count):
+            command = Publish("p", sequence_id, sequence_id, 1, b"entry", True)
+            await self.partition.runtime.ask(command)
+            self.partition.cache.append(CachedEntry(b"entry", 1, ""))
+
+    def synced(self) -> int:
+        return self.partition.synced_offset
+
+    async def lose_power(self) -> PartitionBody:
+        """Everything dies, what isn't synced is lost; returns the next activation."""
+        for body in list(self.fabric.bodies.values()):
+            body.abort()
+        self.disk.power_loss()
+        again = Relaxed()
+        again.disk = self.disk
+        again.fabric = LocalFabric(self.fabric.config, MemoryStore(self.disk))
+        await again.start()
+        self.fabric, self.partition = again.fabric, again.partition
+        return again.partition
+
+
+def run(scenario: Callable[[Relaxed], Awaitable[None]]) -> None:
+    async def main() -> None:
+        setting = Relaxed()
+        await setting.start()
+        async with asyncio.timeout(20):
+            await scenario(setting)
+        await setting.fabric.stop()
+
+    asyncio.run(main())
+
+
+def test_only_the_journals_of_partitions_are_relaxed() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        await setting.publish(4)
+        # The first entry brings its producer's name.
+        assert setting.synced() == 1
+        catalog = setting.fabric.bodies[ActorKey.catalog()]
+        assert catalog.runtime.journal.unsynced == 0  # type: ignore[attr-defined]
+        assert catalog.journal_settings().sync_interval_ms == 0  # type: ignore[attr-defined]
+        partition = await setting.lose_power()
+        assert partition.end_offset == 1
+
+    run(scenario)
+
+
+def test_a_new_subscription_keeps_what_is_before_it() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        await setting.publish(4)
+        ref = await setting.partition.create_subscription("s", StartAt.LATEST, {})
+        assert ref.start_offset == 4
+        partition = await setting.lose_power()
+        assert partition.end_offset == 4
+
+    run(scenario)
+
+
+def test_a_seek_keeps_what_it_goes_behind() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        await setting.partition.create_subscription("s", StartAt.EARLIEST, {})
+        await setting.publish(4)
+        assert setting.synced() < 4
+        await setting.partition.reset_subscription("s", 4, "a test")
+        assert setting.synced() == 4
+
+    run(scenario)
+
+
+def test_skipping_keeps_what_is_skipped() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        await setting.partition.create_subscription("s", StartAt.EARLIEST, {})
+        await setting.publish(4)
+        await partition_admin.skip_to(setting.partition, {"name": "s", "offset": 3})
+        assert setting.synced() == 4
+
+    run(scenario)
+
+
+def test_an_acknowledgement_never_comes_before_its_entry() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        client, partition = setting.client, setting.partition
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+        await setting.publish(3)
+        key = partition.position_of(2)
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+        ack.message_id.add(ledgerId=key.ledger_id, entryId=key.entry_id)
+        client.say(ack)
+        told = await _cursor(setting)
+        assert told == [(2, 3)]  # asking for it is behind the acknowledgement
+        assert setting.synced() == 3
+        ack.request_id = 7
+        client.say(ack)
+        assert (await client.answer(pb.CommandAckResponse)).request_id == 7
+
+    run(scenario)
+
+
+async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
+    channel = setting.partition.channels["s"]
+    assert channel._held
+    await channel.ask("cursor", None)
+    (key,) = setting.brains()
+    body: Any = setting.fabric.bodies[key]
+    return list(body.runtime.state.cursor.holes())
+
+
+def test_stopping_tells_what_was_held() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        client, partition = setting.client, setting.partition
+        client.say(SUBSCRIBE)
+        await client.answer(pb.CommandSuccess)
+        await setting.publish(3)
+        ledger_id, entry_id = partition.position_of(0)
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=ledger_id, entryId=entry_id + 2)
+        client.say(ack)
+        assert partition.channels["s"]._held
+        (key,) = setting.brains()
+        body: Any = setting.fabric.bodies[key]
+        assert body.runtime.state.cursor.acked_before == 0
+        await partition.stop()
+        while body.runtime.state.cursor.acked_before < 3:
+            await asyncio.sleep(0.001)
+
+    run(scenario)
+
+
+def test_no_position_is_given_twice() -> None:
+    async def scenario(setting: Relaxed) -> None:
+        await setting.publish(4)
+        before = setting.partition.position_of(3)
+        partition = await setting.lose_power()
+        await setting.publish(3, first=1)
+        assert partition.end_offset == 4
+        assert partition.position_of(3) != before
+
+    run(scenario)
