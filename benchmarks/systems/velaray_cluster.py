@@ -35,10 +35,13 @@ _NAMESPACE = "/admin/v2/persistent/public/default"
 class VelarayCluster:
     """A cluster on a Ray of its own; topics have one partition, subscriptions are durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, sync: str) -> None:
+        """``sync`` is ``partition_sync``: always, or interval (every second)."""
+        self._sync = sync
+        synced = "before every receipt" if sync == "always" else "every second"
         self.settings = {
-            "server": "velaray, one partition, journal synced before every receipt, defaults of "
-            "Cluster.start but for passivate_after_s=3600",
+            "server": f"velaray, one partition, journal synced {synced}, defaults of "
+            f"Cluster.start but for passivate_after_s=3600, partition_sync={sync!r}",
             "client": official_client.SETTINGS,
             OWN: "velaray.Client; send_async() and receive(), acknowledge() per message",
             LISTS: f"send_many() of lists of up to {MOST_AT_ONCE} values or {BATCH_BYTES >> 20} "
@@ -61,7 +64,11 @@ class VelarayCluster:
 
     def _start(self, directory: Any) -> Cluster:
         return Cluster.start(
-            directory, service_port=0, admin_port=0, passivate_after_s=PASSIVATE_AFTER_S
+            directory,
+            service_port=0,
+            admin_port=0,
+            passivate_after_s=PASSIVATE_AFTER_S,
+            partition_sync=self._sync,
         )
 
     def __exit__(self, *exc: object) -> None:

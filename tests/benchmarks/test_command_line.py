@@ -17,7 +17,7 @@ def test_without_words_the_comparison_runs() -> None:
 
 def test_words_choose() -> None:
     words = "latency memory --rounds 5 --seconds 0.5 --peers velaray,redis --out x.json"
-    peers = ("velaray", "redis-always", "redis-everysec")
+    peers = ("velaray", "velaray-relaxed", "redis-always", "redis-everysec")
     options = Options(rounds=5, seconds=0.5, peers=peers)
     assert parse(words.split()) == Wanted(("latency", "memory"), options, Path("x.json"), None)
 
