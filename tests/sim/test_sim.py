@@ -33,6 +33,7 @@ QUICK_MUTANTS = (
     "keep-journals-of-the-deleted",
     "confirm-acks-early",
     "send-again-backwards",
+    "acknowledge-unsynced-entries",
 )
 
 
@@ -70,6 +71,13 @@ def test_ten_seeds_are_sound() -> None:
     first, *_, last = found.stdout.splitlines()
     assert first == "seeds 1 to 10: each one with python -m tests.sim --seed N"
     assert last.startswith("10 seeds in ") and last.endswith("failing: 0")
+
+
+def test_ten_seeds_are_sound_with_partitions_that_are_synced_on_a_timer() -> None:
+    found = simulate("--seeds", "10", "--relaxed")
+    assert_sound(found)
+    first = "seeds 1 to 10: each one with python -m tests.sim --seed N --relaxed"
+    assert found.stdout.splitlines()[0] == first
 
 
 def test_a_seed_has_one_history_in_every_process() -> None:

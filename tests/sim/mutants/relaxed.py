@@ -19,17 +19,6 @@ def _acknowledge_at_once(original: Any) -> Any:
     return acknowledge
 
 
-def _overtake(original: Any) -> Any:
-    """Everything goes at once but the acknowledgements that are held."""
-
-    def tell(self: Channel, method: str, args: Any) -> None:
-        held, self._held = self._held, type(self._held)()
-        original(self, method, args)
-        self._held = held
-
-    return tell
-
-
 def _forget_the_lag(original: Any) -> Any:
     def encode(*arguments: Any, **named: Any) -> bytes:
         return original(*arguments, **{**named, "lag": 0})
@@ -82,12 +71,6 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription is moved behind entries that aren't synced",
         ((PartitionBody, "sync", do_nothing_async),),
         within=1000,
-        relaxed=True,
-    ),
-    "overtake-held-acks": Mutant(
-        "what is told of consumers overtakes their acknowledgements that wait for a sync",
-        ((Channel, "tell", _overtake),),
-        within=300,
         relaxed=True,
     ),
     "forget-the-lag": Mutant(
