@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing_async
+from tests.sim.mutants.kit import Mutant
 from velaray.journal import frames
 from velaray.journal.journal import Journal
 from velaray.journal.memory import _MemoryWriter
 from velaray.topology.channel import Channel
-from velaray.topology.partition_body import PartitionBody
 
 
 def _acknowledge_at_once(original: Any) -> Any:
@@ -65,12 +64,6 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription hears of acknowledgements of entries that aren't synced",
         ((Channel, "acknowledge", _acknowledge_at_once),),
         within=200,
-        relaxed=True,
-    ),
-    "seek-to-unsynced-entries": Mutant(
-        "a subscription is moved behind entries that aren't synced",
-        ((PartitionBody, "sync", do_nothing_async),),
-        within=1000,
         relaxed=True,
     ),
     "forget-the-lag": Mutant(
