@@ -180,6 +180,8 @@ def test_times_are_read(text: str, milliseconds: int) -> None:
         ("topics", "create", "t", "--partitions", "-1"),
         ("topics", "list", "-o", "yaml"),
         ("start", "--service-port", "70000"),
+        ("start", "--partition-sync", "sometimes"),
+        ("start", "--sync-interval-ms", "0"),
         ("start", "--data", __file__),
         ("start", "--token-secret", __file__, "--token-public-key", __file__),
         ("journal", "replay", "partition/x", "--data", "."),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.topology.test_partition_session import SUBSCRIBE, Setting
 from velaray.actors.partition import Publish, StartAt
 from velaray.events.ids import ActorKey
 from velaray.journal.memory import MemoryStore
 from velaray.topology import partition_admin
+from velaray.topology.cluster import Cluster
 from velaray.topology.config import ClusterConfig, PartitionSync
 from velaray.topology.entries import CachedEntry
 from velaray.topology.local import LocalFabric
@@ -167,3 +171,12 @@ def test_no_position_is_given_twice() -> None:
         assert partition.position_of(3) != before
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"partition_sync": "sometimes"}, {"sync_interval_ms": 0}], ids=str
+)
+def test_a_cluster_is_told_plainly(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="sometimes|at least 1"):
+        Cluster.start(tmp_path / "data", **wrong)
+    assert not (tmp_path / "data").exists()
