@@ -177,6 +177,6 @@ def test_no_position_is_given_twice() -> None:
     "wrong", [{"partition_sync": "sometimes"}, {"sync_interval_ms": 0}], ids=str
 )
 def test_a_cluster_is_told_plainly(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="sometimes|at least 1"):
+    with pytest.raises(ValueError, match=r"sometimes|at least 1"):
         Cluster.start(tmp_path / "data", **wrong)
     assert not (tmp_path / "data").exists()
