@@ -65,7 +65,7 @@ class Outcome:
     problems: list[str]
     history: History
     turns: int
-    relaxed: bool
+    relaxed: bool = False
 
 
 def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:

@@ -98,7 +98,7 @@ def test_a_failing_run_shrinks_to_its_shortest_failing_prefix(
 ) -> None:
     faults = [Fault(float(at), "kill", "CATALOG", 0.5) for at in range(6)]
 
-    def run(seed: int, fault_count: int) -> Outcome:
+    def run(seed: int, fault_count: int, relaxed: bool = False) -> Outcome:
         problems = ["broken"] if fault_count in (3, 5) else []
         return Outcome(seed, faults[:fault_count], problems, History(lambda: 0.0), 1)
 
