@@ -161,7 +161,7 @@ def test_tunnels_lead_only_to_partitions(tunnelled):
     async def scenario() -> None:
         for target in [*targets, "nonsense", "host:1", "pulsar://127.0.0.1:99999"]:
             client = await _handshake(tunnelled, proxy_to_broker_url=target)
-            assert (await client.next(pb.CommandError)).error == pb.NotAllowedError
+            assert (await client.next(pb.CommandError)).error == pb.ServiceNotReady
             await client.closed.wait()
         client = await _handshake(tunnelled)
         await client.next(pb.CommandConnected)
