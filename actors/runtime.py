@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -269,18 +269,25 @@ class Runtime(Generic[StateT]):
         clock_ms: Callable[[], int],
         settings: JournalSettings,
         on_fatal: Callable[[BaseException], None],
+        admit: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
         """Take over the actor's journal and bring its machine back to where it was.
 
-        ``clock_ms`` gives milliseconds since 1970. When this returns, this runtime owns the
-        journal, a new ledger is open with a checkpoint, and the whole state is durable.
-        Raises `Divergence`, `InvariantViolation`, or what `Journal.open`, `Journal.start`
-        and `Journal.commit` raise; the journal is closed then, ``on_fatal`` isn't called.
+        ``clock_ms`` gives milliseconds since 1970. ``admit`` is awaited if the journal has no
+        ledger yet, once it is taken and before its first one is created; what it raises ends
+        the recovery. When this returns, this runtime owns the journal, a new ledger is open
+        with a checkpoint, and the whole state is durable.
+
+        Raises `Divergence`, `InvariantViolation`, or what ``admit``, `Journal.open`,
+        `Journal.start` and `Journal.commit` raise; the journal is closed then, ``on_fatal``
+        isn't called.
         """
         began = clock_ms()
         async with AsyncExitStack() as undo:
             journal = await Journal.open(store, key.text(), settings, clock_ms=clock_ms)
             undo.push_async_callback(journal.close)
+            if admit is not None and not journal.ledgers:
+                await admit()
             runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged

@@ -46,6 +46,8 @@ READ_TRIES: Final = 100
 """How often a reader that loses against the clean-up looks again."""
 MAKE_TRIES: Final = 100
 """How often a journal's directory is made anew while its parents are being removed."""
+REMOVE_TRIES: Final = 100
+"""How often a journal is emptied while a former owner still creates something in it."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
@@ -82,6 +84,29 @@ def _fsync_directory(path: Path) -> None:
             os.close(fd)
     except OSError as error:
         raise SyncFailed(str(path), f"syncing the directory: {error.strerror}") from error
+
+
+def _fsync_if_there(path: Path) -> None:
+    """Sync a directory that somebody else may remove."""
+    try:
+        _fsync_directory(path)
+    except SyncFailed:
+        if path.exists():
+            raise
+
+
+def _remove_directory(path: Path) -> bool:
+    """Remove a directory unless something is in it; who removes it at the same time may be
+    first. Returns whether it is gone."""
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            return False
+        raise _translate(path, error) from error
+    return True
 
 
 def _create_file(path: Path, data: bytes) -> int:
@@ -598,8 +623,7 @@ class FileStore:
             self._index(journal, ledger_id).unlink(missing_ok=True)
             self._mark(journal, ledger_id).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-        if path.parent.exists():
-            _fsync_directory(path.parent)
+        _fsync_if_there(path.parent)
 
     async def delete_journal(self, journal: str) -> None:
         """Remove a journal's directory; see `LedgerStore`."""
@@ -609,33 +633,29 @@ class FileStore:
         directory = self._directory(journal)
         if not directory.exists():
             return
+        for _ in range(REMOVE_TRIES):
+            self._empty(journal, directory)
+            # Not empty: an owner that doesn't know yet created something meanwhile. Without
+            # the directory it can't.
+            if _remove_directory(directory / _MANIFEST) and _remove_directory(directory):
+                break
+        else:
+            raise Contended(str(directory), REMOVE_TRIES)
+        self._forget_version(journal)
+        directory = directory.parent
+        # Stops at the first directory that other journals live in.
+        while directory != self._journals and _remove_directory(directory):
+            directory = directory.parent
+        _fsync_if_there(directory)
+
+    def _empty(self, journal: str, directory: Path) -> None:
         with _io(directory):
             for ledger_id in _ledgers(directory):
                 self._delete_ledger(journal, ledger_id)
             for name in (*directory.glob("new-*"), *directory.glob("*.mark")):
                 name.unlink(missing_ok=True)
             manifest = directory / _MANIFEST
-            if manifest.exists():
-                _clean_up(manifest, KEPT_VERSIONS + _newest(manifest))
-                manifest.rmdir()
-        self._forget_version(journal)
-        while directory != self._journals:
-            # Stops at the first directory that other journals live in. Who deletes one of them
-            # at the same time may be first.
-            try:
-                directory.rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise _translate(directory, error) from error
-                break
-            directory = directory.parent
-        try:
-            _fsync_directory(directory)
-        except SyncFailed:
-            if directory.exists():
-                raise
+            _clean_up(manifest, KEPT_VERSIONS + _newest(manifest))
 
     async def close(self) -> None:
         """Close every file and end the threads; see `LedgerStore`."""

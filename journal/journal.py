@@ -35,6 +35,7 @@ from velaray.journal.errors import (
     LedgerExists,
     ManifestConflict,
     Misuse,
+    NotStored,
     StorageFull,
     SyncFailed,
 )
@@ -447,7 +448,7 @@ class Journal:
         except (SyncFailed, Fenced) as error:
             self._failure = error
             raise
-        except ManifestConflict as error:
+        except (ManifestConflict, NotStored) as error:  # NotStored: the journal was deleted
             self._failure = Fenced(self.key, self.epoch)
             raise self._failure from error
         except asyncio.CancelledError:
@@ -615,18 +616,20 @@ class Journal:
         await self._write_index(info.ledger_id, index)
         return index
 
-    async def confirm(self) -> None:
+    async def confirm(self) -> bool:
         """Look whether this owner is still the newest one, without writing anything.
 
-        For owners that may have nothing to write for long: every commit looks anyway.
+        For owners that may have nothing to write for long: every commit looks anyway. True:
+        it was the newest one at a moment after the call. False: that isn't known, since the
+        journal is being rolled over, which will tell, or has failed.
         Raises `Fenced`, after which nothing can be staged any more.
         """
         if self._failure is not None or self._busy == "roll":
-            return  # known already, or about to be known
+            return False
         version = self._version
         held = await self._store.holds(self.key, version)
         if held or self._busy == "roll" or self._version != version:
-            return
+            return held
         self._failure = Fenced(self.key, self.epoch)
         raise self._failure
 

@@ -145,6 +145,12 @@ class MemoryDisk:
     def _files_for_writing(self, journal: str) -> _Files:
         return self._journals.setdefault(journal, _Files())
 
+    def _files_of_existing(self, journal: str) -> _Files:
+        files = self._files(journal)
+        if not files.version:
+            raise NotStored(_location(journal, None))
+        return files
+
     def _file(self, journal: str, ledger_id: int) -> _File:
         file = self._files(journal).ledgers.get(ledger_id)
         if file is None:
@@ -333,7 +339,7 @@ class MemoryStore:
         await self._step(Step.CREATE, journal)
         place = _location(journal, ledger_id)
         self.disk._require_space(place, len(header))
-        files = self.disk._files_for_writing(journal)
+        files = self.disk._files_of_existing(journal)
         if ledger_id in files.ledgers:
             raise LedgerExists(place)
         file = files.ledgers[ledger_id] = _File(bytearray())
@@ -371,7 +377,7 @@ class MemoryStore:
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
         """Keep an index until the next power loss; see `LedgerStore`."""
         await self._step(Step.WRITE_INDEX, journal)
-        self.disk._files_for_writing(journal).indexes[ledger_id] = data
+        self.disk._files_of_existing(journal).indexes[ledger_id] = data
         self.counters.bytes_written += len(data)
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:

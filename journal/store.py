@@ -121,7 +121,7 @@ class LedgerStore(Protocol):
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> LedgerWriter:
         """Create a ledger that starts with ``header``; synced with the first append.
 
-        Raises `LedgerExists`.
+        Raises `LedgerExists`; `NotStored` if the journal has no manifest: it was deleted.
         """
         ...
 
@@ -147,7 +147,9 @@ class LedgerStore(Protocol):
         ...
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:
-        """Store a ledger's index beside it. It may be lost in a crash, never half-written."""
+        """Store a ledger's index beside it. It may be lost in a crash, never half-written.
+
+        Raises `NotStored` if the journal was deleted."""
         ...
 
     async def read_index(self, journal: str, ledger_id: int) -> bytes | None:

@@ -138,6 +138,10 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
 }
 
 
+_CERTAIN = frozenset({"topic", "serving"})
+"""Queries on whose answers journals are deleted: a superseded catalog doesn't answer them."""
+
+
 class CatalogBody(HostedBody):
     """Serves the catalog's commands and queries to the cluster's other actors."""
 
@@ -149,7 +153,8 @@ class CatalogBody(HostedBody):
         try:
             if method in _QUERIES:
                 query = _QUERIES[method]
-                return await self.runtime.read(lambda state: query(state, args))
+                read = self.read_certain if method in _CERTAIN else self.runtime.read
+                return await read(lambda state: query(state, args))
             build = _COMMANDS.get(method)
             if build is None:
                 return await super().call(method, args)

@@ -159,6 +159,23 @@ class Fabric(abc.ABC):
                 self._close_when_unused(link, seen=-1)
         return await link.request(method, args)
 
+    async def ask(
+        self,
+        key: ActorKey,
+        method: str,
+        args: dict[str, Any],
+        timeout: float = REACH_TIMEOUT_S,
+    ) -> Any:
+        """`call` over a link of its own, closed at once: the actor may be idle soon after."""
+        return await persist(lambda: self._ask_once(key, method, args), timeout, f"ask {key}")
+
+    async def _ask_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+        link = await self._dial(key, _Caller(key, {}))
+        try:
+            return await link.request(method, args)
+        finally:
+            link.close()
+
     def _close_when_unused(self, link: Link, seen: int) -> None:
         """Look every `LINK_KEPT_S` whether the link was used since ``seen`` requests."""
         if link.closed:

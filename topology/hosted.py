@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
+from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.replay import load_manifest
 from velaray.topology.fabric import Address, Body, Fabric
 from velaray.topology.links import Link, LinkServer, RemoteError
 
 CONFIRM_S = 10.0
 """How often a body that may have nothing to write looks whether it was superseded."""
+_CERTAIN_TRIES = 100
+_ROLL_OVER_S = 0.01
+
+ResultT = TypeVar("ResultT")
+
+
+class WasDeleted(RemoteError):
+    """This actor was deleted: its key's incarnation never exists again."""
 
 
 class HostedBody(Body):
@@ -30,7 +42,10 @@ class HostedBody(Body):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> Address:
-        """Recover from the journal and listen."""
+        """Recover from the journal and listen.
+
+        Raises what `ask_whether_it_exists` raises; then no journal is left behind.
+        """
         self.runtime = await Runtime.recover(
             self._machine,
             self.fabric.store,
@@ -38,6 +53,7 @@ class HostedBody(Body):
             self.fabric.clock_ms,
             self.journal_settings(),
             lambda error: self.fabric.fatal(self.key, error),
+            self._admit,
         )
         link_port = await self.links.start(self.config.host)
         self.spawn(self._stay_the_owner())
@@ -46,6 +62,52 @@ class HostedBody(Body):
     def journal_settings(self) -> JournalSettings:
         """How this actor's journal is kept: synced before anything leaves."""
         return self.fabric.journal_settings
+
+    async def ask_whether_it_exists(self) -> None:
+        """Ask whoever decides on this actor's existence; the catalog has nobody to ask.
+
+        Raises `WasDeleted`, or `RemoteError` and `Unreachable` if that can't be known now.
+        """
+
+    async def _admit(self) -> None:
+        """Keep a journal that was just made only if this actor wasn't deleted meanwhile.
+
+        Deleting decides first, and looks for journals then; this makes the journal first, and
+        asks then. One of the two sees the other, however slow they are. A journal with a
+        ledger was admitted: it isn't asked for again.
+        """
+        try:
+            await self.ask_whether_it_exists()
+        except WasDeleted:
+            # Of a deleted incarnation there is never another one, so this hits nobody's.
+            await self.fabric.store.delete_journal(self.key.text())
+            raise
+
+    async def discard_unadmitted(self) -> None:
+        """Delete the journal that an activation of this deleted actor made before it crashed."""
+        with contextlib.suppress(NotStored):
+            manifest = await load_manifest(self.fabric.store, self.key.text())
+            if not manifest.ledgers:
+                await self.fabric.store.delete_journal(self.key.text())
+
+    async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
+        """`Runtime.read`, of the newest activation's state at a moment after the call.
+
+        A superseded activation ends instead of answering. Raises what `Runtime.read` raises,
+        and `Stopped` if it can't be known: ask again.
+        """
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        for _ in range(_CERTAIN_TRIES):
+            found = await self.runtime.read(query)
+            try:
+                if await journal.confirm():
+                    return found
+            except JournalError as error:
+                self.fabric.fatal(self.key, error)
+                raise Stopped(self.key.text(), error) from error
+            await asyncio.sleep(_ROLL_OVER_S)
+        raise Stopped(self.key.text(), journal.failure)
 
     async def _stay_the_owner(self) -> None:
         """End this body once another activation has taken over its journal.

@@ -180,9 +180,22 @@ async def peek(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]
     }
 
 
+async def has_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Refused NOT_FOUND if there is no subscription of this name and incarnation: it was deleted.
+
+    Never answered by a superseded activation.
+    """
+    found = await partition.read_certain(lambda state: state.subscriptions.get(args["name"]))
+    if found is None or found.ref.incarnation != args["incarnation"]:
+        raise RemoteError(
+            Reason.NOT_FOUND, f"subscription {args['name']!r} of {partition.topic} was deleted"
+        )
+
+
 METHODS: dict[str, Method] = {
     "stats": stats,
     "subscriptions": subscriptions,
+    "has_subscription": has_subscription,
     "create_subscription": create_subscription,
     "delete_subscription": delete_subscription,
     "seek": seek,

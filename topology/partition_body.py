@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,11 +41,11 @@ from velaray.journal.errors import Fenced, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.topology import partition_admin
 from velaray.topology.brain import Brain, LocalPort
-from velaray.topology.channel import BrainPort, Channel, ChannelConsumer
+from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.config import PartitionSync
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
-from velaray.topology.hosted import HostedBody
+from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.wire.commands import Send, send_receipt
@@ -101,11 +101,13 @@ class PartitionBody(HostedBody):
     async def start(self) -> Address:
         """Learn the policies, recover, listen.
 
-        Raises `RemoteError` if the topic was deleted: then nothing is left behind.
+        Raises `WasDeleted` if the topic was deleted: then nothing is left behind.
         """
-        serving = {"topic": self.topic, "incarnation": self.key.topic_incarnation}
-        found = await self.fabric.call(ActorKey.catalog(), "serving", serving)
-        self.deduplicate = found["deduplicate"]
+        try:
+            await self.ask_whether_it_exists()
+        except WasDeleted:
+            await self.discard_unadmitted()
+            raise
         address = await super().start()
         self.runtime.on_synced = self._synced
         state = self.runtime.state
@@ -125,6 +127,17 @@ class PartitionBody(HostedBody):
         if self.config.partition_sync is PartitionSync.INTERVAL:
             return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
         return settings
+
+    async def ask_whether_it_exists(self) -> None:
+        """Ask the catalog, which tells the policies as well."""
+        serving = {"topic": self.topic, "incarnation": self.key.topic_incarnation}
+        try:
+            found = await self.fabric.call(ActorKey.catalog(), "serving", serving)
+        except RemoteError as error:
+            if error.kind == Reason.NOT_FOUND:
+                raise WasDeleted(error.kind, error.message) from error
+            raise
+        self.deduplicate = found["deduplicate"]
 
     def _accept(self) -> WireConnection:
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
@@ -374,10 +387,13 @@ class PartitionBody(HostedBody):
     async def _connect_brain(self, ref: SubscriptionRef) -> Channel:
         channel = Channel(ref.name, self, self._channel_closed, durable=True)
         key = self.key.of_subscription(ref.name, ref.incarnation)
-        channel.port = await self.fabric.open_link(key, _BrainLink(channel))
+        with self._superseded_if_fenced():
+            channel.port = await self.fabric.open_link(key, _BrainLink(channel))
         terminated_at = self.terminated_at
+        epoch = self.runtime.journal.epoch
         try:
-            await self._open_brain(channel.port, ref, terminated_at)
+            with self._superseded_if_fenced():
+                await channel.port.request("open", [epoch, ref.start_offset, terminated_at])
             if channel.closed:
                 raise LinkClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
@@ -389,17 +405,16 @@ class PartitionBody(HostedBody):
         channel.feed()
         return channel
 
-    async def _open_brain(
-        self, port: BrainPort, ref: SubscriptionRef, terminated_at: int | None
-    ) -> None:
-        epoch = self.runtime.journal.epoch
+    @contextlib.contextmanager
+    def _superseded_if_fenced(self) -> Iterator[None]:
+        """End this activation if a brain refuses it: there is a newer one of this partition,
+        or it was deleted. Raises `Unreachable` then, as that isn't the caller's fault."""
         try:
-            await port.request("open", [epoch, ref.start_offset, terminated_at])
+            yield
         except RemoteError as error:
             if error.kind != Reason.FENCED:
                 raise
-            # The brain has seen a higher epoch of this partition's journal.
-            self.fabric.fatal(self.key, Fenced(self.key.text(), epoch))
+            self.fabric.fatal(self.key, Fenced(self.key.text(), self.runtime.journal.epoch))
             raise Unreachable(f"{self.topic} is served elsewhere by now") from error
 
     async def volatile_channel(self, name: str, start: int) -> Channel:
@@ -490,7 +505,8 @@ class PartitionBody(HostedBody):
         key = self.key.of_subscription(name, found.ref.incarnation)
         # A brain begins where it is told to, unless it has begun before.
         request = {"start": found.ref.start_offset, "method": method, "args": args}
-        return await self.fabric.call(key, "brain", request)
+        with self._superseded_if_fenced():
+            return await self.fabric.call(key, "brain", request)
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription: its name first, then its actor and its journal.

@@ -9,7 +9,7 @@ from velaray.actors.subscription import Create, SubscriptionMachine
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
 from velaray.topology.fabric import Fabric
-from velaray.topology.hosted import HostedBody
+from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, RemoteError
 
 
@@ -21,6 +21,23 @@ class SubscriptionBody(HostedBody):
         self._brain: Brain | None = None
         self._hand: Link | None = None
         self._hand_epoch = 0
+
+    async def ask_whether_it_exists(self) -> None:
+        """Ask the partition, which has the names of its subscriptions.
+
+        Raises `WasDeleted` with FENCED: whoever wants this actor is superseded.
+        """
+        hand = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
+        mine = {
+            "name": self.key.subscription,
+            "incarnation": self.key.subscription_incarnation,
+        }
+        try:
+            await self.fabric.ask(hand, "has_subscription", mine)
+        except RemoteError as error:
+            if error.kind == Reason.NOT_FOUND:
+                raise WasDeleted(Reason.FENCED, f"{self.key} was deleted") from error
+            raise
 
     async def on_request(self, link: Link, method: str, args: Any) -> Any:
         """``open`` makes this link the hand's; other brain requests are the hand's only."""

@@ -47,9 +47,16 @@ async def sweep_topic(fabric: Fabric, topic: TopicName) -> int:
 
     A topic of this name that exists is left alone.
     """
+    # A subscription's new journal is kept only if a partition that still holds its own says
+    # so: once the partitions' journals are gone, all that is still to come deletes itself.
+    partitions = await _sweep_kind(fabric, topic, ActorKind.PARTITION)
+    return partitions + await _sweep_kind(fabric, topic, ActorKind.SUBSCRIPTION)
+
+
+async def _sweep_kind(fabric: Fabric, topic: TopicName, kind: ActorKind) -> int:
     # First what is stored, then what exists: a topic that is created in between isn't in the
     # list, and incarnations never come back, so nothing that lives can be taken for dead.
-    stored = await _stored(fabric, topic)
+    stored = await _stored(fabric, topic, kind)
     if not stored:
         return 0
     found = await _find(fabric, topic)
@@ -71,15 +78,11 @@ async def _find(fabric: Fabric, topic: TopicName) -> dict[str, Any] | None:
         raise
 
 
-async def _stored(fabric: Fabric, topic: TopicName) -> list[ActorKey]:
-    """The actors of topics of this name that have a journal: partitions first."""
-    prefixes = tuple(
-        f"{kind}/{'/'.join(ActorKey.of_partition(topic, 0).text().split('/')[1:4])}/"
-        for kind in (ActorKind.PARTITION, ActorKind.SUBSCRIPTION)
-    )
+async def _stored(fabric: Fabric, topic: TopicName, kind: ActorKind) -> list[ActorKey]:
+    """The actors of topics of this name that have a journal."""
+    prefix = f"{kind}/{'/'.join(ActorKey.of_partition(topic, 0).text().split('/')[1:4])}/"
     journals = await fabric.store.list_journals()
-    found = [ActorKey.parse(text) for text in journals if text.startswith(prefixes)]
-    return sorted(found, key=lambda key: key.kind)
+    return [ActorKey.parse(text) for text in journals if text.startswith(prefix)]
 
 
 async def _refuse_if_connected(fabric: Fabric, topic: TopicName, found: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.journal.kit import KEY, events_of, on_loop, open_journal, started, write
 from velaray.journal.errors import Contended, JournalError, StorageFull, SyncFailed
-from velaray.journal.files import MAKE_TRIES, READ_TRIES, FileStore
+from velaray.journal.files import MAKE_TRIES, READ_TRIES, REMOVE_TRIES, FileStore
 from velaray.journal.replay import load_manifest, verify
 
 CALLS = (
@@ -281,6 +281,57 @@ async def test_the_directory_left_for_a_neighbour_may_go_with_it(files, monkeypa
     await ours.delete_journal(KEY)
     assert os.rmdir is rmdir
     assert list((files.root / "journals").iterdir()) == []
+
+
+@pytest.mark.parametrize("losses", [1, REMOVE_TRIES])
+@on_loop
+async def test_a_journal_is_deleted_while_a_former_owner_creates_ledgers(
+    files, monkeypatch, losses
+):
+    """One that doesn't know yet creates one before the directory goes, as often as it can."""
+    former, store = files.store(), files.store()
+    await former.write_manifest(KEY, 0, b"m")
+    rmdir, created = os.rmdir, []
+
+    def late(path, *args, **kwargs):
+        if str(path) == str(files.root / "journals" / KEY) and len(created) < losses:
+            created.append(former._create_ledger(KEY, 7 + len(created), b"h"))
+        return rmdir(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", late)
+        if losses < REMOVE_TRIES:
+            await store.delete_journal(KEY)
+        else:
+            with pytest.raises(Contended, match=KEY):
+                await store.delete_journal(KEY)
+    assert len(created) == losses
+    await store.delete_journal(KEY)
+    for writer in created:
+        await writer.close()
+    assert list((files.root / "journals").iterdir()) == []
+
+
+@on_loop
+async def test_two_who_delete_one_journal_at_once_both_succeed(files, monkeypatch):
+    ours, theirs = files.store(), files.store()
+    for call in ("unlink", "rmdir"):
+        for moment in range(4):
+            await ours.write_manifest(KEY, 0, b"m")
+            await (await ours.create_ledger(KEY, 7, b"h")).close()
+            original, left = getattr(os, call), moment
+
+            def late(path, *args, original=original, **kwargs):
+                nonlocal left
+                left -= 1
+                if left == -1:
+                    theirs._delete_journal(KEY)
+                return original(path, *args, **kwargs)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, call, late)
+                await ours.delete_journal(KEY)
+            assert list((files.root / "journals").iterdir()) == []
 
 
 @on_loop

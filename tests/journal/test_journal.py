@@ -14,6 +14,8 @@ from velaray.journal.errors import CorruptJournal, Fenced, Misuse
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryStore
 
+OTHER = "subscription/public/default/orders/0/1/billing/1"
+
 
 @on_loop
 async def test_a_new_journal_is_empty(backend):
@@ -286,18 +288,35 @@ async def _open_and_check(store: MemoryStore, expected) -> Journal:
 
 
 @on_loop
+async def test_the_owner_of_a_deleted_journal_is_superseded(backend):
+    store = backend.store()
+    journals = [await started(store), await Journal.open(store, OTHER, clock_ms=lambda: 0)]
+    await write_events(journals[0], b"one")
+    for key in (KEY, OTHER):
+        await backend.store().delete_journal(key)
+    for write in (journals[0].roll, journals[1].start):
+        with pytest.raises(Fenced):
+            await write({"events": b"one"}, b"digest")
+    assert await store.list_journals() == []
+    for journal in journals:
+        await journal.close()
+
+
+@on_loop
 async def test_an_owner_can_look_whether_it_was_superseded(backend):
     first = await started(backend.store())
-    await first.confirm()
+    assert await first.confirm()
     await write_events(first, b"one")
-    await asyncio.gather(first.roll({"events": b"one"}, b"digest"), first.confirm())
-    await first.confirm()
+    _, known = await asyncio.gather(first.roll({"events": b"one"}, b"digest"), first.confirm())
+    assert not known
+    assert await first.confirm()
     second = await started(backend.store())
     with pytest.raises(Fenced):
         await first.confirm()
+    assert not await first.confirm()
     with pytest.raises(Fenced):
         first.stage(b"event", None)
-    await second.confirm()
+    assert await second.confirm()
     await first.close()
     await second.close()
 

@@ -39,6 +39,7 @@ async def _checkpoint(*described: tuple[int, tuple[tuple[bytes, bytes | None], .
         image += _frame(len(image), *records, flags=flags, sequence=sequence)
     backend = MemoryBackend()
     store = backend.store()
+    await store.write_manifest(KEY, 0, b"m")
     await (await store.create_ledger(KEY, LEDGER, image)).close()
     reader = await LedgerReader.open(store, KEY, LEDGER)
     info = LedgerInfo(LEDGER, 0, 0, len(image), 0, 0, len(image), sealed=False)

@@ -159,6 +159,26 @@ async def test_listing_and_deleting(backend):
 
 
 @on_loop
+async def test_nothing_is_created_in_a_deleted_journal_but_by_who_creates_it_anew(backend):
+    store = backend.store()
+    with pytest.raises(NotStored):
+        await store.create_ledger(KEY, 7, b"h")
+    await store.write_manifest(KEY, 0, b"m")
+    writer = await store.create_ledger(KEY, 7, b"h")
+    await backend.store().delete_journal(KEY)
+    with pytest.raises(NotStored):
+        await store.create_ledger(KEY, 8, b"h")
+    with pytest.raises(NotStored):
+        await store.write_index(KEY, 7, b"index")
+    with pytest.raises(ManifestConflict):
+        await store.write_manifest(KEY, 1, b"m")
+    assert not await writer.append([b"abc"], confirm=1, mark=b"MARK")
+    await writer.close()
+    assert await store.list_journals() == []
+    assert await store.list_ledgers(KEY) == []
+
+
+@on_loop
 async def test_a_journal_deleted_and_created_anew_is_not_held_by_the_former_owner(backend):
     former, latter = backend.store(), backend.store()
     await former.write_manifest(KEY, 0, b"m")

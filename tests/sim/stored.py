@@ -115,26 +115,11 @@ async def _state(store: MemoryStore, key: ActorKey) -> Any:
 
 
 async def strays(cluster: SimCluster) -> list[str]:
-    """Stored objects that nothing lists: journals, ledgers, marks, indexes.
-
-    Known, and not told: an activation that was taken for dead, or is very slow, and outlives
-    the deletion of its topic or subscription, may leave something of a journal, its own or its
-    brain's.
-    """
+    """Stored objects that nothing lists: journals, ledgers, marks, indexes."""
     store, faults = MemoryStore(cluster.disk), []
-    told = cluster.history.of("forgotten", "trap")
-    forgotten = {
-        note["node"].partition("#")[0]
-        for _, kind, note in told
-        if kind == "forgotten" or note["action"] in ("slow", "stale")
-    }
     expected = await expected_journals(cluster)
     for name, files in cluster.disk._journals.items():
         if name not in expected:
-            key = ActorKey.parse(name)
-            hand = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
-            if name in forgotten or hand.text() in forgotten:
-                continue
             faults.append(f"journal {name} is stored, and there is no such actor")
             continue
         listed = {info.ledger_id for info in (await load_manifest(store, name)).ledgers}

@@ -1,0 +1,260 @@
+"""Actors that start while they are deleted: whoever is last, nothing of them stays stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition import DeleteSubscription, StartAt
+from velaray.events.ids import ActorKey, TopicName
+from velaray.journal.errors import Fenced
+from velaray.journal.journal import Journal
+from velaray.journal.memory import MemoryDisk, MemoryStore, Step
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Unreachable
+from velaray.topology.hosted import WasDeleted
+from velaray.topology.links import RemoteError
+from velaray.topology.local import LocalFabric
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.topic_deletion import delete_topic
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+BEFORE_ADMISSION = (Step.READ_MANIFEST, Step.WRITE_MANIFEST, Step.MANIFEST_WRITTEN)
+
+
+class Cluster(LocalFabric):
+    """A cluster in memory, in which something may happen at a step of one journal's store."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        store = MemoryStore(self.disk, hook=self._on_step)
+        super().__init__(ClusterConfig("nowhere", 1, b"key"), store)
+        self._trap: tuple[ActorKey, Step, Callable[[], Awaitable[None]]] | None = None
+
+    async def _on_step(self, step: Step, journal: str) -> None:
+        if self._trap is not None and (journal, step) == (self._trap[0].text(), self._trap[1]):
+            spring, self._trap = self._trap[2], None
+            await spring()
+
+    def at(self, key: ActorKey, step: Step, action: Callable[[], Awaitable[None]]) -> None:
+        self._trap = (key, step, action)
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Nobody is known to run: who does was taken for dead, and runs on."""
+
+    async def make_topic(self) -> ActorKey:
+        names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+        await self.call(ActorKey.catalog(), "bootstrap", names)
+        found = await self.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        return ActorKey.of_partition(TOPIC, found["incarnation"])
+
+    async def partition(self, key: ActorKey) -> PartitionBody:
+        await self.address(key)
+        body = self.bodies[key]
+        assert isinstance(body, PartitionBody)
+        return body
+
+    async def stored(self) -> list[str]:
+        return [name for name in await self.store.list_journals() if name != "catalog"]
+
+
+def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        async with asyncio.timeout(20):
+            await scenario(cluster)
+        cluster.drop_links()
+        for key in list(cluster.bodies):
+            cluster.kill(key)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("step", [*BEFORE_ADMISSION, Step.CREATE, Step.WRITE])
+def test_a_partition_that_starts_while_its_topic_is_deleted_leaves_no_journal(step: Step) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        cluster.at(key, step, lambda: delete_topic(cluster, TOPIC, force=True))
+        expected = WasDeleted if step in BEFORE_ADMISSION else Fenced
+        with pytest.raises(expected):
+            await cluster.address(key)
+        assert await cluster.stored() == []
+        with pytest.raises(WasDeleted):
+            await cluster.address(key)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("step", [*BEFORE_ADMISSION, Step.CREATE, Step.WRITE])
+def test_a_subscription_that_starts_while_its_topic_is_deleted_leaves_no_journal(
+    step: Step,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        brain = key.of_subscription("s", ref.incarnation)
+        cluster.at(brain, step, lambda: delete_topic(cluster, TOPIC, force=True))
+        with pytest.raises((WasDeleted, Fenced)):
+            await cluster.address(brain)
+        assert await cluster.stored() == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("step", [*BEFORE_ADMISSION, Step.CREATE, Step.WRITE])
+def test_a_subscription_that_starts_while_it_is_deleted_leaves_no_journal(step: Step) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        partition = await cluster.partition(key)
+        ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+        brain = key.of_subscription("s", ref.incarnation)
+        cluster.at(brain, step, lambda: partition.delete_subscription(DeleteSubscription("s")))
+        with pytest.raises((WasDeleted, Fenced)):
+            await cluster.address(brain)
+        assert await cluster.stored() == [key.text()]
+        assert await partition.create_subscription("s", StartAt.EARLIEST, {})
+
+    run(scenario)
+
+
+def test_a_partition_whose_topic_was_deleted_lets_no_subscription_start() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        partition = await cluster.partition(key)
+        ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
+        await delete_topic(cluster, TOPIC, force=True)
+        assert cluster.bodies[key] is partition
+        with pytest.raises(WasDeleted):
+            await cluster.address(key.of_subscription("s", ref.incarnation))
+        assert await cluster.stored() == []
+
+    run(scenario)
+
+
+def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_deleted() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        brain = key.of_subscription("s", ref.incarnation)
+
+        async def start() -> None:
+            await cluster.address(brain)
+            assert brain.text() in await cluster.stored()
+
+        cluster.at(key, Step.DELETE, start)
+        await delete_topic(cluster, TOPIC, force=True)
+        assert await cluster.stored() == []
+
+    run(scenario)
+
+
+def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere() -> None:
+    """It is superseded; its consumer is told to come again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        former = await cluster.partition(key)
+        ref = await former.create_subscription("s", StartAt.EARLIEST, {})
+        del cluster.bodies[key], cluster._starting[key]  # taken for dead
+        cluster.drop_links()
+        latter = await cluster.partition(key)
+        assert latter is not former
+        await latter.delete_subscription(DeleteSubscription("s"))
+        with pytest.raises(Unreachable, match="served elsewhere"):
+            await former.durable_channel("s", StartAt.EARLIEST, {})
+        with pytest.raises(Unreachable, match="served elsewhere"):
+            await former.ask_subscription("s", "cursor", None)
+        assert {type(error) for _, error in cluster.failures} == {Fenced}
+        brain = key.of_subscription("s", ref.incarnation)
+        assert brain.text() not in await cluster.stored()
+        former.abort()
+
+    run(scenario)
+
+
+def test_what_an_activation_left_that_crashed_before_it_was_admitted_goes_with_the_next() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        await delete_topic(cluster, TOPIC, force=True)
+        journal = await Journal.open(MemoryStore(cluster.disk), key.text(), clock_ms=lambda: 0)
+        await journal.close()
+        with pytest.raises(WasDeleted):
+            await cluster.address(key)
+        assert await cluster.stored() == []
+
+    run(scenario)
+
+
+def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
+    """Not to know is no reason to delete."""
+
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        brain = key.of_subscription("s", ref.incarnation)
+        ask = cluster.ask
+
+        async def refused(key: ActorKey, method: str, *rest: object) -> None:
+            raise RemoteError(Reason.UNAVAILABLE, "out of reach")
+
+        cluster.ask = refused  # type: ignore[assignment]
+        with pytest.raises(RemoteError, match="out of reach"):
+            await cluster.address(brain)
+        assert brain.text() in await cluster.stored()
+        cluster.ask = ask  # type: ignore[method-assign]
+        await cluster.address(brain)
+
+    run(scenario)
+
+
+def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
+        brain = key.of_subscription("s", ref.incarnation)
+        await cluster.address(brain)
+        for actor in (brain, key, ActorKey.catalog()):
+            cluster.kill(actor)
+        cluster.drop_links()
+        await cluster.address(brain)
+        assert cluster.bodies.keys() == {brain}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("method", ["topic", "serving"])
+def test_a_superseded_catalog_does_not_say_what_was_deleted(method: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        key = await cluster.make_topic()
+        former = cluster.bodies[ActorKey.catalog()]
+        successor = await Journal.open(MemoryStore(cluster.disk), "catalog", clock_ms=lambda: 0)
+        await successor.close()
+        question = {"topic": str(TOPIC), "incarnation": key.topic_incarnation}
+        assert await cluster.call(ActorKey.catalog(), method, question)
+        assert cluster.bodies[ActorKey.catalog()] is not former
+        ((ended, error),) = cluster.failures
+        assert ended == ActorKey.catalog()
+        assert isinstance(error, Fenced)
+
+    run(scenario)
+
+
+def test_a_certain_answer_waits_for_a_roll_over() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.make_topic()
+        catalog = cluster.bodies[ActorKey.catalog()]
+        looked = 0
+
+        async def confirm() -> bool:
+            nonlocal looked
+            looked += 1
+            return looked == 3
+
+        catalog.runtime.journal.confirm = confirm  # type: ignore[attr-defined]
+        await cluster.call(ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
+        assert looked == 3
+
+    run(scenario)
