@@ -18,9 +18,10 @@ from velaray.journal.scan import CHUNK, LedgerReader
 
 def _acknowledge_before_sync(original: Any) -> Any:
     async def commit(self: Runtime[Any]) -> None:
-        for release, reply, effects in self._waiting:
+        waiting = self._waiting
+        self._waiting = [(lambda *_: None, None, ()) for _ in waiting]
+        for release, reply, effects in waiting:
             release(reply, effects)
-        self._waiting = []
         await original(self)
 
     return commit
