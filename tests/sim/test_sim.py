@@ -115,7 +115,9 @@ def test_a_failing_run_says_how_to_repeat_it_and_leaves_its_history(tmp_path: Pa
     _, _, command = failure.partition("python -m tests.sim ")
     seed, number, faults, count, *mutant = command.split()
     assert (seed, faults, tuple(mutant)) == ("--seed", "--faults", broken)
-    lines = next(tmp_path.glob("*.jsonl")).read_text(encoding="utf-8").splitlines()
+    # Another process may have left the history of a later seed.
+    (history,) = tmp_path.glob(f"*-{number}.jsonl")
+    lines = history.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     assert sum(event["event"] == "fault" for event in events) == int(count)
     assert number in failure
