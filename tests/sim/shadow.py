@@ -6,8 +6,7 @@ written, at each checkpoint, and after each fall-back of a full disk. A state th
 without an event, by an event that wasn't journaled, or by something an event's bytes don't
 carry, differs from its shadow.
 
-The events between two frames are compared together: each frame on its own took a seventh of a
-run's time, each event would take twice as much.
+The events between two frames are compared together, since a comparison costs two snapshots.
 """
 
 from __future__ import annotations
