@@ -203,6 +203,7 @@ class Channel:
     def tell(self, method: str, args: Any) -> None:
         """Tell the brain something, after what was delivered without asking it."""
         self._report()
+        stood = self._served is not None
         if method in ENDS_STANDING:
             self._endings += 1
             self._stand_down()
@@ -213,6 +214,8 @@ class Channel:
             self._held.append((0, method, args))
         elif self.port is not None:
             self.port.notify(method, args)
+        if stood and self._served is None:
+            self.feed()  # of what came meanwhile, and waits for permits, the brain knows nothing
 
     async def ask(self, method: str, args: Any) -> Any:
         """Ask the brain something, after what was delivered without asking it.

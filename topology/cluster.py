@@ -86,7 +86,7 @@ class Cluster:
     @classmethod
     def start(
         cls,
-        data_dir: Path,
+        data_dir: str | Path,
         *,
         name: str = "standalone",
         host: str = "127.0.0.1",
@@ -118,7 +118,7 @@ class Cluster:
         sync = PartitionSync(partition_sync)
         if sync_interval_ms < 1:
             raise ValueError(f"a sync interval of {sync_interval_ms} ms: at least 1")
-        data_dir = data_dir.resolve()
+        data_dir = Path(data_dir).resolve()
         data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
             lock = undo.enter_context(_lock(data_dir))

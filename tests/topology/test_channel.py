@@ -248,3 +248,22 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
         assert setting.take() == [("feed", [2, [1, 1], {}])]
 
     run(scenario)
+
+
+def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> None:
+    """Simulation found it, seed 25315: the brain had asked for it before, and never did again."""
+
+    async def scenario(setting: Setting) -> None:
+        setting.channel.feed_from(0, 10)
+        setting.consumer.flow(1)
+        setting.stand(0, 0)
+        setting.publish(2)
+        setting.take()
+        setting.channel.tell("attach", [2, "d", EXCLUSIVE, 0])
+        assert setting.take() == [
+            ("stood", [0, [1], {}]),
+            ("attach", [2, "d", EXCLUSIVE, 0]),
+            ("feed", [1, [1], {}]),
+        ]
+
+    run(scenario)
