@@ -23,14 +23,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from velaray.actors.cursor import mask_to_words, words_to_mask
-from velaray.actors.dispatch import (
+from velaray.actors.consumers import (
     ActiveChange,
     ConsumerSpec,
-    Dispatcher,
     SubscriptionType,
     UnknownConsumerError,
 )
+from velaray.actors.cursor import mask_to_words, words_to_mask
+from velaray.actors.dispatch import Dispatcher
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from velaray.actors.dispatch import SubscriptionType
+from velaray.actors.consumers import SubscriptionType
 from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (

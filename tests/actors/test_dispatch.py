@@ -7,19 +7,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.dispatch import (
-    MAX_WINDOW,
-    MIN_WINDOW,
-    TURN,
+from velaray.actors.consumers import (
     ActiveChange,
     ConsumerSpec,
     Delivery,
-    Dispatcher,
     SubscriptionType,
     UnknownConsumerError,
 )
+from velaray.actors.cursor import Cursor
+from velaray.actors.dispatch import MAX_WINDOW, MIN_WINDOW, Dispatcher
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.actors.serve_in_turns import TURN
 from velaray.actors.standing import REPORT_AT, StandingDelivery, StandingGrant
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
@@ -290,7 +288,7 @@ def test_acked_chunks_are_forgotten() -> None:
     made.dispatch()
     cursor.ack_range(0, 3)
     made.acked([(0, 3)])
-    assert not made._chunks and list(made._chunks.bound()) == []
+    assert not made._books.chunks and list(made._books.chunks.bound()) == []
     made.flow(0, 1)
     made.feed(3, [1, 1], {3: "m"})
     assert got(made.dispatch(), 1) == [3]
@@ -354,14 +352,14 @@ def test_sizes_of_acked_entries_are_dropped() -> None:
     cursor = Cursor()
     made = dispatcher(300_000, 300_000, kind=EXCLUSIVE, cursor=cursor)
     made.dispatch()
-    assert made._sizes.page_count() > 250
+    assert made._books.sizes.page_count() > 250
     cursor.ack_range(1, 299_000)  # entry 0 stays un-acknowledged
     made.acked([(1, 299_000)])
-    assert made._sizes.page_count() < 5
+    assert made._books.sizes.page_count() < 5
     made.check()
     cursor.ack_range(0, 1)
     made.acked([(0, 1)])
-    assert made._sizes.page_count() < 4
+    assert made._books.sizes.page_count() < 4
     made.check()
 
 
@@ -369,55 +367,55 @@ def test_sizes_of_acked_entries_are_dropped() -> None:
 
 
 def _two_holders(made: Dispatcher) -> None:
-    made._held._runs[3] = (9, 1)
+    made._books.held._runs[3] = (9, 1)
 
 
 def _acked_but_held(made: Dispatcher) -> None:
-    made._cursor.ack_range(0, 5)
+    made._books.cursor.ack_range(0, 5)
 
 
 def _held_and_waiting(made: Dispatcher) -> None:
-    made._waiting.add(0, 1)
+    made._books.waiting.add(0, 1)
 
 
 def _lost(made: Dispatcher) -> None:
-    made._held.take(4, 5)
+    made._books.held.take(4, 5)
 
 
 def _permits(made: Dispatcher) -> None:
-    made._consumers[0].permits = -5
+    made._books.consumers[0].permits = -5
 
 
 def _turn(made: Dispatcher) -> None:
-    made._levels[0].clear()
-    made._consumers[0].queued = False
+    made._serving._levels[0].clear()
+    made._books.consumers[0].queued = False
 
 
 def _stranger(made: Dispatcher) -> None:
-    made._held.take(0, 1)
-    made._held.give(0, 1, 99)
+    made._books.held.take(0, 1)
+    made._books.held.give(0, 1, 99)
 
 
 def _inactive_holder(made: Dispatcher) -> None:
-    made._held.take(0, 1)
-    made._held.give(0, 1, 1)
+    made._books.held.take(0, 1)
+    made._books.held.give(0, 1, 1)
 
 
 def _no_active(made: Dispatcher) -> None:
-    made._active = None
+    made._serving._active = None
 
 
 def _unread(made: Dispatcher) -> None:
-    made._next = 5
+    made._books.next_offset = 5
 
 
 def _sizes_gone(made: Dispatcher) -> None:
-    made._sizes.clear()
+    made._books.sizes.clear()
 
 
 def _split_message(made: Dispatcher) -> None:
-    made._chunks.add({0: "m", 1: "m"})
-    made._chunks.bind("m", 1)
+    made._books.chunks.add({0: "m", 1: "m"})
+    made._books.chunks.bind("m", 1)
 
 
 @pytest.mark.parametrize(
@@ -475,11 +473,11 @@ def test_nothing_stands_while_there_is_something_to_decide() -> None:
     made.flow(0, 100)
     made.dispatch()
     assert made.may_stand()
-    made._cursor.ack_range(20, 21)
+    made._books.cursor.ack_range(20, 21)
     assert not made.may_stand()  # something acknowledged ahead
-    made._cursor.ack_before(21)
+    made._books.cursor.ack_before(21)
     assert made.may_stand()
-    made._cursor.ack_partial(30, 1)
+    made._books.cursor.ack_partial(30, 1)
     assert not made.may_stand()  # a part acknowledged ahead
 
 
@@ -487,7 +485,7 @@ def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
     made = dispatcher(4, 10, kind=EXCLUSIVE)
     made.dispatch()
     assert made.stand() is not None
-    made._cursor.ack_range(5, 6)
+    made._books.cursor.ack_range(5, 6)
     made.acked([(5, 6)])
     made.stood(4, [1, 1, 1], {})
     assert made.unacked(0) == [(0, 5), (6, 7)]

@@ -1,0 +1,141 @@
+"""Shared: consumers take turns while they have permits; a better priority level comes first.
+
+The chunks of one message all go to one consumer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from sortedcontainers import SortedDict
+
+from velaray.actors.books import Books
+from velaray.actors.consumers import ActiveChange, Attached, Delivery
+from velaray.actors.machine import require
+from velaray.actors.ranges import Range
+
+TURN = 20
+"""Messages that a Shared consumer gets before it is the next one's turn (at least an entry)."""
+
+
+class ServeInTurns:
+    """Every priority level has a queue of the consumers that have permits."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._levels: SortedDict = SortedDict()  # priority -> queue of consumers with permits
+
+    def joined(self, consumer: Attached) -> list[ActiveChange]:
+        """It has no permits yet."""
+        return []
+
+    def left(self, consumer: Attached) -> list[ActiveChange]:
+        """It leaves its queue."""
+        queue = self._levels.get(consumer.spec.priority, ())
+        if consumer.queued:
+            queue.remove(consumer)
+        if not queue:
+            self._levels.pop(consumer.spec.priority, None)
+        return []
+
+    def can_take(self, consumer: Attached) -> None:
+        """It queues, if it has permits."""
+        if consumer.permits > 0 and not consumer.queued:
+            consumer.queued = True
+            self._levels.setdefault(consumer.spec.priority, deque()).append(consumer)
+
+    def candidates(self) -> Iterable[Attached]:
+        """All of them."""
+        return self._books.consumers.values()
+
+    def only_candidate(self) -> Attached | None:
+        """The one there is, if there are no others."""
+        consumers = self._books.consumers
+        return next(iter(consumers.values())) if len(consumers) == 1 else None
+
+    def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
+        """Those and no others."""
+        return named
+
+    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+        """What is missing of the chunks' messages goes to the same consumer."""
+        for offset, key in chunk_keys.items():
+            if not self._books.cursor.is_acked(offset):
+                self._books.chunks.bind(key, consumer.spec.consumer_id)
+
+    def is_active(self, consumer: Attached) -> bool:
+        """Always."""
+        return True
+
+    def dispatch(self, out: list[Delivery]) -> None:
+        """Give out what waits, then what is new, in turns."""
+        books = self._books
+        if books.chunks:
+            self._give_reserved(out)
+        while True:
+            consumer = self._next_consumer()
+            if consumer is None:
+                return
+            front = books.front()
+            if front is None:
+                return
+            first, end = front
+            if books.chunks:
+                end = books.chunks.next_chunk(first, end)
+                if end == first:
+                    self._serve_chunk(consumer, first, out)
+                    continue
+            limit = min(consumer.permits, TURN)
+            books.passed(first, books.deliver(consumer, first, end, limit, out))
+            self._end_turn(consumer)
+
+    def _next_consumer(self) -> Attached | None:
+        for queue in self._levels.values():
+            while queue:
+                consumer: Attached = queue[0]
+                if consumer.permits > 0:
+                    return consumer
+                queue.popleft()
+                consumer.queued = False
+        return None
+
+    def _end_turn(self, consumer: Attached) -> None:
+        """The first of its queue goes to the queue's end."""
+        self._levels[consumer.spec.priority].rotate(-1)
+
+    def _serve_chunk(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
+        """Deliver a chunk to the consumer that its message is bound to; reserve it, if that
+        one has no permits. The first chunk binds the message to ``consumer``.
+        """
+        books = self._books
+        key = books.chunks.key_of(offset)
+        assert key is not None
+        owner = books.chunks.owner_of(key)
+        if owner is None:
+            books.chunks.bind(key, consumer.spec.consumer_id)
+            bound = consumer
+        else:
+            bound = books.consumers[owner]
+        if bound.permits > 0:
+            books.deliver(bound, offset, offset + 1, bound.permits, out)
+        else:
+            bound.reserved.add(offset, offset + 1)
+        books.passed(offset, offset + 1)
+        if bound is consumer:
+            self._end_turn(consumer)
+
+    def _give_reserved(self, out: list[Delivery]) -> None:
+        for consumer in self._books.consumers.values():
+            while consumer.permits > 0 and (lowest := consumer.reserved.first()) is not None:
+                first, end = lowest
+                end = self._books.deliver(consumer, first, end, consumer.permits, out)
+                consumer.reserved.discard(first, end)
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        for consumer in self._books.consumers.values():
+            name, permits = consumer.spec.name, consumer.permits
+            queued = consumer in self._levels.get(consumer.spec.priority, ())
+            require(queued == consumer.queued, "consumers know where they queue", name)
+            require(queued or permits <= 0, "who has permits has a turn", name)

@@ -1,0 +1,57 @@
+"""How entries are shared among the consumers of a subscription: what every way has in common.
+
+There is one for each kind of subscription: `velaray.actors.serve_one` (Exclusive, Failover),
+`velaray.actors.serve_in_turns` (Shared). It lives as long as there are consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from velaray.actors.consumers import ActiveChange, Attached, Delivery
+from velaray.actors.ranges import Range
+
+
+class Serving(Protocol):
+    """Decides which consumer gets which entries of a dispatcher's books."""
+
+    def joined(self, consumer: Attached) -> list[ActiveChange]:
+        """A consumer was attached; returns who is to be told."""
+        ...
+
+    def left(self, consumer: Attached) -> list[ActiveChange]:
+        """A consumer was detached, and what it held waits; returns who is to be told."""
+        ...
+
+    def can_take(self, consumer: Attached) -> None:
+        """A consumer may be able to take more than before."""
+        ...
+
+    def candidates(self) -> Iterable[Attached]:
+        """The consumers that may get entries, if they have permits."""
+        ...
+
+    def only_candidate(self) -> Attached | None:
+        """The consumer that gets all entries whatever they are, if that is certain."""
+        ...
+
+    def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
+        """What goes back if a consumer asks for ``named``, which it holds, again."""
+        ...
+
+    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+        """The partition delivered by itself to the only candidate; these were chunks."""
+        ...
+
+    def is_active(self, consumer: Attached) -> bool:
+        """Whether the consumer is one that gets entries."""
+        ...
+
+    def dispatch(self, out: list[Delivery]) -> None:
+        """Give out what can be given out now."""
+        ...
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        ...
