@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from velaray.aio.client import Client as AioClient
-from velaray.aio.consumer import SubscribedTopics
+from velaray.aio.consumer_base import SubscribedTopics
 from velaray.aio.producer import Producer as AioProducer
 from velaray.aio.reader import ReaderBase
 from velaray.aio.table_view import TableView as AioTableView

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from velaray.aio.blocks import Block, BlockQueue, Segment
-from velaray.aio.consumer import SubscribedTopics, described_topics, many
+from velaray.aio.consumer import many
+from velaray.aio.consumer_base import SubscribedTopics, described_topics
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.exceptions import AlreadyClosed, Timeout, VelarayError
 from velaray.loop import Funnel, LoopThread

@@ -7,7 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from velaray.aio.consumer import described_topics
+from velaray.aio.consumer_base import described_topics
 from velaray.aio.reader import ReaderBase
 from velaray.consumer import ThreadInbox
 from velaray.exceptions import AlreadyClosed, Timeout

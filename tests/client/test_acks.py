@@ -47,6 +47,7 @@ def test_with_batch_index_acks_the_open_messages_are_told():
     acks.individual(in_batch(0, 1, 3))
     assert sent(acks) == ({(1, 0): 0b101}, None)
     acks.individual(in_batch(0, 0, 3))
+    assert sent(acks) == ({(1, 0): 0b110}, None)  # the service knows of the other one
     acks.individual(in_batch(0, 2, 3))
     assert sent(acks) == ({(1, 0): None}, None)
 
@@ -102,6 +103,56 @@ def test_a_cumulative_acknowledgement_is_sent_again_after_subscribing_again():
     acks.subscribed_again()
     acks.cumulative(single(3))
     assert sent(acks)[1].where == (1, 3)
+
+
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_after_subscribing_again_the_service_says_what_of_a_batch_is_open(batch_index_ack):
+    """Who moved the subscription back wants all of the batch, half acknowledged before or not."""
+    acks = AckTracker(batch_index_ack)
+    acks.batch_arrived((1, 0), 4)
+    acks.individual(in_batch(0, 0, 4))
+    acks.take()
+    acks.subscribed_again()
+    assert acks.open_batches == 0
+    assert acks.batch_arrived((1, 0), 4) == 0b1111
+    acks.individual(in_batch(0, 1, 4))
+    acks.take()
+    acks.subscribed_again()
+    assert acks.batch_arrived((1, 0), 4, outstanding=0b1101) == 0b1101
+
+
+def test_only_what_was_not_sent_yet_outlives_subscribing_again():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 0), 4)
+    acks.individual(in_batch(0, 0, 4))
+    assert sent(acks) == ({(1, 0): 0b1110}, None)
+    acks.individual(in_batch(0, 1, 4))
+    acks.subscribed_again()
+    assert sent(acks) == ({(1, 0): 0b1101}, None)
+    assert acks.batch_arrived((1, 0), 4) == 0b1101
+
+
+def test_an_unsent_cumulative_acknowledgement_within_a_batch_outlives_subscribing_again():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 5), 4)
+    acks.cumulative(in_batch(5, 1, 4))
+    acks.subscribed_again()
+    _, cumulative = sent(acks)
+    assert (cumulative.where, cumulative.bits, cumulative.size) == ((1, 5), 0b1100, 4)
+    assert acks.batch_arrived((1, 5), 4) == 0b1100
+
+
+def test_a_batch_whose_delivery_was_forgotten_is_still_acknowledged_message_by_message():
+    acks = AckTracker(batch_index_ack=True)
+    acks.batch_arrived((1, 0), 2)
+    acks.subscribed_again()
+    acks.individual(in_batch(0, 0, 2))
+    taken = acks.take()
+    acks.subscribed_again()
+    acks.put_back(taken)
+    assert sent(acks) == ({(1, 0): 0b10}, None)
+    acks.individual(in_batch(0, 1, 2))
+    assert sent(acks) == ({(1, 0): 0b01}, None)
 
 
 def test_cumulative_in_the_middle_of_a_batch_with_batch_index_acks():

@@ -10,9 +10,9 @@ import pytest
 
 import velaray
 from velaray.aio.backoff import Backoff
-from velaray.aio.consumer import TopicPattern
 from velaray.aio.pool import parse_service_url
 from velaray.aio.redelivery import RedeliveryTimer
+from velaray.aio.topics import TopicPattern
 from velaray.enums import RegexSubscriptionMode
 from velaray.exceptions import from_server
 from velaray.options import (

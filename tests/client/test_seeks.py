@@ -6,7 +6,7 @@ import pytest
 
 import velaray
 from tests.client.scripted import ScriptedServer
-from tests.client.test_protocol import WAIT, client_of, deliver, entry_of, run, until
+from tests.client.test_protocol import WAIT, client_of, deliver, entry_of, permits, run, until
 from velaray.wire import pulsar_pb2 as pb
 
 
@@ -64,5 +64,48 @@ def test_a_refused_acknowledgement_does_not_come_back_after_a_seek():
             deliver(server.connections[0], 1, entry_of(b"y"))
             await consumer.acknowledge(await consumer.receive(WAIT))
             assert acks(server) == [[0], [1]]
+
+    run(work())
+
+
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_what_others_sought_back_to_comes_again_half_acknowledged_or_not(batch_index_ack):
+    """The service closes every consumer when another one, or an administrator, seeks."""
+
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            consumer = await client.subscribe(
+                "t", "s", batch_index_ack_enabled=batch_index_ack, ack_group_time_ms=0
+            )
+            deliver(server.connections[0], 0, entry_of(b"a", b"b", b"c"))
+            await consumer.acknowledge(await consumer.receive(WAIT))
+            subscribe = next(c for c in server.seen if isinstance(c, pb.CommandSubscribe))
+            close = pb.CommandCloseConsumer(consumer_id=subscribe.consumer_id, request_id=0)
+            server.connections[0].send(close)
+            await until(lambda: permits(server).count(1000) == 2)
+            deliver(server.connections[0], 0, entry_of(b"a", b"b", b"c"))
+            again = [(await consumer.receive(WAIT)).data() for _ in range(3)]
+            assert again == [b"a", b"b", b"c"]
+
+    run(work())
+
+
+def test_a_message_sought_before_is_not_skipped_when_others_seek_back_further():
+    async def work():
+        async with ScriptedServer(Seek=move) as server, client_of(server) as client:
+            consumer = await client.subscribe("t", "s", ack_group_time_ms=0)
+            await consumer.seek(velaray.MessageId(-1, 1, 0, 0, batch_size=2))
+            deliver(server.connections[0], 0, entry_of(b"a", b"b"))
+            message = await consumer.receive(WAIT)
+            assert message.data() == b"b"
+            await consumer.acknowledge(message)
+            await until(lambda: acks(server) == [[0]])
+            subscribe = [c for c in server.seen if isinstance(c, pb.CommandSubscribe)][-1]
+            server.connections[0].send(
+                pb.CommandCloseConsumer(consumer_id=subscribe.consumer_id, request_id=0)
+            )
+            await until(lambda: permits(server).count(1000) == 3)
+            deliver(server.connections[0], 0, entry_of(b"a", b"b"))
+            assert (await consumer.receive(WAIT)).data() == b"a"
 
     run(work())

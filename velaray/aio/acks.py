@@ -77,6 +77,7 @@ class AckTracker:
         self._open: dict[Where, int] = {}
         self._sizes: dict[Where, int] = {}
         self._chunks: dict[Where, list[Where]] = {}
+        # What is to be sent: None is a whole entry, bits are messages acknowledged since.
         self._individual: dict[Where, int | None] = {}
         self._cumulative: tuple[int, int, int] | None = None
         self._sent: tuple[int, int, int] = (-1, -1, -1)
@@ -89,6 +90,10 @@ class AckTracker:
     def open_batches(self) -> int:
         """How many batches have messages that were not acknowledged."""
         return len(self._open)
+
+    def open_bits(self, where: Where) -> int | None:
+        """The messages of a batch that aren't acknowledged; None if nothing is known of it."""
+        return self._open.get(where)
 
     def batch_arrived(self, where: Where, size: int, outstanding: int | None = None) -> int:
         """A batch was delivered (perhaps again): the bits of the messages to hand out.
@@ -121,7 +126,7 @@ class AckTracker:
         if index < 0:
             self._whole(where)
             return True
-        return self._remaining(where, self._bits(message_id, where) & ~(1 << index))
+        return self._acknowledged(where, self._bits(message_id, where), 1 << index)
 
     def individual_bits(self, where: Where, size: int, bits: int) -> bool:
         """As `individual` for all messages of a batch of ``size`` whose bits are set.
@@ -134,15 +139,19 @@ class AckTracker:
         known = self._open.get(where)
         if known is None:
             known, self._sizes[where] = (1 << size) - 1, size
-        return self._remaining(where, known & ~bits)
+        return self._acknowledged(where, known, bits)
 
-    def _remaining(self, where: Where, bits: int) -> bool:
-        if not bits:
+    def _acknowledged(self, where: Where, known: int, bits: int) -> bool:
+        left = known & ~bits
+        if not left:
             self._whole(where)
             return True
-        self._open[where] = bits
-        if self._batch_index_ack and self._individual.get(where, 0) is not None:
-            self._individual[where] = bits
+        self._open[where] = left
+        if self._batch_index_ack:
+            pending = self._individual.get(where, 0)
+            if pending is not None:
+                # Not what was sent before: a seek by others may have made that void.
+                self._individual[where] = pending | known & bits
         return False
 
     def cumulative(self, message_id: MessageId) -> Where:
@@ -174,20 +183,25 @@ class AckTracker:
         """
         if receipt and self._cumulative is None and self._sent > self._durable:
             self._cumulative = self._sent
-        individual = [self._pending(where, bits) for where, bits in self._individual.items()]
+        individual = [self._pending(where, acked) for where, acked in self._individual.items()]
         self._individual = {}
         cumulative = None
         if self._cumulative is not None:
             ledger, entry, index = self._sent = self._cumulative
             self._cumulative = None
             where = (ledger, entry)
-            cumulative = self._pending(where, None if index == _WHOLE else self._open.get(where))
+            cumulative = PendingAck(where)
+            if index != _WHOLE and where in self._open:
+                cumulative = PendingAck(where, self._open[where], self._sizes[where])
         return PendingAcks(individual, cumulative)
 
-    def _pending(self, where: Where, bits: int | None) -> PendingAck:
-        if bits is None:
+    def _pending(self, where: Where, acked: int | None) -> PendingAck:
+        if acked is None:
             return PendingAck(where)
-        return PendingAck(where, bits, self._sizes[where])
+        size = self._sizes[where]
+        if where not in self._open:
+            del self._sizes[where]
+        return PendingAck(where, (1 << size) - 1 & ~acked, size)
 
     def durable(self, acks: PendingAcks) -> None:
         """The service confirmed ``acks``."""
@@ -199,9 +213,13 @@ class AckTracker:
 
     def put_back(self, acks: PendingAcks) -> None:
         """``acks`` could not be sent after all: they're pending again."""
-        for where, bits, _ in acks.individual:
-            if bits is None or where in self._open:
-                self._individual.setdefault(where, bits)
+        for where, bits, size in acks.individual:
+            pending = self._individual.get(where, 0)
+            if bits is None:
+                self._individual[where] = None
+            elif pending is not None:
+                self._individual[where] = pending | (1 << size) - 1 & ~bits
+                self._sizes[where] = size
         if acks.cumulative is not None:
             (ledger, entry), bits, _ = acks.cumulative
             # A partial batch is sent with the bits of the moment, so its index only orders.
@@ -213,11 +231,26 @@ class AckTracker:
         self.__init__(self._batch_index_ack)  # type: ignore[misc]
 
     def subscribed_again(self) -> None:
-        """Cumulative acknowledgements that were sent before count no longer.
+        """What was sent before counts no longer; what is still to be sent does.
 
-        Another consumer, or an administrator, may have moved the subscription back.
+        Another consumer, or an administrator, may have moved the subscription back: then
+        everything comes again. If not, the service says which messages are acknowledged. (To
+        who doesn't tell it of single messages of a batch, all of them come again.)
         """
         self._sent = self._durable = (-1, -1, -1)
+        unsent = {
+            where: (1 << self._sizes[where]) - 1 & ~acked
+            for where, acked in self._individual.items()
+            if acked is not None
+        }
+        if self._cumulative is not None:
+            ledger, entry, index = self._cumulative
+            where = (ledger, entry)
+            if index != _WHOLE and where in self._open:
+                # The bits hold what was acknowledged cumulatively: none below is open.
+                unsent[where] = self._open[where]
+        self._open = unsent
+        self._sizes = {where: self._sizes[where] for where in unsent}
 
     def _whole(self, where: Where) -> None:
         self._open.pop(where, None)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from velaray.aio.acks import (
-    AckTracker,
-    PendingAck,
-    PendingAcks,
-    Where,
-    bits_at,
-    bits_of,
-    indexes_of,
-    words,
-)
+from velaray.aio.acknowledging import Acknowledger
+from velaray.aio.acks import Where, bits_of, indexes_of
 from velaray.aio.backoff import Backoff
 from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
@@ -25,9 +16,9 @@ from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
 from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivery import RedeliveryTimer
-from velaray.enums import ConsumerType, InitialPosition
-from velaray.events.ids import UINT64_MAX, TopicName
+from velaray.aio.subscription import Subscription
 from velaray.events.ids import MessageId as StoredId
+from velaray.events.ids import TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.exceptions import (
     AlreadyClosed,
@@ -35,18 +26,13 @@ from velaray.exceptions import (
     NotConnected,
     Timeout,
     VelarayError,
-    from_server,
 )
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
-from velaray.policies import ConsumerKeySharedPolicy
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message as Delivery
 
 logger = logging.getLogger("velaray")
-
-MAX_ACK_GROUP = 1000
-"""Acknowledgements that are sent at once, without waiting for the group's time."""
 
 REDELIVERY_GROUP = 0.01
 """Seconds that a due redelivery waits for others to share its request."""
@@ -55,36 +41,6 @@ _END_OF_BATCH = (1 << 31) - 1
 
 _PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy)
 """What a consumer that was subscribed before tries to get over: its old self may linger."""
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """What to subscribe to and how; the same for all partitions of a consumer."""
-
-    name: str
-    consumer_type: ConsumerType = ConsumerType.Exclusive
-    consumer_name: str | None = None
-    initial_position: InitialPosition = InitialPosition.Latest
-    start: MessageId | None = None
-    start_inclusive: bool = False
-    properties: Mapping[str, str] | None = None
-    read_compacted: bool = False
-    key_shared: ConsumerKeySharedPolicy | None = None
-    batch_index_ack: bool = False
-    queue_size: int = 1000
-    ack_group_seconds: float = 0.1
-    nack_delay_seconds: float = 60.0
-    ack_timeout_seconds: float | None = None
-    max_chunked: int = 10
-
-    @property
-    def durable(self) -> bool:
-        """Whether the service keeps the subscription when its consumers are gone."""
-        return self.start is None
-
-    def with_queue_size(self, size: int) -> Subscription:
-        """The same with another bound on the messages that wait."""
-        return replace(self, queue_size=size)
 
 
 class Inbox(Protocol):
@@ -124,19 +80,16 @@ class PartitionConsumer:
         self._core = core
         self._subscription = subscription
         self._inbox = inbox
-        self._id = core.next_id()
-        self._connection: Connection | None = None
+        self.consumer_id = core.next_id()
+        self.connection: Connection | None = None
         self._ready = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
         self._start = subscription.start
         self._inclusive = subscription.start_inclusive
         self._seek: MessageId | int | None = None
         self._fetching = False
-        self._acks = AckTracker(subscription.batch_index_ack)
-        self._moves = 0  # how often a seek made void what was acknowledged
+        self._acks = Acknowledger(core, subscription, self)
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._receipt: asyncio.Task[None] | None = None
         self._nacks = RedeliveryTimer(subscription.nack_delay_seconds)
         self._overdue = RedeliveryTimer(subscription.ack_timeout_seconds or 0)
         self._redelivery: asyncio.TimerHandle | None = None
@@ -146,7 +99,7 @@ class PartitionConsumer:
     @property
     def connected(self) -> bool:
         """Whether the subscription is attached at the moment."""
-        return self._connection is not None
+        return self.connection is not None
 
     @property
     def refill_at(self) -> int:
@@ -166,7 +119,7 @@ class PartitionConsumer:
         """One attempt to subscribe, then ask for messages."""
         connection = await self._core.lookup.server_of(self.topic)
         self._restart()
-        connection.consumers[self._id] = self
+        connection.consumers[self.consumer_id] = self
         try:
             await connection.request(self._command(), self._core.attempt_timeout)
         except (Timeout, asyncio.CancelledError):
@@ -175,14 +128,14 @@ class PartitionConsumer:
                 self._core.spawn(self._leave(connection))
             raise
         finally:
-            attached = connection.consumers.pop(self._id, None) is self
+            attached = connection.consumers.pop(self.consumer_id, None) is self
         if not attached or self.error is not None:
             raise self.error or NotConnected(f"{connection.address} closed the new consumer")
-        connection.consumers[self._id] = self
-        self._connection = connection
+        connection.consumers[self.consumer_id] = self
+        self.connection = connection
         self._ready.set()
         if len(self._acks):
-            self._flush_acks()
+            self._acks.flush()
         if self._subscription.queue_size:
             self._flow(self._subscription.queue_size)
         self._inbox.attached(self)
@@ -196,10 +149,9 @@ class PartitionConsumer:
         self._reader.forget_chunks()
         self._nacks.clear()
         self._overdue.clear()
-        self._acks.subscribed_again()
+        self._acks.tracker.subscribed_again()
         if self._seek is not None:
-            self._acks.reset()
-            self._moves += 1
+            self._acks.moved()
             self.taken = None
             self._start = self._seek if isinstance(self._seek, MessageId) else None
             self._inclusive = self._subscription.start_inclusive
@@ -214,7 +166,7 @@ class PartitionConsumer:
             topic=self.topic,
             subscription=subscription.name,
             subType=int(subscription.consumer_type),  # type: ignore[arg-type]
-            consumer_id=self._id,
+            consumer_id=self.consumer_id,
             durable=subscription.durable,
             read_compacted=subscription.read_compacted,
             initialPosition=int(subscription.initial_position),  # type: ignore[arg-type]
@@ -235,7 +187,7 @@ class PartitionConsumer:
 
     async def _leave(self, connection: Connection) -> None:
         try:
-            close = pb.CommandCloseConsumer(consumer_id=self._id)
+            close = pb.CommandCloseConsumer(consumer_id=self.consumer_id)
             await connection.request(close, self._core.attempt_timeout)
         except VelarayError as error:
             logger.debug("closing a consumer of %s: %s", self.topic, error)
@@ -243,8 +195,10 @@ class PartitionConsumer:
     # --- permits and messages ---
 
     def _flow(self, permits: int) -> None:
-        if self._connection is not None and permits > 0:
-            self._connection.send(pb.CommandFlow(consumer_id=self._id, messagePermits=permits))
+        if self.connection is not None and permits > 0:
+            self.connection.send(
+                pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=permits)
+            )
 
     def taken_now(self, count: int) -> int:
         """Count what the user took: how many to `credit` now, 0 if that can wait."""
@@ -261,7 +215,7 @@ class PartitionConsumer:
 
     def fetch_one(self) -> None:
         """Ask for one message, if none is on its way: how a consumer without queue receives."""
-        if not self._fetching and self._connection is not None:
+        if not self._fetching and self.connection is not None:
             self._fetching = True
             self._flow(1)
 
@@ -277,16 +231,16 @@ class PartitionConsumer:
         indexes, permits = opened.indexes, 1
         if opened.batch_size:
             permits = opened.batch_size if known is None else known.bit_count()
-            open_bits = self._acks.batch_arrived(where, opened.batch_size, known)
+            open_bits = self._acks.tracker.batch_arrived(where, opened.batch_size, known)
             if not open_bits:
                 self._finished(where)
-                self._schedule_acks()
+                self._acks.schedule()
                 self._settle(permits, 0)
                 return
             if open_bits != (1 << opened.batch_size) - 1:
                 indexes = [index for index in indexes_of(open_bits) if index in indexes]
         elif opened.chunks:
-            self._acks.chunks_arrived(where, opened.chunks)
+            self._acks.tracker.chunks_arrived(where, opened.chunks)
         for skipped in opened.skipped:
             if self._subscription.durable:
                 self.acknowledge(skipped)
@@ -323,96 +277,33 @@ class PartitionConsumer:
 
     def acknowledge(self, message_id: MessageId) -> None:
         """Put an acknowledgement into the next group."""
-        if self._acks.individual(message_id):
+        if self._acks.tracker.individual(message_id):
             self._finished((message_id.ledger_id(), message_id.entry_id()))
-        self._schedule_acks()
+        self._acks.schedule()
 
     def acknowledge_indexes(self, info: EntryInfo, indexes: Sequence[int]) -> None:
         """Put an acknowledgement of several messages of one entry into the next group."""
-        bits = bits_at(indexes) if info.batch_size else 0
-        if self._acks.individual_bits(info.where, info.batch_size, bits):
+        if self._acks.indexes(info, indexes):
             self._finished(info.where)
-        self._schedule_acks()
 
     def _finished(self, where: Where) -> None:
         """All of an entry is acknowledged: it needn't come again."""
         self._overdue.remove(where)
         self._nacks.remove(where)
+        start = self._start
+        if start is not None and self._subscription.durable and start.position == where:
+            self._start = None  # who moves the subscription back wants all of that entry
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         """Put an acknowledgement of everything up to ``message_id`` into the next group."""
-        done = self._acks.cumulative(message_id)
+        done = self._acks.tracker.cumulative(message_id)
         self._overdue.remove_until(done)
         self._nacks.remove_until(done)
-        self._schedule_acks()
-
-    def _schedule_acks(self) -> None:
-        group = self._subscription.ack_group_seconds
-        if not len(self._acks):
-            return
-        if group == 0 or len(self._acks) >= MAX_ACK_GROUP:
-            self._flush_acks()
-        elif self._ack_timer is None:
-            self._ack_timer = self._core.loop.call_later(group, self._flush_acks)
-
-    def _flush_acks(self) -> None:
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
-        if self._connection is None or self._receipt is not None:
-            return  # they go when the subscription is back, or with the receipt being asked for
-        for command in self._ack_commands(self._acks.take()):
-            self._connection.send(command)
-
-    def _ack_commands(self, acks: PendingAcks) -> list[pb.CommandAck]:
-        commands = []
-        if acks.cumulative is not None:
-            command = pb.CommandAck(consumer_id=self._id, ack_type=pb.CommandAck.Cumulative)
-            command.message_id.append(_acked(acks.cumulative))
-            commands.append(command)
-        for start in range(0, len(acks.individual), MAX_ACK_GROUP):
-            command = pb.CommandAck(consumer_id=self._id, ack_type=pb.CommandAck.Individual)
-            group = acks.individual[start : start + MAX_ACK_GROUP]
-            command.message_id.extend(map(_acked, group))
-            commands.append(command)
-        return commands
+        self._acks.schedule()
 
     async def receipt(self) -> None:
-        """Wait until every acknowledgement given so far is durable.
-
-        Calls of one turn of the event loop share one request. Raises the service's refusal,
-        or `Timeout` after one operation timeout, in which it tries again over reconnects.
-        """
-        if self._receipt is None:
-            self._receipt = self._core.spawn(self._ask_receipts())
-        await asyncio.shield(self._receipt)
-
-    async def _ask_receipts(self) -> None:
-        what = f"acknowledging to {self._subscription.name} on {self.topic}"
-        await asyncio.sleep(0)  # let the other acknowledgements of this turn in
-        acks, moves = self._acks.take(receipt=True), self._moves
-        self._receipt = None
-
-        async def attempt() -> None:
-            nonlocal acks
-            connection = await self._attached()
-            if moves != self._moves:
-                return  # a seek has made void what was acknowledged before it
-            for command in self._ack_commands(acks):
-                answer = await connection.request(command, self._core.attempt_timeout)
-                if answer.HasField("error"):
-                    raise from_server(answer.error, answer.message)
-            if moves == self._moves:
-                self._acks.durable(acks)
-
-        try:
-            await self._core.retrying(what, attempt)
-        except VelarayError:
-            # They were acknowledged all the same, by calls that asked for no receipt perhaps.
-            if moves == self._moves:
-                self._acks.put_back(acks)
-                self._schedule_acks()
-            raise
+        """Wait until every acknowledgement given so far is durable; as `Acknowledger.receipt`."""
+        await self._acks.receipt()
 
     # --- redelivery ---
 
@@ -442,43 +333,44 @@ class PartitionConsumer:
         self._arm_redelivery()
 
     def _redeliver(self, entries: list[Where]) -> None:
-        if self._subscription.consumer_type not in (ConsumerType.Shared, ConsumerType.KeyShared):
+        if not self._subscription.shared:
             self.redeliver_all()
             return
-        if self._connection is None:
+        if self.connection is None:
             return  # subscribing again brings them back
-        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
+        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
         for ledger, entry in entries:
             request.message_ids.add(ledgerId=ledger, entryId=entry)
-        self._connection.send(request)
+        self.connection.send(request)
 
     def redeliver_all(self) -> None:
         """Have everything delivered again that isn't acknowledged."""
         self._nacks.clear()
         self._overdue.clear()
         self._reader.forget_chunks()
-        self._flush_acks()
-        if self._connection is None:
+        self._acks.flush()
+        if self.connection is None:
             return
         dropped = self._inbox.drop(self)
-        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
-        self._connection.send(request)
+        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
+        self.connection.send(request)
         if self._subscription.queue_size:
             self._flow(dropped)
 
     # --- requests ---
 
-    async def _attached(self) -> Connection:
-        while self._connection is None:
+    async def attached(self) -> Connection:
+        """The connection, as soon as there is one. Raises the error that ended the consumer."""
+        while self.connection is None:
             if self.error is not None:
                 raise self.error
             self._ready.clear()
             await self._ready.wait()
-        return self._connection
+        return self.connection
 
     async def _request(self, what: str, make: Callable[[], Any]) -> Any:
         async def attempt() -> Any:
-            connection = await self._attached()
+            connection = await self.attached()
             return await connection.request(make(), self._core.attempt_timeout)
 
         return await self._core.retrying(f"{what} on {self.topic}", attempt)
@@ -487,8 +379,8 @@ class PartitionConsumer:
         """Move the subscription to a message id, or a publish time in milliseconds."""
 
         async def attempt() -> None:
-            connection = await self._attached()
-            seek = pb.CommandSeek(consumer_id=self._id)
+            connection = await self.attached()
+            seek = pb.CommandSeek(consumer_id=self.consumer_id)
             if isinstance(target, MessageId):
                 seek.message_id.CopyFrom(target.to_stored().to_proto())
             else:
@@ -500,15 +392,15 @@ class PartitionConsumer:
             except VelarayError:
                 self._seek = None
                 raise
-            if self._connection is connection:
+            if self.connection is connection:
                 await self._leave(connection)
-                connection.consumers.pop(self._id, None)
+                connection.consumers.pop(self.consumer_id, None)
                 self.on_closed(connection)
 
         await self._core.retrying(f"seeking on {self.topic}", attempt)
         try:
             async with asyncio.timeout(self._core.timeout):
-                await self._attached()
+                await self.attached()
         except TimeoutError as error:
             raise Timeout(f"{self.topic}: not subscribed again after the seek") from error
         if not self._subscription.durable and not isinstance(target, MessageId):
@@ -521,7 +413,7 @@ class PartitionConsumer:
         """The topic's last message (entry -1: none), and what is acknowledged up to."""
         answer = await self._request(
             "asking for the last message",
-            lambda: pb.CommandGetLastMessageId(consumer_id=self._id),
+            lambda: pb.CommandGetLastMessageId(consumer_id=self.consumer_id),
         )
         return _message_id(answer.last_message_id, self.topic), _message_id(
             answer.consumer_mark_delete_position, self.topic
@@ -540,16 +432,18 @@ class PartitionConsumer:
 
     async def unsubscribe(self) -> None:
         """Delete the subscription on this partition."""
-        await self._request("unsubscribing", lambda: pb.CommandUnsubscribe(consumer_id=self._id))
+        await self._request(
+            "unsubscribing", lambda: pb.CommandUnsubscribe(consumer_id=self.consumer_id)
+        )
         self.stop()
 
     # --- losing and regaining the connection ---
 
     def on_closed(self, connection: Connection) -> None:
         """The connection or the subscription's hold is gone: subscribe again."""
-        if connection is not self._connection:
+        if connection is not self.connection:
             return  # lost while subscribing: whoever subscribes finds out
-        self._connection = None
+        self.connection = None
         if self.error is None and not self._core.closed:
             self._reconnecting = self._core.spawn(self._reconnect())
 
@@ -574,9 +468,9 @@ class PartitionConsumer:
         if self.error is None:
             self.error = error
         self._ready.set()
-        for timer in (self._ack_timer, self._redelivery):
-            if timer is not None:
-                timer.cancel()
+        self._acks.stop()
+        if self._redelivery is not None:
+            self._redelivery.cancel()
         self._inbox.failed(self, error)
 
     def stop(self) -> None:
@@ -584,31 +478,22 @@ class PartitionConsumer:
         self._fail(AlreadyClosed(f"the consumer of {self.topic} is closed"))
         if self._reconnecting is not None:
             self._reconnecting.cancel()
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
-            connection.consumers.pop(self._id, None)
+            connection.consumers.pop(self.consumer_id, None)
 
     async def close(self) -> None:
         """Make acknowledgements durable if the service can be reached, then leave."""
-        connection = self._connection
+        connection = self.connection
         if connection is not None and len(self._acks):
             try:
-                await self.receipt()
+                await self._acks.receipt()
             except VelarayError as error:
                 logger.warning("consumer of %s closes with acks unsent: %s", self.topic, error)
-        connection = self._connection
+        connection = self.connection
         self.stop()
         if connection is not None:
             await self._leave(connection)
-
-
-def _acked(ack: PendingAck) -> MessageIdData:
-    (ledger, entry), bits, size = ack
-    data = MessageIdData(ledgerId=ledger, entryId=entry & UINT64_MAX)
-    if bits is not None:
-        data.ack_set.extend(words(bits, size))
-        data.batch_size = size
-    return data
 
 
 def _message_id(data: MessageIdData, topic: str) -> MessageId:

@@ -9,10 +9,11 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
-from velaray.aio.consumer import ConsumerBase, ConsumerInbox, described_topics
+from velaray.aio.consumer_base import ConsumerBase, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
-from velaray.aio.partition_consumer import Subscription
+from velaray.aio.subscription import Subscription
+from velaray.aio.topics import ConsumerInbox
 from velaray.exceptions import AlreadyClosed, Timeout
 from velaray.message import Message
 from velaray.message_id import MessageId

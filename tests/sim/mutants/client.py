@@ -14,7 +14,7 @@ from velaray.aio.partition_producer import PartitionProducer
 
 def _wait_for_no_receipt(original: Any) -> Any:
     async def receipt(self: PartitionConsumer) -> None:
-        self._schedule_acks()
+        self._acks.schedule()
         await asyncio.sleep(0)
 
     return receipt

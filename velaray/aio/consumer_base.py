@@ -1,0 +1,211 @@
+"""What consumers and readers of both faces do; on the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from velaray.aio.core import Core, topic_name
+from velaray.aio.partition_consumer import PartitionConsumer
+from velaray.aio.subscription import Subscription
+from velaray.aio.topics import ConsumerInbox, TopicPattern, TopicSet
+from velaray.exceptions import (
+    AlreadyClosed,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+)
+from velaray.message import Message
+from velaray.message_id import MessageId
+from velaray.options import AioConsumerOptions, ConsumerOptions
+from velaray.received import ReceivedBatch
+
+
+def subscription_of(options: ConsumerOptions) -> Subscription:
+    """What ``options`` say about the subscription."""
+    timeout = options.unacked_messages_timeout_ms
+    return Subscription(
+        name=options.subscription_name,
+        consumer_type=options.consumer_type,
+        consumer_name=options.consumer_name,
+        initial_position=options.initial_position,
+        start_inclusive=options.start_message_id_inclusive,
+        properties=options.properties,
+        read_compacted=options.is_read_compacted,
+        key_shared=options.key_shared_policy,
+        batch_index_ack=options.batch_index_ack_enabled,
+        queue_size=options.receiver_queue_size,
+        ack_group_seconds=options.ack_group_time_ms / 1000,
+        nack_delay_seconds=options.negative_ack_redelivery_delay_ms / 1000,
+        ack_timeout_seconds=timeout / 1000 if timeout else None,
+        max_chunked=options.max_pending_chunked_message,
+    )
+
+
+class ConsumerBase:
+    """What consumers and readers of both faces have in common; on the loop's thread."""
+
+    def __init__(
+        self, core: Core, subscription: Subscription, queue_limit: int, inbox: ConsumerInbox
+    ) -> None:
+        self.core = core
+        self.subscription = subscription
+        self.inbox = inbox
+        self.topics = TopicSet(core, subscription, queue_limit, inbox)
+        self.closed = False
+
+    async def add_topics(self, topics: str | Sequence[str]) -> None:
+        """Subscribe to one topic or several, with all their partitions."""
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names:
+            raise InvalidConfiguration("topic: an empty list; name at least one topic")
+        await self.topics.add([topic_name(name) for name in dict.fromkeys(names)])
+
+    async def add_pattern(self, pattern: TopicPattern, period: float) -> None:
+        """Subscribe to the topics that match, and to new ones every ``period`` seconds."""
+        await self.topics.add(await pattern.matches(self.core))
+        self.topics.watch_pattern(pattern, period)
+
+    def acknowledge(self, message: Message | MessageId) -> PartitionConsumer:
+        """Note an acknowledgement; returns the partition it belongs to."""
+        if type(message) is Message and not self.closed:
+            info = message.info
+            known = self.topics.parts.get(info.topic)
+            if known is not None:
+                index = message.index
+                known.acknowledge_indexes(info, range(index, index + 1))
+                return known
+        part, message_id = self.located(message)
+        part.acknowledge(message_id)
+        return part
+
+    def acknowledge_many(
+        self, batch: ReceivedBatch | Iterable[Message | MessageId]
+    ) -> list[PartitionConsumer]:
+        """Note acknowledgements; returns the partitions they belong to."""
+        if not isinstance(batch, ReceivedBatch):
+            return list(dict.fromkeys(self.acknowledge(message) for message in batch))
+        if self.closed:
+            raise AlreadyClosed("the consumer is closed")
+        self.check_batch(batch)
+        for segment in batch.segments:
+            segment.block.part.acknowledge_indexes(segment.block.info, segment.indexes)
+        return list(dict.fromkeys(segment.block.part for segment in batch.segments))
+
+    def acknowledge_run(self, messages: deque[Any], first: Message) -> None:
+        """Note an acknowledgement of ``first`` and of what follows it in ``messages``.
+
+        Takes from the left of ``messages`` those that follow ``first`` within its batch.
+        """
+        info, start = first.info, first.index
+        end = start + 1
+        while messages:
+            following = messages[0]
+            if type(following) is not Message or following.info is not info:
+                break
+            if following.index != end:
+                break
+            messages.popleft()
+            end += 1
+        self.topics.parts[info.topic].acknowledge_indexes(info, range(start, end))
+
+    def check_batch(self, batch: ReceivedBatch) -> None:
+        """Raise `InvalidMessage` if another consumer received it."""
+        for part in dict.fromkeys(segment.block.part for segment in batch.segments):
+            if self.topics.parts.get(part.topic) is not part:
+                raise InvalidMessage(f"{batch!r} of {part.topic} was received elsewhere")
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> PartitionConsumer:
+        """Note a cumulative acknowledgement; returns the partition it belongs to."""
+        self.check_cumulative()
+        part, message_id = self.located(message)
+        part.acknowledge_cumulative(message_id)
+        return part
+
+    def check_cumulative(self) -> None:
+        """Raise `CumulativeAcknowledgementNotAllowedError` unless the type allows it."""
+        if self.subscription.shared:
+            kind = self.subscription.consumer_type
+            raise CumulativeAcknowledgementNotAllowedError(
+                "acknowledge_cumulative needs an Exclusive or Failover subscription;"
+                f" this one is {kind.name}"
+            )
+
+    def located(self, message: Message | MessageId) -> tuple[PartitionConsumer, MessageId]:
+        """The partition and the id of a message. Raises `InvalidMessage`."""
+        if self.closed:
+            raise AlreadyClosed("the consumer is closed")
+        if isinstance(message, Message):
+            message = message.message_id()
+        elif not isinstance(message, MessageId):
+            raise InvalidMessage(f"not a Message or MessageId: {message!r}")
+        return self.topics.of(message), message
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Seek on one partition (by id) or on all (by time, or to either end)."""
+        if isinstance(target, bool) or not isinstance(target, MessageId | int):
+            raise InvalidMessage(f"seek to a MessageId or to milliseconds since 1970: {target!r}")
+        parts = list(self.topics.parts.values())
+        ends = (MessageId.earliest, MessageId.latest)
+        if isinstance(target, MessageId) and target not in ends:
+            parts = [self.topics.of(target)]
+        await asyncio.gather(*(part.seek(target) for part in parts))
+
+    async def last_message_id(self) -> MessageId:
+        """The last id of the topic. Raises `OperationNotSupported` for several partitions."""
+        parts = list(self.topics.parts.values())
+        if len(parts) != 1:
+            raise OperationNotSupported(
+                "get_last_message_id needs a consumer of one topic partition; this one has"
+                f" {len(parts)}"
+            )
+        return (await parts[0].last_message_id())[0]
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription everywhere, then close."""
+        await asyncio.gather(*(part.unsubscribe() for part in self.topics.parts.values()))
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave, with acknowledgements made durable."""
+        self.closed = True
+        self.inbox.close(AlreadyClosed("the consumer is closed"))
+        await self.topics.close()
+
+    def stop(self) -> None:
+        """Leave at once."""
+        self.closed = True
+        self.inbox.close(AlreadyClosed("the consumer is closed"))
+        self.topics.stop()
+
+
+class SubscribedTopics(ConsumerBase):
+    """What both faces' consumers have in common; on the loop's thread."""
+
+    def __init__(self, core: Core, options: ConsumerOptions, inbox: ConsumerInbox) -> None:
+        limit = options.max_total_receiver_queue_size_across_partitions
+        super().__init__(core, subscription_of(options), limit, inbox)
+        self._options = options
+
+    async def start(self) -> None:
+        """Subscribe to whatever the options name."""
+        options = self._options
+        topic = options.topic
+        if isinstance(options, AioConsumerOptions) and options.is_pattern_topic:
+            if not isinstance(topic, str):
+                raise InvalidConfiguration("is_pattern_topic=True needs topic to be a str")
+            topic = re.compile(topic)
+        if isinstance(topic, re.Pattern):
+            pattern = TopicPattern(topic.pattern, options.regex_subscription_mode)
+            await self.add_pattern(pattern, options.pattern_auto_discovery_period)
+        else:
+            await self.add_topics(topic)
+
+
+def described_topics(base: ConsumerBase) -> list[str]:
+    """The topics of a consumer, without partitions, in order."""
+    return list(dict.fromkeys(str(topic_name(name).topic) for name in base.topics.parts))

@@ -1,0 +1,45 @@
+"""What a consumer asks for: one subscription, the same for all of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from velaray.enums import ConsumerType, InitialPosition
+from velaray.message_id import MessageId
+from velaray.policies import ConsumerKeySharedPolicy
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What to subscribe to and how."""
+
+    name: str
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    consumer_name: str | None = None
+    initial_position: InitialPosition = InitialPosition.Latest
+    start: MessageId | None = None
+    start_inclusive: bool = False
+    properties: Mapping[str, str] | None = None
+    read_compacted: bool = False
+    key_shared: ConsumerKeySharedPolicy | None = None
+    batch_index_ack: bool = False
+    queue_size: int = 1000
+    ack_group_seconds: float = 0.1
+    nack_delay_seconds: float = 60.0
+    ack_timeout_seconds: float | None = None
+    max_chunked: int = 10
+
+    @property
+    def durable(self) -> bool:
+        """Whether the service keeps the subscription when its consumers are gone."""
+        return self.start is None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several consumers get messages: redelivery is then asked for by entry."""
+        return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+    def with_queue_size(self, size: int) -> Subscription:
+        """The same with another bound on the messages that wait."""
+        return replace(self, queue_size=size)
