@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from velaray.actors.policies import Level, policy
+from velaray.actors.policies import POLICIES, Level, policy
 from velaray.events.ids import ActorKey, TopicName
 
 
@@ -158,6 +158,11 @@ def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
         if value is not None:
             return json.loads(value)
     return known.default
+
+
+def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
+    """`effective_policy` of every policy that there is, by name."""
+    return {name: effective_policy(state, scope, name) for name in POLICIES}
 
 
 def snapshot(state: Catalog) -> dict[str, bytes]:

@@ -39,6 +39,9 @@ class Reason(StrEnum):
     NOT_EMPTY = "not empty"
     UNAVAILABLE = "unavailable"
     STORAGE_FULL = "storage full"
+    NO_SUBSCRIPTION = "no such subscription"
+    QUOTA_HELD = "backlog quota: try again"
+    QUOTA_EXCEEDED = "backlog quota"
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,12 +123,14 @@ class CreateSubscription:
 
     ``start`` is the first offset it will receive; offsets that are trimmed away count as the
     oldest one kept, offsets beyond the end are refused INVALID. If the subscription exists,
-    start and properties are ignored and its own ref is the reply.
+    start and properties are ignored and its own ref is the reply. A new one is refused
+    NOT_ALLOWED if there are ``limit`` (0: any number) already.
     """
 
     name: str
     start: StartAt | int
     properties: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +343,11 @@ def _create_subscription(state: PartitionState, command: CreateSubscription) -> 
         return Decision(reply=existing.ref)
     if not command.name:
         return refuse(Reason.INVALID, "a subscription needs a name")
+    if 0 < command.limit <= len(state.subscriptions):
+        return refuse(
+            Reason.NOT_ALLOWED,
+            f"exceeds the maximum number of subscriptions of the topic: {command.limit}",
+        )
     match command.start:
         case StartAt.EARLIEST:
             start = state.first_offset

@@ -96,6 +96,15 @@ def _auto_topics(value: Any) -> str | None:
     return None
 
 
+def _retention(value: Any) -> str | None:
+    limits = ("retentionTimeInMinutes", "retentionSizeInMB")
+    if problem := _record(dict.fromkeys(limits, _whole(-1)))(value):
+        return problem
+    if [value[name] == 0 for name in limits].count(True) == 1:
+        return "with one limit 0 needs the other 0 as well; -1 ignores a limit"
+    return None
+
+
 _QUOTA = _record(
     {"policy": _one_of("producer_request_hold", "producer_exception", "consumer_backlog_eviction")},
     limit=_whole(-1),
@@ -132,7 +141,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(
             "retention",
             _ALL,
-            _record({"retentionTimeInMinutes": _whole(-1), "retentionSizeInMB": _whole(-1)}),
+            _retention,
             {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
         ),
         Policy("messageTTL", _ALL, _whole(0), 0),
@@ -166,7 +175,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("maxSubscriptionsPerTopic", _ALL, _whole(0), 0),
         Policy("maxUnackedMessagesPerConsumer", _ALL, _whole(0), 50_000),
         Policy("maxUnackedMessagesPerSubscription", _ALL, _whole(0), 200_000),
-        Policy("maxMessageSize", Level.TOPIC, _whole(0)),
+        Policy("maxMessageSize", Level.TOPIC, _whole(0), 0),
         Policy("compactionThreshold", _ALL, _whole(0), 0),
         Policy("dispatchRate", _ALL, _RATE),
         Policy("subscriptionDispatchRate", _ALL, _RATE),
@@ -174,6 +183,9 @@ POLICIES: Mapping[str, Policy] = {
         Policy("replication", Level.NAMESPACE | Level.TOPIC, _names),
     )
 }
+
+DEFAULTS: Mapping[str, Any] = {name: known.default for name, known in POLICIES.items()}
+"""What holds of every policy that is set nowhere."""
 
 
 def policy(name: str) -> Policy:

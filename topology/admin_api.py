@@ -10,12 +10,18 @@ import asyncio
 
 from aiohttp import web
 
-from velaray.topology import admin_policies, admin_subscriptions, admin_tenants, admin_topics
+from velaray.topology import (
+    admin_levels,
+    admin_policies,
+    admin_subscriptions,
+    admin_tenants,
+    admin_topics,
+)
 from velaray.topology.admin_http import FABRIC, MAX_BODY, answer_errors, check_token
 from velaray.topology.admin_policies import QUOTA_LOCK
 from velaray.topology.fabric import Fabric
 
-_MODULES = (admin_tenants, admin_policies, admin_topics, admin_subscriptions)
+_MODULES = (admin_tenants, admin_levels, admin_policies, admin_topics, admin_subscriptions)
 
 
 def admin_app(fabric: Fabric) -> web.Application:

@@ -42,6 +42,9 @@ _STATUS = {
     Reason.NOT_EMPTY: 409,
     Reason.UNAVAILABLE: 503,
     Reason.STORAGE_FULL: 507,
+    Reason.NO_SUBSCRIPTION: 404,
+    Reason.QUOTA_HELD: 503,
+    Reason.QUOTA_EXCEEDED: 412,
 }
 
 

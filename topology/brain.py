@@ -2,9 +2,9 @@
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
-``stood``, ``stood_down``, ``terminated``. Requests in: ``open``, ``reset``, ``skip_to``,
-``cursor``, ``find_unacked``, ``stats``. Notices out: ``attached``, ``want``, ``feed_from``,
-``deliver``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+``stood``, ``stood_down``, ``terminated``, ``policies``. Requests in: ``open``, ``reset``,
+``skip_to``, ``cursor``, ``find_unacked``, ``stats``. Notices out: ``attached``, ``want``,
+``feed_from``, ``deliver``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -72,6 +72,8 @@ class Brain:
         self._send = send
         self._cursor = runtime.state.cursor
         self._dispatcher = Dispatcher(self._cursor, partition)
+        #: What the partition says of the policies that brains apply, by Pulsar's names.
+        self.policies: dict[str, Any] = {}
         self._wanted = 0
         self._terminated_at: int | None = None
         self._resetting = 0
@@ -208,6 +210,8 @@ class Brain:
                 self._tell_changes(self._dispatcher.detach(args))
             case "terminated":
                 self._terminated_at = args
+            case "policies":
+                self.policies = args
 
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
         def release(reply: Any, effects: Any) -> None:

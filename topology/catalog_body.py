@@ -13,7 +13,8 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.fabric import Fabric
 from velaray.topology.hosted import HostedBody
-from velaray.topology.links import RemoteError
+from velaray.topology.links import Link, RemoteError
+from velaray.topology.policy_watch import Watchers
 
 
 def _scope(args: dict[str, Any]) -> Scope:
@@ -109,13 +110,12 @@ def _one_topic(state: Catalog, args: dict[str, Any]) -> Any:
 
 
 def _serving(state: Catalog, args: dict[str, Any]) -> Any:
-    """What a partition must know before it serves; NOT_FOUND for a deleted topic's partition."""
+    """What a partition must know to serve; NOT_FOUND for a deleted topic's partition."""
     name = _topic(args)
     topic = queries.find_topic(state, name)
     if topic is None or topic.incarnation != args["incarnation"]:
         raise RemoteError(Reason.NOT_FOUND, f"{name} was deleted")
-    deduplicate = queries.effective_policy(state, Scope.of_topic(name), "deduplication")
-    return {"deduplicate": bool(deduplicate)}
+    return {"policies": queries.effective_policies(state, Scope.of_topic(name))}
 
 
 def _policies(state: Catalog, args: dict[str, Any]) -> Any:
@@ -137,7 +137,7 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "policies": _policies,
 }
 
-
+_POLICY_COMMANDS = frozenset({"set_policy", "remove_policy"})
 _CERTAIN = frozenset({"topic", "serving"})
 """Queries on whose answers journals are deleted: a superseded catalog doesn't answer them."""
 
@@ -147,6 +147,18 @@ class CatalogBody(HostedBody):
 
     def __init__(self, key: ActorKey, fabric: Fabric) -> None:
         super().__init__(key, fabric, CatalogMachine())
+        self._watchers = Watchers()
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        """Calls; and ``watch``: answered as ``serving``, and told of changes from now on."""
+        if method == "watch":
+            self._watchers.add(link, _topic(args))
+            return await self.call("serving", args)
+        return await self.call(method, args)
+
+    def on_link_closed(self, link: Link) -> None:
+        """Whoever was behind it asks again over another one."""
+        self._watchers.remove(link)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """Answer a command or a query; see the tables of this module."""
@@ -167,6 +179,8 @@ class CatalogBody(HostedBody):
             case Ensured(topic, created):
                 return {**_describe(topic), "created": created}
             case Done(changed):
+                if changed and method in _POLICY_COMMANDS:
+                    self._watchers.tell(_scope(args))
                 return {"changed": changed}
         raise TypeError(f"unexpected reply {reply!r} to {method}")
 

@@ -31,7 +31,7 @@ from velaray.actors.partition import (
     StartAt,
     SubscriptionRef,
 )
-from velaray.actors.producers import ProducerRegistry
+from velaray.actors.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
@@ -40,6 +40,7 @@ from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import Fenced, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.topology import partition_admin
+from velaray.topology.applied import Applied
 from velaray.topology.brain import Brain, LocalPort
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.config import PartitionSync
@@ -48,6 +49,7 @@ from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.partition_session import PartitionSession, Producing
+from velaray.topology.policy_watch import Follower
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import publish_time, read_metadata
@@ -82,11 +84,12 @@ class PartitionBody(HostedBody):
     def __init__(self, key: ActorKey, fabric: Fabric) -> None:
         super().__init__(key, fabric, PartitionMachine())
         self.topic = str(key.topic_name)
+        self._serving = {"topic": self.topic, "incarnation": key.topic_incarnation}
         self.partition_index = key.partition
         self.registry = ProducerRegistry()
         self.sessions: set[PartitionSession] = set()
         self.channels: dict[str, Channel] = {}
-        self.deduplicate = True
+        self.policies = Applied.of({})
         self.cache: EntryCache
         self.terminated_at: int | None = None
         self.pending_bytes = 0
@@ -116,6 +119,7 @@ class PartitionBody(HostedBody):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
+        self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
         port = self._server.sockets[0].getsockname()[1]
@@ -130,14 +134,23 @@ class PartitionBody(HostedBody):
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog, which tells the policies as well."""
-        serving = {"topic": self.topic, "incarnation": self.key.topic_incarnation}
         try:
-            found = await self.fabric.call(ActorKey.catalog(), "serving", serving)
+            found = await self.fabric.call(ActorKey.catalog(), "serving", self._serving)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(error.kind, error.message) from error
             raise
-        self.deduplicate = found["deduplicate"]
+        self.policies = Applied.of(found["policies"])
+
+    def _apply(self, found: dict[str, Any]) -> None:
+        """What the catalog says about this topic now."""
+        policies = Applied.of(found["policies"])
+        if policies.raw == self.policies.raw:
+            return
+        told, self.policies = self.policies.for_brains(), policies
+        if policies.for_brains() != told:
+            for channel in list(self.channels.values()):
+                channel.tell("policies", policies.for_brains())
 
     def _accept(self) -> WireConnection:
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
@@ -254,6 +267,28 @@ class PartitionBody(HostedBody):
         """An entry of the log can't be read: this partition can't serve it."""
         self.fabric.fatal(self.key, error)
 
+    # -- limits --------------------------------------------------------------------
+
+    def connect_producer(self, spec: ProducerSpec) -> Accepted | Waiting | Refusal:
+        """As `ProducerRegistry.connect`; refused BUSY beyond the topic's limit as well."""
+        limit = self.policies.max_producers
+        if limit and len(self.registry.names() - {spec.name}) >= limit:
+            return Refusal(Reason.BUSY, f"the topic has reached its limit of {limit} producers")
+        return self.registry.connect(spec, self.runtime.state.topic_epoch)
+
+    def check_consumers(self, subscription: str) -> None:
+        """Raise `RemoteError` (BUSY) if the subscription, or the topic, may have no more."""
+        channel = self.channels.get(subscription)
+        here = 0 if channel is None else len(channel.consumers)
+        everywhere = sum(len(other.consumers) for other in self.channels.values())
+        for what, count, limit in (
+            ("subscription", here, self.policies.max_consumers_per_subscription),
+            ("topic", everywhere, self.policies.max_consumers),
+        ):
+            if 0 < limit <= count:
+                why = f"the {what} has reached its limit of {limit} consumers"
+                raise RemoteError(Reason.BUSY, why)
+
     # -- publishing ----------------------------------------------------------------
 
     def producer_name(self) -> str:
@@ -272,7 +307,7 @@ class PartitionBody(HostedBody):
             send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
             send.num_messages,
             entry,
-            self.deduplicate,
+            self.policies.deduplicate,
             chunk,
         )
         uuid = chunk.uuid if chunk is not None else ""
@@ -371,14 +406,20 @@ class PartitionBody(HostedBody):
                 if not channel.durable:
                     raise RemoteError(Reason.BUSY, f"a reader is connected as {name!r}")
                 return channel
+            if not (self.policies.create_subscriptions or self._has(name)):
+                raise RemoteError(Reason.NO_SUBSCRIPTION, f"no subscription {name!r}")
             ref = await self.create_subscription(name, start, properties)
             return await self._connect_brain(ref)
+
+    def _has(self, name: str) -> bool:
+        return name in self.runtime.state.subscriptions
 
     async def create_subscription(
         self, name: str, start: StartAt | int, properties: dict[str, str]
     ) -> SubscriptionRef:
         """Make sure that a durable subscription exists; its actor starts when it's needed."""
-        reply = await self.runtime.ask(CreateSubscription(name, start, properties))
+        limit = self.policies.max_subscriptions
+        reply = await self.runtime.ask(CreateSubscription(name, start, properties, limit))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         assert isinstance(reply, SubscriptionRef)
@@ -393,7 +434,9 @@ class PartitionBody(HostedBody):
         epoch = self.runtime.journal.epoch
         try:
             with self._superseded_if_fenced():
+                told = self.policies.for_brains()
                 await channel.port.request("open", [epoch, ref.start_offset, terminated_at])
+                channel.tell("policies", told)
             if channel.closed:
                 raise LinkClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
@@ -424,7 +467,7 @@ class PartitionBody(HostedBody):
         """
         async with self._lock(name):
             channel = self.channels.get(name)
-            if name in self.runtime.state.subscriptions:
+            if self._has(name):
                 raise RemoteError(Reason.NOT_ALLOWED, f"subscription {name!r} is durable")
             return channel or await self._open_volatile(name, start)
 
@@ -436,6 +479,7 @@ class PartitionBody(HostedBody):
         brain = Brain(runtime, self.partition_index, channel.on_notice)
         channel.port = LocalPort(brain, runtime.abort)
         await channel.port.request("open", [start, self.terminated_at])
+        channel.tell("policies", self.policies.for_brains())
         self.channels[name] = channel
         return channel
 

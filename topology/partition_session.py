@@ -110,12 +110,7 @@ class PartitionSession(Session):
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
         """The entry was damaged on its way: only that publish fails, in its turn."""
-        producer_id, sequence_id = error.command.producer_id, error.command.sequence_id
-
-        def release(reply: Refusal, effects: Any) -> None:
-            self._send_error(producer_id, sequence_id, pb.ChecksumError, reply.message)
-
-        self._partition.runtime.submit(Damaged(str(error)), release)
+        self._refuse_in_turn(error.command, pb.ChecksumError, str(error))
 
     def on_writable(self, connection: WireConnection) -> None:
         """Go on with deliveries that waited for the socket."""
@@ -204,7 +199,7 @@ class PartitionSession(Session):
             command.epoch,
             command.topic_epoch if command.HasField("topic_epoch") else None,
         )
-        answer = partition.registry.connect(spec, partition.runtime.state.topic_epoch)
+        answer = partition.connect_producer(spec)
         if isinstance(answer, Refusal):
             code = code_of_reason(answer.reason)
             if code == pb.ConsumerBusy:
@@ -261,7 +256,7 @@ class PartitionSession(Session):
             self._check_not_terminated()
             raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
         producing.ready = True
-        deduplicate = self._partition.deduplicate
+        deduplicate = self._partition.policies.deduplicate
         self.connection.send(
             pb.CommandProducerSuccess(
                 request_id=producing.request_id,
@@ -339,7 +334,21 @@ class PartitionSession(Session):
             refusal = "transactions are not available on this cluster"
             self._send_error(producing.producer_id, send.sequence_id, pb.NotAllowedError, refusal)
             return
+        limit = self._partition.policies.max_message_size
+        if limit and len(entry) > limit:
+            problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
+            self._refuse_in_turn(send, pb.NotAllowedError, problem)
+            return
         self._partition.publish(producing, send, entry)
+
+    def _refuse_in_turn(self, command: Send, code: pb.ServerError, problem: str) -> None:
+        """Refuse a publish after all that came before it is answered."""
+        producer_id, sequence_id = command.producer_id, command.sequence_id
+
+        def release(reply: Refusal, effects: Any) -> None:
+            self._send_error(producer_id, sequence_id, code, reply.message)
+
+        self._partition.runtime.submit(Damaged(problem), release)
 
     def send_error(self, producer_id: int, sequence_id: int, refusal: Refusal) -> None:
         """A publish was refused."""
@@ -367,7 +376,9 @@ class PartitionSession(Session):
 
     async def _subscribe(self, command: pb.CommandSubscribe) -> None:
         self._check_topic(command.topic)
+        self._partition.check_consumers(command.subscription)
         channel = await self._open_channel(command)
+        self._check_again(channel)
         name = command.consumer_name or f"{self._partition.producer_name()}-consumer"
         consumer = channel.add(self, command.consumer_id, name, command.subType)
         self._consumers[command.consumer_id] = consumer
@@ -380,6 +391,14 @@ class PartitionSession(Session):
             if not consumer.subscribed:
                 self._drop_consumer(consumer)
         self.succeed(command.request_id)
+
+    def _check_again(self, channel: Channel) -> None:
+        """Another consumer may have come while the channel was opened."""
+        try:
+            self._partition.check_consumers(channel.name)
+        except RemoteError:
+            self._partition.drop_if_unused(channel)
+            raise
 
     async def _open_channel(self, command: pb.CommandSubscribe) -> Channel:
         partition = self._partition

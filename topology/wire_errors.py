@@ -20,6 +20,9 @@ _CODES = {
     Reason.NOT_EMPTY: pb.NotAllowedError,
     Reason.UNAVAILABLE: pb.ServiceNotReady,
     Reason.STORAGE_FULL: pb.PersistenceError,
+    Reason.NO_SUBSCRIPTION: pb.SubscriptionNotFound,
+    Reason.QUOTA_HELD: pb.ProducerBlockedQuotaExceededError,
+    Reason.QUOTA_EXCEEDED: pb.ProducerBlockedQuotaExceededException,
 }
 
 

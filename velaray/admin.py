@@ -218,6 +218,25 @@ class Admin:
         """Let a policy be what the wider scope says."""
         self.request("DELETE", f"{_namespace(namespace)}/{quote(name, safe='')}")
 
+    # -- policies of every level ---------------------------------------------------
+
+    def policies_of(self, where: str, *, applied: bool = False) -> dict[str, Any]:
+        """The policies that are set on ``where``, by name; with ``applied`` those that hold there.
+
+        ``where`` is "cluster", ``tenant/namespace`` or a topic with its domain
+        (``persistent://...``).
+        """
+        query = {"applied": "true"} if applied else None
+        return dict(self.request("GET", _level(where, "policies"), query=query))
+
+    def set_policy_of(self, where: str, name: str, value: Any) -> None:
+        """Set a policy of ``where`` (as in `policies_of`); running topics apply it at once."""
+        self.request("PUT", _level(where, "policies", name), value)
+
+    def remove_policy_of(self, where: str, name: str) -> None:
+        """Let the wider level say what a policy of ``where`` is."""
+        self.request("DELETE", _level(where, "policies", name))
+
     # -- topics --------------------------------------------------------------------
 
     def topics(self, namespace: str = "public/default") -> dict[str, int]:
@@ -376,6 +395,12 @@ def _topic(topic: str) -> str:
     name = TopicName.parse(topic)
     local = str(name).rpartition("/")[2]
     return _path(name.domain, name.tenant, name.namespace, local)
+
+
+def _level(where: str, *parts: str) -> str:
+    if where == "cluster":
+        return _path(*parts)
+    return f"{_topic(where) if '://' in where else _namespace(where)}/{_path(*parts)}"
 
 
 def _subscription(topic: str, subscription: str) -> str:

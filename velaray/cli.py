@@ -15,6 +15,7 @@ from velaray.cli_admin import namespaces, subscriptions, tenants, topics
 from velaray.cli_common import Commands, Output, with_admin
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
+from velaray.cli_policies import policies
 from velaray.cli_tokens import read_secret, tokens
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ for _command in (
     consume,
     journal,
     namespaces,
+    policies,
     produce,
     subscriptions,
     tenants,

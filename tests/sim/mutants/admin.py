@@ -8,6 +8,7 @@ from tests.sim.mutants.kit import Mutant, do_nothing_async
 from velaray.actors import catalog, partition
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.machine import Decision
+from velaray.actors.policies import DEFAULTS
 from velaray.events.events_pb2 import TopicCreated
 from velaray.journal.memory import MemoryStore
 from velaray.topology import catalog_body, topic_deletion
@@ -51,7 +52,7 @@ def _sweep_nothing(original: Any) -> Any:
 
 
 def _serve_deleted_topics(original: Any) -> Any:
-    return {**original, "serving": lambda state, args: {"deduplicate": True}}
+    return {**original, "serving": lambda state, args: {"policies": DEFAULTS}}
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -1,0 +1,175 @@
+"""Policies reach running topics by themselves, soon, and the narrower level has its way."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import velaray
+from tests.support.local_cluster import LocalCluster
+from velaray.admin import Admin, PreconditionFailed
+from velaray.events.ids import ActorKey, ActorKind, TopicName
+
+WITHIN_S = 5.0
+DEFAULT = "public/default"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Admin:
+    return Admin(cluster.admin_url)
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[velaray.Client]:
+    with velaray.Client(cluster.service_url, operation_timeout_seconds=5) as made:
+        yield made
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://{DEFAULT}/policies-{next(_numbers)}"
+
+
+def soon(condition: Callable[[], Any]) -> Any:
+    """The condition's value as soon as it's true; fails after `WITHIN_S` seconds."""
+    deadline = time.monotonic() + WITHIN_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "not applied in time"
+    return found
+
+
+def body(cluster: LocalCluster, topic: str) -> Any:
+    wanted = TopicName.parse(topic)
+    found = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic_name == wanted]
+    return cluster.fabric.bodies[found[0]]
+
+
+def applied(cluster: LocalCluster, topic: str, name: str) -> Any:
+    return body(cluster, topic).policies.raw[name]
+
+
+def test_a_running_topic_applies_the_narrowest_level(cluster, admin, client, topic):
+    client.create_producer(topic).send(b"x")
+    name = "maxConsumersPerTopic"
+    for where, value in (("cluster", 3), (DEFAULT, 5), (topic, 7)):
+        admin.set_policy_of(where, name, value)
+        soon(lambda value=value: applied(cluster, topic, name) == value)
+    admin.set_policy_of("cluster", name, 4)
+    assert admin.policies_of(topic, applied=True)[name] == 7
+    for where, left in ((topic, 5), (DEFAULT, 4), ("cluster", 0)):
+        admin.remove_policy_of(where, name)
+        soon(lambda left=left: applied(cluster, topic, name) == left)
+
+
+def test_changes_that_a_restarting_catalog_did_not_tell_are_found(cluster, admin, client, topic):
+    client.create_producer(topic).send(b"x")
+    cluster.kill(ActorKey.catalog())
+    admin.set_policy_of(topic, "messageTTL", 77)
+    soon(lambda: applied(cluster, topic, "messageTTL") == 77)
+
+
+def test_policies_hold_after_a_partition_restarts(cluster, admin, client, topic):
+    client.create_producer(topic).send(b"x")
+    admin.set_policy_of(topic, "messageTTL", 78)
+    cluster.kill(body(cluster, topic).key)
+    client.create_producer(topic).send(b"y")
+    assert applied(cluster, topic, "messageTTL") == 78
+
+
+def test_producers_beyond_the_limit_are_refused_until_it_is_raised(cluster, admin, client, topic):
+    first = client.create_producer(topic)
+    admin.set_policy_of(topic, "maxProducersPerTopic", 1)
+    soon(lambda: applied(cluster, topic, "maxProducersPerTopic") == 1)
+    with pytest.raises(velaray.ProducerBusy, match="limit of 1 producers"):
+        client.create_producer(topic)
+    first.send(b"goes on")
+    admin.set_policy_of(topic, "maxProducersPerTopic", 2)
+    soon(lambda: applied(cluster, topic, "maxProducersPerTopic") == 2)
+    client.create_producer(topic).send(b"x")
+
+
+@pytest.mark.parametrize("policy", ["maxConsumersPerTopic", "maxConsumersPerSubscription"])
+def test_consumers_beyond_the_limit_are_refused(cluster, admin, client, topic, policy):
+    kind = velaray.ConsumerType.Shared
+    client.subscribe(topic, "s", consumer_type=kind)
+    admin.set_policy_of(topic, policy, 1)
+    soon(lambda: applied(cluster, topic, policy) == 1)
+    with pytest.raises(velaray.ConsumerBusy, match="limit of 1 consumers"):
+        client.subscribe(topic, "s", consumer_type=kind)
+    if policy == "maxConsumersPerTopic":
+        with pytest.raises(velaray.ConsumerBusy):
+            client.subscribe(topic, "another")
+        assert set(body(cluster, topic).channels) == {"s"}
+    else:
+        client.subscribe(topic, "another")
+
+
+def test_subscriptions_beyond_the_limit_are_refused(cluster, admin, client, topic):
+    consumer = client.subscribe(topic, "s")
+    admin.set_policy_of(topic, "maxSubscriptionsPerTopic", 1)
+    soon(lambda: applied(cluster, topic, "maxSubscriptionsPerTopic") == 1)
+    with pytest.raises(velaray.NotAllowedError, match="maximum number of subscriptions"):
+        client.subscribe(topic, "another")
+    with pytest.raises(PreconditionFailed, match="maximum number of subscriptions"):
+        admin.create_subscription(topic, "another")
+    consumer.close()
+    client.subscribe(topic, "s")
+
+
+def test_subscriptions_are_created_only_if_that_is_allowed(cluster, admin, client, topic):
+    client.create_producer(topic)
+    admin.set_policy_of(topic, "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    soon(lambda: not body(cluster, topic).policies.create_subscriptions)
+    with pytest.raises(velaray.SubscriptionNotFound):
+        client.subscribe(topic, "s")
+    admin.create_subscription(topic, "s")
+    client.subscribe(topic, "s")
+
+
+def test_messages_beyond_the_topics_size_are_refused_in_their_turn(cluster, admin, client, topic):
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"x" * 5000)
+    admin.set_policy_of(topic, "maxMessageSize", 1000)
+    soon(lambda: applied(cluster, topic, "maxMessageSize") == 1000)
+    with pytest.raises(velaray.NotAllowedError, match="at most 1000 bytes"):
+        producer.send(b"x" * 5000)
+    producer.send(b"x" * 500)
+
+
+def test_de_duplication_is_switched_in_a_running_topic(cluster, admin, client, topic):
+    producer = client.create_producer(topic, producer_name="p")
+    producer.send(b"x")
+    admin.set_policy_of(topic, "deduplication", False)
+    soon(lambda: not body(cluster, topic).policies.deduplicate)
+
+
+def test_brains_hear_of_the_limits_that_they_apply(cluster, admin, client, topic):
+    client.subscribe(topic, "s")
+    admin.set_policy_of(topic, "maxUnackedMessagesPerConsumer", 11)
+
+    def brain() -> Any:
+        found = [
+            key for key in cluster.keys(ActorKind.SUBSCRIPTION) if str(key.topic_name) == topic
+        ]
+        return cluster.fabric.bodies[found[0]]._brain
+
+    soon(lambda: brain().policies.get("maxUnackedMessagesPerConsumer") == 11)
+    assert brain().policies["maxUnackedMessagesPerSubscription"] == 200_000
+
+
+def test_half_a_retention_is_refused(admin):
+    with pytest.raises(velaray.admin.Invalid, match="-1 ignores a limit"):
+        admin.set_policy_of(
+            DEFAULT, "retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0}
+        )
