@@ -10,12 +10,14 @@ De-duplication is by producer name and sequence id, of a batch by its highest on
 of one message share a sequence id and arrive one after the other: until the last one is
 stored the message isn't complete, and a chunk is a duplicate if the same message (same uuid)
 already has it. The last sequence id is tracked whether de-duplication is on or not. Batches
-by key interleave; see `velaray.actors.interleaving`.
+by key interleave; see `velaray.actors.interleaving`. Of compaction the partition decides which
+generation is current; see `velaray.actors.compacted`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
 LedgerOpened, ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten,
-TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept.
+TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept; and those of
+compaction.
 """
 
 from __future__ import annotations
@@ -29,10 +31,20 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from velaray.actors import compacted
+from velaray.actors.compacted import (
+    BeginCompaction,
+    Compactions,
+    ConfirmCompactionSwept,
+    PublishCompaction,
+)
 from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.events.events_pb2 import (
+    CompactionBegun,
+    CompactionPublished,
+    CompactionSwept,
     EntryAppended,
     LedgerOpened,
     ProducerForgotten,
@@ -264,6 +276,7 @@ class PartitionState:
     topic_epoch: int = 0
     terminated: bool = False
     deleted: dict[int, str] = field(default_factory=dict)
+    compactions: Compactions = field(default_factory=Compactions)
 
     @property
     def end_offset(self) -> int:
@@ -471,6 +484,8 @@ class PartitionMachine:
                 return refuse(Reason.NOT_FOUND, f"no producer {name!r}")
             case ExpireProducers():
                 return _expire(state, command)
+            case BeginCompaction() | PublishCompaction() | ConfirmCompactionSwept():
+                return compacted.decide(state.compactions, state.end_offset, command, now_ms)
         raise TypeError(f"a partition knows no {type(command).__name__}")
 
     def evolve(self, state: PartitionState, event: Message) -> None:
@@ -498,12 +513,15 @@ class PartitionMachine:
                 state.deleted[ref.incarnation] = name
             case SubscriptionSwept(incarnation=incarnation):
                 del state.deleted[incarnation]
+            case CompactionBegun() | CompactionPublished() | CompactionSwept():
+                compacted.evolve(state.compactions, event)
             case _:
                 raise TypeError(f"a partition knows no {type(event).__name__}")
 
     def check(self, state: PartitionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.table.check()
+        compacted.check(state.compactions, state.end_offset)
         by_name = {known.name: known for known in state.by_index.values()}
         require(by_name == state.producers, "producer names and numbers agree")
         for number, known in state.by_index.items():
@@ -525,12 +543,18 @@ class PartitionMachine:
             require(ref.start_offset <= state.end_offset, "subscriptions start in the log", name)
 
     def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
-        """Segments: ledgers, producers, subscriptions, partition; deleted, if there are any."""
+        """Segments: ledgers, producers, subscriptions, partition; deleted and compactions, if
+        there are any.
+        """
         numbered = [state.by_index[index] for index in sorted(state.by_index)]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
         deleted = {"deleted": _to_json(sorted(state.deleted.items()))} if state.deleted else {}
+        compactions = {}
+        if state.compactions.last:
+            compactions["compactions"] = _to_json(compacted.to_fields(state.compactions))
         return {
             **deleted,
+            **compactions,
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
@@ -559,6 +583,9 @@ class PartitionMachine:
                 for name, incarnation, start, properties in json.loads(segments["subscriptions"])
             },
             deleted=dict(json.loads(segments.get("deleted", b"[]"))),
+            compactions=compacted.from_fields(json.loads(segments["compactions"]))
+            if "compactions" in segments
+            else Compactions(),
             **json.loads(segments["partition"]),
         )
 

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,10 @@ class Event(_message.Message):
     SUBSCRIPTION_CREATED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_DELETED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_CREATED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_ACKED_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETED_FIELD_NUMBER: _ClassVar[int]
@@ -51,11 +55,15 @@ class Event(_message.Message):
     subscription_created: SubscriptionCreated
     subscription_deleted: SubscriptionDeleted
     subscription_swept: SubscriptionSwept
+    compaction_begun: CompactionBegun
+    compaction_published: CompactionPublished
+    compaction_swept: CompactionSwept
+    entry_compacted: EntryCompacted
     cursor_created: CursorCreated
     entries_acked: EntriesAcked
     mark_deleted: MarkDeleted
     cursor_reset: CursorReset
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -223,6 +231,44 @@ class ProducerForgotten(_message.Message):
 class TopicTerminated(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CompactionBegun(_message.Message):
+    __slots__ = ("generation", "horizon", "at_ms")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    horizon: int
+    at_ms: int
+    def __init__(self, generation: _Optional[int] = ..., horizon: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class CompactionPublished(_message.Message):
+    __slots__ = ("generation", "entries", "at_ms")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    entries: int
+    at_ms: int
+    def __init__(self, generation: _Optional[int] = ..., entries: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class CompactionSwept(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class EntryCompacted(_message.Message):
+    __slots__ = ("offset", "messages", "chunk_uuid", "kept")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_UUID_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    messages: int
+    chunk_uuid: str
+    kept: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offset: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., kept: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SubscriptionCreated(_message.Message):
     __slots__ = ("name", "incarnation", "start_offset", "properties")

@@ -293,6 +293,17 @@ class ActorKind(StrEnum):
     CATALOG = "catalog"
     PARTITION = "partition"
     SUBSCRIPTION = "subscription"
+    COMPACTED = "compacted"
+    """Not an actor: one generation of a partition's compacted entries, in a journal of its own."""
+
+
+_PARTS = {
+    ActorKind.CATALOG: 0,
+    ActorKind.PARTITION: 5,
+    ActorKind.SUBSCRIPTION: 7,
+    ActorKind.COMPACTED: 6,
+}
+"""How many parts a key's text has after its kind."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -311,6 +322,7 @@ class ActorKey:
     topic_incarnation: int = 0
     subscription: str = ""
     subscription_incarnation: int = 0
+    generation: int = 0
 
     @classmethod
     def catalog(cls) -> ActorKey:
@@ -338,6 +350,10 @@ class ActorKey:
             subscription_incarnation=incarnation,
         )
 
+    def of_compacted(self, generation: int) -> ActorKey:
+        """A generation of this partition's compacted entries."""
+        return replace(self, kind=ActorKind.COMPACTED, generation=generation)
+
     @property
     def topic_name(self) -> TopicName:
         """The topic partition that this key belongs to."""
@@ -360,6 +376,8 @@ class ActorKey:
         ]
         if self.kind is ActorKind.SUBSCRIPTION:
             parts += [self.subscription, str(self.subscription_incarnation)]
+        if self.kind is ActorKind.COMPACTED:
+            parts.append(str(self.generation))
         return "/".join(_quoted(part) for part in parts)
 
     @classmethod
@@ -376,12 +394,11 @@ class ActorKey:
 
     @classmethod
     def _of_parts(cls, kind: ActorKind, parts: list[str]) -> ActorKey:
-        if kind is ActorKind.CATALOG and not parts:
-            return cls(kind)
-        length = 5 if kind is ActorKind.PARTITION else 7
-        if kind is ActorKind.CATALOG or len(parts) != length:
+        if len(parts) != _PARTS[kind]:
             raise InvalidNameError(f"{len(parts)} parts after {kind}")
-        tenant, namespace, topic, partition, incarnation, *subscription = parts
+        if kind is ActorKind.CATALOG:
+            return cls(kind)
+        tenant, namespace, topic, partition, incarnation, *rest = parts
         name = TopicName(
             check_name("tenant", tenant),
             check_name("namespace", namespace),
@@ -391,9 +408,13 @@ class ActorKey:
         if name.partition < -1 or int(incarnation) < 0:
             raise InvalidNameError("a number is negative")
         key = cls.of_partition(name, int(incarnation))
-        if not subscription:
+        if kind is ActorKind.PARTITION:
             return key
-        return key.of_subscription(subscription[0], int(subscription[1]))
+        if kind is ActorKind.COMPACTED:
+            if int(rest[0]) < 0:
+                raise InvalidNameError("a number is negative")
+            return key.of_compacted(int(rest[0]))
+        return key.of_subscription(rest[0], int(rest[1]))
 
     def __str__(self) -> str:
         return self.text()

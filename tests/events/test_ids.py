@@ -286,6 +286,8 @@ class TestActorKey:
         assert key.of_subscription("bill ing", 2).text() == (
             "subscription/acme/eu/orders/3/7/bill%20ing/2"
         )
+        assert key.of_compacted(4).text() == "compacted/acme/eu/orders/3/7/4"
+        assert ActorKey.parse(key.of_compacted(4).text()) == key.of_compacted(4)
         assert ActorKey.catalog().text() == "catalog"
         assert key.of_subscription("s", 2).topic_name == TopicName.parse(
             "acme/eu/orders-partition-3"
@@ -312,6 +314,10 @@ class TestActorKey:
             "partition",
             "partition/a/b/c/1",
             "partition/a/b/c/1/1/1",
+            "compacted/a/b/c/1/1",
+            "compacted/a/b/c/1/1/1/1",
+            "compacted/a/b/c/1/1/-1",
+            "compacted/a/b/c/1/1/x",
             "partition//b/c/1/1",
             "partition/a/b//1/1",
             "partition/../b/c/1/1",
