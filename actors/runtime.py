@@ -22,6 +22,7 @@ No clock, thread or store but those that it is given: the same code runs in simu
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -42,6 +43,9 @@ from velaray.journal.store import LedgerStore
 Blob = bytes | memoryview
 Release = Callable[[Any, tuple[Any, ...]], None]
 """Takes a decision's reply and effects once they may leave. Must not raise."""
+
+LATENCY_CLASSES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
+"""Upper ends of the classes by which commits are counted, in seconds."""
 
 ResultT = TypeVar("ResultT")
 
@@ -103,6 +107,8 @@ class Stats:
     ``events``, ``commits`` and ``bytes`` (of events and blobs) count what became durable;
     ``refused_full`` the commands and reads that a full disk refused; ``recovery_ms`` is how
     long recovery took, ``replayed`` how many records it (and any fall-back) folded.
+    ``commit_s`` is the time that commits took, ``latency`` how many records each class of
+    it had (`LATENCY_CLASSES_S`, and one for what took longer).
     """
 
     commands: int
@@ -113,6 +119,8 @@ class Stats:
     refused_full: int
     replayed: int
     recovery_ms: int
+    commit_s: float
+    latency: tuple[int, ...]
 
 
 class _Batch(NamedTuple):
@@ -176,6 +184,7 @@ class Runtime(Generic[StateT]):
         "_clock_ms",
         "_closing",
         "_commands",
+        "_commit_s",
         "_commits",
         "_deferred",
         "_error",
@@ -186,6 +195,7 @@ class Runtime(Generic[StateT]):
         "_frame_bytes",
         "_full",
         "_journal",
+        "_latency",
         "_machine",
         "_on_fatal",
         "_opened",
@@ -259,6 +269,8 @@ class Runtime(Generic[StateT]):
         self._flusher: asyncio.Task[None] | None = None
         self._commands = self._events = self._commits = self._bytes = 0
         self._rolls = self._refused_full = self._replayed = self._recovery_ms = 0
+        self._commit_s = 0.0
+        self._latency = [0] * (len(LATENCY_CLASSES_S) + 1)
 
     @classmethod
     async def recover(
@@ -341,6 +353,8 @@ class Runtime(Generic[StateT]):
             refused_full=self._refused_full,
             replayed=self._replayed,
             recovery_ms=self._recovery_ms,
+            commit_s=self._commit_s,
+            latency=tuple(self._latency),
         )
 
     def submit(self, command: Any, release: Release) -> None:
@@ -557,7 +571,12 @@ class Runtime(Generic[StateT]):
             if self._opened:
                 self._journal.stage(encode(self._opened))
             self._journal.stage_all(staged)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             await self._journal.commit()
+            took = loop.time() - began
+            self._commit_s += took
+            self._latency[bisect_left(LATENCY_CLASSES_S, took)] += len(staged)
             self._commits += 1
             self._events += len(staged) + (self._opened is not None)
             self._bytes += self._flushing_bytes

@@ -30,7 +30,9 @@ ROOMS: dict[str, Room] = {
     "journal": Room(("events",), ("crc32c", "msgpack")),
     "actors": Room(("events", "journal"), ("google", "msgpack", "sortedcontainers")),
     "wire": Room(("events",), ("crc32c", "cramjam", "google", "mmh3")),
-    "topology": Room(_BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "ray")),
+    "topology": Room(
+        _BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "prometheus_client", "ray")
+    ),
     FACE: Room(
         (*_BELOW_TOPOLOGY, "topology"),
         ("aiohttp", "click", "google", "jwt", "msgpack", "numpy", "pyarrow", "ray", "rich"),

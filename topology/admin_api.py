@@ -12,16 +12,25 @@ from aiohttp import web
 
 from velaray.topology import (
     admin_levels,
+    admin_metrics,
     admin_policies,
     admin_subscriptions,
     admin_tenants,
     admin_topics,
 )
 from velaray.topology.admin_http import FABRIC, MAX_BODY, answer_errors, check_token
+from velaray.topology.admin_metrics import SCRAPE_LOCK
 from velaray.topology.admin_policies import QUOTA_LOCK
 from velaray.topology.fabric import Fabric
 
-_MODULES = (admin_tenants, admin_levels, admin_policies, admin_topics, admin_subscriptions)
+_MODULES = (
+    admin_tenants,
+    admin_levels,
+    admin_policies,
+    admin_topics,
+    admin_subscriptions,
+    admin_metrics,
+)
 
 
 def admin_app(fabric: Fabric) -> web.Application:
@@ -29,6 +38,7 @@ def admin_app(fabric: Fabric) -> web.Application:
     app = web.Application(middlewares=[answer_errors, check_token], client_max_size=MAX_BODY)
     app[FABRIC] = fabric
     app[QUOTA_LOCK] = asyncio.Lock()
+    app[SCRAPE_LOCK] = asyncio.Lock()
     for module in _MODULES:
         for method, path, handler in module.ROUTES:
             app.router.add_route(method, path, handler)

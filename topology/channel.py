@@ -32,6 +32,7 @@ from velaray.actors.standing import StandingDelivery
 from velaray.topology.brain import ENDS_STANDING
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.metrics import Traffic
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 from velaray.wire.connection import WireConnection
@@ -184,6 +185,7 @@ class Channel:
         self.consumers: dict[int, ChannelConsumer] = {}
         self.resetting = False
         self.closed = False
+        self.traffic = Traffic()
         self._log = log
         self._on_closed = on_closed
         self._fed = 0
@@ -544,13 +546,17 @@ class Channel:
         ).header
         connection = consumer.connection
         write = connection.write_two
+        before = connection.bytes_written
         entry_id = start = first - span.first
         for entry in run[: span.end - first]:
             if not connection.writable:
                 break
             write(header(entry_id, len(entry.data)), entry.data)
             entry_id += 1
-        return entry_id - start
+        written = entry_id - start
+        size = connection.bytes_written - before
+        self.traffic.sent(run if written == len(run) else run[:written], size, redelivery_count > 0)
+        return written
 
     def _load(self, consumer: ChannelConsumer, offset: int) -> None:
         consumer.loading = asyncio.get_running_loop().create_task(self._log.cache.load(offset))

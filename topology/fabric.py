@@ -110,6 +110,14 @@ class Fabric(abc.ABC):
         """Stop the actor in good order if it runs; the next use activates it again."""
 
     @abc.abstractmethod
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Call ``method`` of every actor that has started, and start none.
+
+        A few at a time; None stands for an actor that hasn't started or didn't answer within
+        ``timeout_s`` seconds.
+        """
+
+    @abc.abstractmethod
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """An actor of this process can't go on (fenced, failed sync, divergence)."""
 

@@ -16,6 +16,7 @@ from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.replay import load_manifest
 from velaray.topology.fabric import Address, Body, Fabric
 from velaray.topology.links import Link, LinkServer, RemoteError
+from velaray.topology.metrics import Labels, Sample, runtime_samples
 
 CONFIRM_S = 10.0
 """How often a body that may have nothing to write looks whether it was superseded."""
@@ -138,10 +139,16 @@ class HostedBody(Body):
             self.fabric.fatal(self.key, error)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """What every actor answers: ``describe``."""
+        """What every actor answers: ``describe`` and ``metrics``."""
         if method == "describe":
             return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
+        if method == "metrics":
+            return [list(sample) for sample in await self.metrics()]
         raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    async def metrics(self) -> list[Sample]:
+        """What this actor measures, as it is now."""
+        return runtime_samples(Labels(self.config.name, self.key).of_actor(), self.runtime.stats)
 
     async def on_request(self, link: Link, method: str, args: Any) -> Any:
         """Requests over links are calls."""

@@ -7,12 +7,16 @@ differs. Tests and simulation use it, and may kill any actor between two turns o
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
+from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey
 from velaray.journal.store import LedgerStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
+from velaray.topology.links import RemoteError
 
 
 class LocalFabric(Fabric):
@@ -48,6 +52,18 @@ class LocalFabric(Fabric):
             if not started:
                 body.abort()
         return address
+
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Ask one after the other."""
+        found: dict[ActorKey, Any] = {}
+        for key, body in list(self.bodies.items()):
+            task = self._starting.get(key)
+            found[key] = None
+            if task is not None and task.done() and not task.cancelled() and not task.exception():
+                with contextlib.suppress(TimeoutError, RemoteError, Stopped):
+                    async with asyncio.timeout(timeout_s):
+                        found[key] = await body.call(method, {})
+        return found
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """Remember the failure and end the actor as its process would end."""

@@ -48,6 +48,8 @@ from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, LinkClosed, RemoteError
+from velaray.topology.metrics import Sample
+from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
 from velaray.wire.commands import Send, send_receipt
@@ -93,6 +95,7 @@ class PartitionBody(HostedBody):
         self.cache: EntryCache
         self.terminated_at: int | None = None
         self.pending_bytes = 0
+        self.meter = PartitionMeter(self)
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._server: asyncio.Server | None = None
         self._names = itertools.count(1)
@@ -331,6 +334,9 @@ class PartitionBody(HostedBody):
         if type(reply) is Published:
             cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
             self.cache.append(cached)
+            traffic = self.meter.published
+            traffic.messages += reply.messages
+            traffic.bytes += len(entry)
             self._schedule_feed()
             ledger_id, entry_id = reply.position
             connection.write(
@@ -487,6 +493,7 @@ class PartitionBody(HostedBody):
         self.fabric.fatal(self.key, error)
 
     def _channel_closed(self, channel: Channel, consumers: list[ChannelConsumer]) -> None:
+        self.meter.closed(channel)
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
         for consumer in consumers:
@@ -550,7 +557,9 @@ class PartitionBody(HostedBody):
         # A brain begins where it is told to, unless it has begun before.
         request = {"start": found.ref.start_offset, "method": method, "args": args}
         with self._superseded_if_fenced():
-            return await self.fabric.call(key, "brain", request)
+            answer = await self.fabric.call(key, "brain", request)
+        self.meter.told(name, method, args, answer)
+        return answer
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
         """Delete a durable subscription: its name first, then its actor and its journal.
@@ -585,6 +594,10 @@ class PartitionBody(HostedBody):
             await self._sweep(name, incarnation)
 
     # -- calls ---------------------------------------------------------------------
+
+    async def metrics(self) -> list[Sample]:
+        """What the partition and the subscriptions that are connected to it measure."""
+        return [*await super().metrics(), *await self.meter.samples()]
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """What `velaray.topology.partition_admin` offers, and what every actor answers."""

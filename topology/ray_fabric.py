@@ -18,17 +18,21 @@ from functools import cache
 from typing import Any
 
 import ray
+import ray.util
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from velaray.events.ids import ActorKey
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.links import RemoteError
+from velaray.topology.metrics import Sample
 from velaray.topology.tenure import check_tenure
 
 _WATCH_S = 1.0
+_SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
 _GC_THRESHOLDS = (20_000, 20, 50)
 
@@ -61,6 +65,22 @@ class RayFabric(Fabric):
         except (ValueError, RayActorError):
             return  # it doesn't run, or is gone: what was asked for
 
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Ask the named actors of the namespace; none is created or looked for twice."""
+        keys = await asyncio.to_thread(named_actors, self.config)
+        places = asyncio.Semaphore(_SURVEYED_AT_ONCE)
+
+        async def ask(key: ActorKey) -> Any:
+            async with places:
+                with contextlib.suppress(ValueError, RayError, TimeoutError):  # it left, or hangs
+                    async with asyncio.timeout(timeout_s):
+                        name, namespace = key.text(), self.config.ray_namespace
+                        handle = await asyncio.to_thread(ray.get_actor, name, namespace)
+                        return await handle.call_if_started.remote(method)
+                return None
+
+        return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))
+
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """End this process: Ray starts the actor anew, which recovers from its journal."""
         print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -88,6 +108,16 @@ async def _first_answer(ask: Callable[[], Any]) -> Any:
     finally:
         for call in asked:
             call.cancel()
+
+
+def named_actors(config: ClusterConfig) -> list[ActorKey]:
+    """The actors of the cluster that Ray knows, started or not."""
+    found = []
+    kinds = {kind.value for kind in ActorKind}
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if actor["namespace"] == config.ray_namespace and actor["name"].split("/")[0] in kinds:
+            found.append(ActorKey.parse(actor["name"]))
+    return found
 
 
 @cache
@@ -124,6 +154,13 @@ def _collect_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, Stopped):
+        text = f"velaray: metrics go to Ray no longer: {type(error).__name__}: {error}"
+        print(text, file=sys.stderr, flush=True)
 
 
 class VelarayActor:
@@ -165,14 +202,29 @@ class VelarayActor:
                 body.abort()
                 self._starting = None  # the next request tries again
         self._body = body
+        self._measuring = asyncio.get_running_loop().create_task(self._measure(body))
+        self._measuring.add_done_callback(_report_failure)
         _collect_garbage_rarely()
         return address
+
+    async def _measure(self, body: Body) -> None:
+        """Tell Ray at intervals what the body measures; a failure ends this, not the actor."""
+        from velaray.topology.ray_metrics import EXPORT_S, RayMetrics
+
+        telling = RayMetrics()
+        while True:
+            await asyncio.sleep(EXPORT_S)
+            telling.tell([Sample(*each) for each in await body.call("metrics", {})])
 
     async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
         """Answer one call, as over a link; raises `RemoteError` if it's refused."""
         await self.address()
         assert self._body is not None
         return await self._body.call(method, args or {})
+
+    async def call_if_started(self, method: str) -> Any:
+        """`call`, but None if this actor hasn't started: asking doesn't start it."""
+        return None if self._body is None else await self._body.call(method, {})
 
     async def describe(self) -> dict[str, Any]:
         """Which process this is, for people and for tests that kill it."""

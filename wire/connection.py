@@ -134,6 +134,11 @@ class WireConnection(asyncio.BufferedProtocol):
         if size >= _FLUSH_AT:
             self._flush()
 
+    @property
+    def bytes_written(self) -> int:
+        """All that was ever given to `write` and its like, but for what came after the end."""
+        return self._flushed + self._pending_size
+
     def writelines(self, frames: Iterable[bytes | memoryview]) -> None:
         """`write` several buffers, such as a header and its entry, in this order."""
         for frame in frames:

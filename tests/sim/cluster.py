@@ -85,6 +85,10 @@ class ActorFabric(Fabric):
         """Stop the actor in good order, if it runs."""
         await self._cluster.dismiss(key)
 
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Nothing in a simulated cluster asks everyone."""
+        raise NotImplementedError
+
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         """The process ends at once, and says why."""
         if not self.node.dead:

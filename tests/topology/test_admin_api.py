@@ -755,6 +755,9 @@ class NoFabric(Fabric):
     async def dismiss(self, key: ActorKey) -> None:
         raise NotImplementedError
 
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        raise NotImplementedError
+
     def fatal(self, key: ActorKey, error: BaseException) -> None:
         raise NotImplementedError
 

@@ -22,6 +22,7 @@ class Socket:
     """What is written to the client, as offsets."""
 
     writable = True
+    bytes_written = 0
 
     def __init__(self) -> None:
         self.parser = FrameParser()

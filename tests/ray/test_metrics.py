@@ -1,0 +1,85 @@
+"""Metrics of a cluster of real Ray actors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.ray.support import RayNodes, actors, quiet_client, wait_until
+from velaray.admin import Admin
+from velaray.topology import ray_metrics
+from velaray.topology.cluster import Cluster
+from velaray.topology.metrics import Sample
+from velaray.topology.ray_metrics import RayMetrics
+
+
+def scrape(cluster: Cluster) -> dict[str, float]:
+    """The sum of each metric's values."""
+    with urlopen(f"{cluster.admin_url}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums
+
+
+def test_a_scrape_asks_the_actors_that_run_and_starts_none(nodes: RayNodes, data_dir: Path) -> None:
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="measured") as cluster:
+        client = quiet_client(cluster.service_url)
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t", batching_enabled=False)
+        for _ in range(5):
+            producer.send(b"x")
+            consumer.acknowledge(consumer.receive(10_000))
+
+        def all_acked() -> bool:
+            found = scrape(cluster)
+            return (found["pulsar_out_messages_total"], found["pulsar_msg_backlog"]) == (5, 0)
+
+        wait_until(all_acked, "five messages delivered and acknowledged")
+        found = scrape(cluster)
+        assert found["pulsar_in_messages_total"] == 5
+        assert found["pulsar_consumers_count"] == 1
+        assert found["velaray_actors"] == 3
+        client.close()
+        Admin(cluster.admin_url).unload("t")
+        wait_until(lambda: not actors(cluster, "partition"), "the partition gone")
+        assert scrape(cluster).get("pulsar_in_messages_total") is None
+        assert not actors(cluster, "partition")
+
+
+class Recorded:
+    """A metric of Ray's that remembers what it was told."""
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.name = name
+        self.values: list[tuple[float, str]] = []
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.values.append((value, tags["topic"]))
+
+    inc = set
+
+
+def test_ray_is_told_gauges_as_they_are_and_what_counters_grew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_metrics, "Gauge", Recorded)
+    monkeypatch.setattr(ray_metrics, "Counter", Recorded)
+    telling = RayMetrics()
+    for backlog, published in ((7, 10), (3, 15), (3, 15)):
+        telling.tell(
+            [
+                Sample("pulsar_msg_backlog", {"topic": "t"}, backlog),
+                Sample("pulsar_in_messages_total", {"topic": "t"}, published),
+                Sample("pulsar_storage_write_latency_overflow", {"topic": "t"}, 0),
+            ]
+        )
+    gauges, counters = telling._gauges, telling._counters
+    assert gauges["pulsar_msg_backlog"].values == [(7, "t"), (3, "t"), (3, "t")]
+    assert counters["pulsar_in_messages_total"].values == [(10, "t"), (5, "t")]
+    assert counters["pulsar_storage_write_latency_overflow"].values == []

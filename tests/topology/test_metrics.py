@@ -1,0 +1,210 @@
+"""The Prometheus endpoint, against a cluster in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import jwt
+import pulsar
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.local_cluster import LocalCluster
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.admin_metrics import as_text, gathered
+from velaray.topology.config import AuthSettings
+from velaray.topology.metrics import METRICS, Rates, Sample, Traffic
+
+TOPIC = "persistent://public/default/measured"
+OF_TOPIC = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+class Scrape:
+    """What one scrape said."""
+
+    def __init__(self, text: str) -> None:
+        self.values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = frozenset((k, v) for k, v in sample.labels.items() if v)
+                self.values[sample.name, labels] = sample.value
+
+    def get(self, name: str, labels: dict[str, str]) -> float | None:
+        return self.values.get((name, frozenset(labels.items())))
+
+
+def wait_until(condition: Callable[[], bool], tries: int = 600) -> None:
+    for _ in range(tries):
+        if condition():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it never came about")
+
+
+def scrape(cluster: LocalCluster, token: str = "") -> Scrape:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urlopen(Request(f"{cluster.admin_url}/metrics", headers=headers), timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        return Scrape(answer.read().decode())
+
+
+def test_traffic_backlog_and_clients_of_a_topic(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    for number in range(10):
+        producer.send(b"%03d" % number)
+    for _ in range(3):
+        consumer.acknowledge(consumer.receive(5000))
+    held = [consumer.receive(5000) for _ in range(7)]
+    assert len(held) == 7
+    consumer.acknowledge(held.pop())
+
+    def acked() -> bool:
+        found = scrape(cluster).get(
+            "pulsar_subscription_back_log", {**OF_TOPIC, "subscription": "s"}
+        )
+        return found == 6
+
+    wait_until(acked)
+    found = scrape(cluster)
+    of_s = {**OF_TOPIC, "subscription": "s"}
+    assert found.get("pulsar_in_messages_total", OF_TOPIC) == 10
+    assert (found.get("pulsar_in_bytes_total", OF_TOPIC) or 0) > 30
+    assert found.get("pulsar_out_messages_total", of_s) == 10
+    in_bytes = found.get("pulsar_in_bytes_total", OF_TOPIC)
+    assert (found.get("pulsar_out_bytes_total", of_s) or 0) >= (in_bytes or 0)
+    assert found.get("pulsar_producers_count", OF_TOPIC) == 1
+    assert found.get("pulsar_consumers_count", OF_TOPIC) == 1
+    assert found.get("pulsar_subscriptions_count", OF_TOPIC) == 1
+    assert found.get("pulsar_subscription_consumers_count", of_s) == 1
+    assert found.get("pulsar_subscription_unacked_messages", of_s) == 6
+    assert found.get("pulsar_msg_backlog", OF_TOPIC) == 6
+    assert found.get("pulsar_subscription_msg_rate_redeliver", of_s) == 0
+    assert (found.get("pulsar_rate_in", OF_TOPIC) or 0) > 0
+    assert (found.get("pulsar_storage_size", OF_TOPIC) or 0) > 30
+    mine = {"cluster": "standalone", "namespace": "public/default"}
+    assert found.get("pulsar_topics_count", mine) == 1
+    written = [
+        value for (name, _), value in found.values.items() if "storage_write_latency" in name
+    ]
+    assert sum(written) >= 10
+    actor = {**OF_TOPIC, "kind": "partition"}
+    assert (found.get("velaray_journal_commits_total", actor) or 0) > 0
+    assert (found.get("velaray_recovery_seconds", actor) or 0) >= 0
+    producer.close()
+    consumer.close()
+
+
+def test_what_was_known_of_a_subscription_counts_on_without_consumers(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    topic = TOPIC + "-alone"
+    labels = {**OF_TOPIC, "topic": topic, "subscription": "s"}
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"1")
+    consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: scrape(cluster).get("pulsar_subscription_back_log", labels) == 0)
+    consumer.close()
+    wait_until(lambda: scrape(cluster).get("pulsar_subscription_consumers_count", labels) == 0)
+    producer.send(b"2")
+    found = scrape(cluster)
+    assert found.get("pulsar_subscription_back_log", labels) == 1
+    assert found.get("pulsar_out_messages_total", labels) == 1
+    producer.close()
+
+
+def test_a_scrape_starts_nobody(cluster: LocalCluster, client: pulsar.Client) -> None:
+    topic = TOPIC + "-asleep"
+    producer = client.create_producer(topic)
+    producer.close()
+    key = ActorKey.of_partition(TopicName.parse(topic), incarnation(cluster, topic))
+    cluster.run(cluster.fabric.dismiss(key))
+    labels = {**OF_TOPIC, "topic": topic}
+    assert scrape(cluster).get("pulsar_in_messages_total", labels) is None
+    assert key not in cluster.fabric.bodies
+
+
+def test_an_actor_that_hangs_is_counted_not_waited_for(
+    cluster: LocalCluster, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = TOPIC + "-hanging"
+    producer = client.create_producer(topic)
+    key = ActorKey.of_partition(TopicName.parse(topic), incarnation(cluster, topic))
+
+    async def hang(method: str, args: Any) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(cluster.fabric.bodies[key], "call", hang)
+    monkeypatch.setattr("velaray.topology.admin_metrics.ACTOR_S", 0.05)
+    found = scrape(cluster)
+    assert found.get("velaray_actors_silent", {"cluster": "standalone"}) == 1
+    assert found.get("velaray_actors", {"cluster": "standalone", "kind": "catalog"}) == 1
+    monkeypatch.undo()
+    producer.close()
+
+
+def test_where_there_are_tokens_metrics_need_one(tmp_path: Path) -> None:
+    secret = b"a secret that is long enough to be one"
+    with LocalCluster(tmp_path, auth=AuthSettings(secret=secret)) as cluster:
+        with pytest.raises(OSError, match="401"):
+            scrape(cluster)
+        found = scrape(cluster, jwt.encode({"sub": "prometheus"}, secret, "HS256"))
+        assert found.get("velaray_actors", {"cluster": "standalone", "kind": "catalog"}) == 1
+
+
+def test_every_metric_has_a_text_form() -> None:
+    samples = [Sample(name, {"cluster": 'a"b\\c\n'}, 1) for name in METRICS]
+    found = Scrape(as_text(samples).decode())
+    assert {name for name, _ in found.values} == {*METRICS}
+    assert {labels for _, labels in found.values} == {frozenset({("cluster", 'a"b\\c\n')})}
+
+
+def test_who_has_not_started_is_silent() -> None:
+    found = gathered("c", {ActorKey.catalog(): None})
+    assert Sample("velaray_actors_silent", {"cluster": "c"}, 1) in found
+
+
+def test_rates_are_means_over_windows() -> None:
+    rates = Rates(100.0)
+    assert rates.at(100.0, "in", 0) == 0
+    assert rates.at(102.0, "in", 10) == 5
+    assert rates.at(110.0, "in", 30) == 3
+    assert rates.at(115.0, "in", 1000) == 3
+    assert rates.at(120.0, "in", 1030) == 100
+    rates.keep_only(set())
+    assert rates.at(200.0, "in", 1000) == 10
+
+
+def test_traffic_counts_runs() -> None:
+    traffic = Traffic()
+    traffic.sent([(b"abc", 2, ""), (b"d", 1, "")], 4, again=False)
+    traffic.sent([(b"abc", 2, "")], 3, again=True)
+    total = Traffic()
+    total.add(traffic)
+    assert (total.messages, total.bytes, total.again) == (5, 7, 1)
+
+
+def incarnation(cluster: LocalCluster, topic: str) -> int:
+    found = cluster.run(cluster.fabric.call(ActorKey.catalog(), "topic", {"topic": topic}))
+    return int(found["incarnation"])

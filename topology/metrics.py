@@ -1,0 +1,207 @@
+"""What actors measure: names, labels and values, Pulsar's names where Pulsar has them.
+
+An actor tells its samples when it is asked; between that it only keeps the counters that it
+keeps anyway. Values are those of this moment, at most a commit ahead of the disk. Counters
+begin at 0 when an actor starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from velaray.actors.runtime import Stats
+from velaray.events.ids import ActorKey
+
+RATE_WINDOW_S = 10.0
+"""Rates are means over at least this long."""
+
+LATENCY_STEPS_MS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
+"""Upper ends of Pulsar's classes of storage write latency; the last class has none."""
+
+_LATENCY = "pulsar_storage_write_latency_"
+LATENCY_NAMES = (
+    *(f"{_LATENCY}le_{step:g}".replace(".", "_") for step in LATENCY_STEPS_MS),
+    f"{_LATENCY}overflow",
+)
+
+
+class Kind(StrEnum):
+    """How a metric behaves."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    UNTYPED = "untyped"
+    """Pulsar's counters whose names don't end as Prometheus wants it of counters."""
+
+
+class Sample(NamedTuple):
+    """One value; crosses processes as a list of the three."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class About(NamedTuple):
+    """What a metric is."""
+
+    kind: Kind
+    help: str
+
+
+def _gauge(text: str) -> About:
+    return About(Kind.GAUGE, text)
+
+
+def _counter(text: str) -> About:
+    return About(Kind.COUNTER, text)
+
+
+METRICS: Mapping[str, About] = {
+    "pulsar_topics_count": _gauge("Topic partitions that are active now."),
+    "pulsar_subscriptions_count": _gauge("Subscriptions of the topic."),
+    "pulsar_producers_count": _gauge("Connected producers."),
+    "pulsar_consumers_count": _gauge("Connected consumers."),
+    "pulsar_rate_in": _gauge("Messages published per second."),
+    "pulsar_rate_out": _gauge("Messages delivered per second."),
+    "pulsar_throughput_in": _gauge("Bytes published per second."),
+    "pulsar_throughput_out": _gauge("Bytes delivered per second."),
+    "pulsar_in_messages_total": _counter("Messages published."),
+    "pulsar_in_bytes_total": _counter("Bytes published."),
+    "pulsar_out_messages_total": _counter("Messages delivered."),
+    "pulsar_out_bytes_total": _counter("Bytes delivered, with the frames' headers."),
+    "pulsar_storage_size": _gauge("Bytes that the topic's ledgers hold."),
+    "pulsar_msg_backlog": _gauge("Entries un-acknowledged, of all subscriptions."),
+    "pulsar_subscription_back_log": _gauge("Entries that aren't acknowledged."),
+    "pulsar_subscription_unacked_messages": _gauge("Entries delivered and not acknowledged."),
+    "pulsar_subscription_msg_rate_redeliver": _gauge("Entries delivered again per second."),
+    "pulsar_subscription_delayed": _gauge("Entries that wait for their time."),
+    "pulsar_subscription_consumers_count": _gauge("Connected consumers."),
+    "pulsar_subscription_blocked_on_unacked_messages": _gauge(
+        "1 while the limit of un-acknowledged messages stops the delivery, else 0."
+    ),
+    **{
+        name: About(
+            Kind.UNTYPED, "Records written within that many milliseconds (a class, not a sum)."
+        )
+        for name in LATENCY_NAMES
+    },
+    "velaray_journal_commits_total": _counter("Group commits."),
+    "velaray_journal_commit_seconds_total": _counter("Time that group commits took."),
+    "velaray_journal_events_total": _counter("Events made durable."),
+    "velaray_journal_bytes_total": _counter("Bytes of events and blobs made durable."),
+    "velaray_journal_rolls_total": _counter("Ledgers begun since the start."),
+    "velaray_journal_refused_full_total": _counter("Commands refused by a full disk."),
+    "velaray_commands_total": _counter("Commands decided."),
+    "velaray_recovery_seconds": _gauge("How long the last recovery took."),
+    "velaray_recovery_events": _gauge("Events that the last recovery replayed."),
+    "velaray_cached_bytes": _gauge("Bytes of the newest entries that are held in memory."),
+    "velaray_actors": _gauge("Actors that run, by kind."),
+    "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
+}
+
+
+class Traffic:
+    """Messages and bytes that went one way, counted by the run of entries."""
+
+    __slots__ = ("again", "bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+        self.again = 0  # entries that had been delivered before
+
+    def sent(self, run: Sequence[Any], size: int, again: bool) -> None:
+        """Entries (tuples whose second field is the number of messages) went out as bytes."""
+        self.messages += sum(map(_MESSAGES, run))
+        self.bytes += size
+        if again:
+            self.again += len(run)
+
+    def add(self, other: Traffic) -> None:
+        """Count what another one has counted."""
+        self.messages += other.messages
+        self.bytes += other.bytes
+        self.again += other.again
+
+
+_MESSAGES = itemgetter(1)
+
+
+class Rates:
+    """How fast totals grow, by name."""
+
+    def __init__(self, now_s: float) -> None:
+        self._began = now_s
+        self._marks: dict[str, tuple[float, float, float]] = {}  # when, total, rate before
+
+    def at(self, now_s: float, name: str, total: float) -> float:
+        """Per second over the last full window; before there is one, since the start."""
+        when, before, rate = self._marks.get(name, (self._began, 0.0, -1.0))
+        elapsed = now_s - when
+        if elapsed < RATE_WINDOW_S and rate >= 0:
+            return rate
+        mean = (total - before) / elapsed if elapsed > 0 else 0.0
+        if elapsed >= RATE_WINDOW_S:
+            self._marks[name] = (now_s, total, mean)
+        return mean
+
+    def keep_only(self, names: set[str]) -> None:
+        """Forget the totals of other names."""
+        self._marks = {name: mark for name, mark in self._marks.items() if name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of one actor's samples."""
+
+    cluster: str
+    key: ActorKey
+
+    def of_namespace(self) -> dict[str, str]:
+        """Cluster and namespace; the cluster alone for what belongs to no namespace."""
+        if not self.key.namespace:
+            return {"cluster": self.cluster}
+        return {"cluster": self.cluster, "namespace": f"{self.key.tenant}/{self.key.namespace}"}
+
+    def of_topic(self) -> dict[str, str]:
+        """As Pulsar labels a topic; a partition counts as one."""
+        if not self.key.topic:
+            return self.of_namespace()
+        return {**self.of_namespace(), "topic": str(self.key.topic_name)}
+
+    def of_subscription(self, name: str) -> dict[str, str]:
+        """As Pulsar labels a subscription."""
+        return {**self.of_topic(), "subscription": name}
+
+    def of_actor(self) -> dict[str, str]:
+        """What tells this actor from every other one that runs."""
+        labels = {**self.of_topic(), "kind": self.key.kind.value}
+        if self.key.subscription:
+            labels["subscription"] = self.key.subscription
+        return labels
+
+
+def runtime_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
+    """What every actor with a journal measures."""
+    found = {
+        "velaray_journal_commits_total": stats.commits,
+        "velaray_journal_commit_seconds_total": stats.commit_s,
+        "velaray_journal_events_total": stats.events,
+        "velaray_journal_bytes_total": stats.bytes,
+        "velaray_journal_rolls_total": stats.rolls,
+        "velaray_journal_refused_full_total": stats.refused_full,
+        "velaray_commands_total": stats.commands,
+        "velaray_recovery_seconds": stats.recovery_ms / 1000,
+        "velaray_recovery_events": stats.replayed,
+    }
+    return [Sample(name, labels, value) for name, value in found.items()]
+
+
+def latency_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
+    """How long records took to be written, in Pulsar's classes."""
+    named = zip(LATENCY_NAMES, stats.latency, strict=True)
+    return [Sample(name, labels, count) for name, count in named]

@@ -1,0 +1,147 @@
+"""What a partition measures: its traffic, its log, and the subscriptions connected to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from velaray.journal.journal import Journal
+from velaray.topology.channel import Channel
+from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.metrics import (
+    Labels,
+    Rates,
+    Sample,
+    Traffic,
+    latency_samples,
+)
+
+if TYPE_CHECKING:
+    from velaray.topology.partition_body import PartitionBody
+
+_TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
+BRAIN_S = 1.0
+"""How long a subscription may take to tell about itself; what was known before counts then."""
+
+
+class PartitionMeter:
+    """Counts for one activation of a partition, and turns counts into samples."""
+
+    def __init__(self, partition: PartitionBody) -> None:
+        self._partition = partition
+        self._labels = Labels(partition.config.name, partition.key)
+        self.published = Traffic()
+        self._before: dict[str, Traffic] = {}  # of channels that are closed, by subscription
+        self._known: dict[str, dict[str, Any]] = {}  # what each subscription told last
+        self._rates = Rates(partition.fabric.clock_ms() / 1000)
+
+    def closed(self, channel: Channel) -> None:
+        """A channel counts no more; what it has counted stays counted."""
+        if channel.durable:
+            self._before.setdefault(channel.name, Traffic()).add(channel.traffic)
+
+    async def samples(self) -> list[Sample]:
+        """Everything, as it is now. Asks the brains of connected subscriptions."""
+        partition = self._partition
+        channels = dict(partition.channels)
+        await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
+        durable = set(partition.runtime.state.subscriptions)
+        names = sorted(durable | channels.keys())
+        self._forget(names)
+        now_s = partition.fabric.clock_ms() / 1000
+        found = self._of_topic(now_s, len(names))
+        backlog = out = out_bytes = 0
+        for name in names:
+            traffic = self._delivered(name, channels.get(name))
+            found += self._of_subscription(now_s, name, traffic)
+            backlog += self._backlog(name) or 0
+            out += traffic.messages
+            out_bytes += traffic.bytes
+        labels = self._labels.of_topic()
+        rates = self._rates
+        found += [
+            Sample("pulsar_msg_backlog", labels, backlog),
+            Sample("pulsar_rate_out", labels, rates.at(now_s, "out", out)),
+            Sample("pulsar_throughput_out", labels, rates.at(now_s, "out bytes", out_bytes)),
+        ]
+        return found
+
+    def told(self, name: str, method: str, args: Any, answer: Any) -> None:
+        """A subscription without a channel was asked something by an administrator."""
+        if method == "stats":
+            self._known[name] = {**answer, "end_offset": args}
+        elif method in ("reset", "skip_to"):
+            self._known.pop(name, None)  # until it is asked again
+
+    async def _ask(self, channel: Channel) -> None:
+        end = self._partition.end_offset
+        try:
+            async with asyncio.timeout(BRAIN_S):
+                self._known[channel.name] = {**await channel.ask("stats", end), "end_offset": end}
+        except (LinkClosed, RemoteError, TimeoutError):
+            return  # it restarts, or its disk is slow: what it told before is the newest known
+
+    def _forget(self, names: list[str]) -> None:
+        for name in self._known.keys() - set(names):
+            del self._known[name]
+        for name in self._before.keys() - set(names):
+            del self._before[name]
+        self._rates.keep_only({*_TOPIC_RATES, *(f"again/{name}" for name in names)})
+
+    def _delivered(self, name: str, channel: Channel | None) -> Traffic:
+        traffic = Traffic()
+        if name in self._before:
+            traffic.add(self._before[name])
+        if channel is not None:
+            traffic.add(channel.traffic)
+        return traffic
+
+    def _backlog(self, name: str) -> int | None:
+        """None: not known. Nothing is acknowledged without a channel, unless `told`."""
+        known = self._known.get(name)
+        if known is None:
+            return None
+        return int(known["backlog"] + self._partition.end_offset - known["end_offset"])
+
+    def _of_topic(self, now_s: float, subscriptions: int) -> list[Sample]:
+        partition, labels = self._partition, self._labels.of_topic()
+        journal = partition.runtime.journal
+        assert isinstance(journal, Journal)
+        published = self.published
+        gauges = {
+            "pulsar_subscriptions_count": subscriptions,
+            "pulsar_producers_count": sum(
+                len(list(session.producers())) for session in partition.sessions
+            ),
+            "pulsar_consumers_count": sum(
+                len(channel.consumers) for channel in partition.channels.values()
+            ),
+            "pulsar_rate_in": self._rates.at(now_s, "in", published.messages),
+            "pulsar_throughput_in": self._rates.at(now_s, "in bytes", published.bytes),
+            "pulsar_in_messages_total": published.messages,
+            "pulsar_in_bytes_total": published.bytes,
+            "pulsar_storage_size": sum(info.bytes for info in journal.ledgers),
+            "velaray_cached_bytes": partition.cache.bytes_held,
+        }
+        found = [Sample(name, labels, value) for name, value in gauges.items()]
+        return found + latency_samples(labels, partition.runtime.stats)
+
+    def _of_subscription(self, now_s: float, name: str, traffic: Traffic) -> list[Sample]:
+        labels = self._labels.of_subscription(name)
+        channel = self._partition.channels.get(name)
+        again = self._rates.at(now_s, f"again/{name}", traffic.again)
+        values: dict[str, float] = {
+            "pulsar_out_messages_total": traffic.messages,
+            "pulsar_out_bytes_total": traffic.bytes,
+            "pulsar_subscription_msg_rate_redeliver": again,
+            "pulsar_subscription_consumers_count": len(channel.consumers) if channel else 0,
+        }
+        backlog, known = self._backlog(name), self._known.get(name)
+        if known is not None and backlog is not None:
+            values["pulsar_subscription_back_log"] = backlog
+            values["pulsar_subscription_delayed"] = known.get("delayed", 0)
+            unacked = sum(each["unacked"] for each in known["consumers"]) if channel else 0
+            values["pulsar_subscription_unacked_messages"] = unacked
+            blocked = any(each.get("blocked") for each in known["consumers"])
+            values["pulsar_subscription_blocked_on_unacked_messages"] = int(bool(blocked))
+        return [Sample(metric, labels, value) for metric, value in values.items()]
