@@ -12,8 +12,11 @@ from collections.abc import Iterable, Iterator
 from sortedcontainers import SortedDict
 
 from velaray.actors.machine import require
+from velaray.actors.offset_sets import Range as Range
+from velaray.actors.offset_sets import gaps, pack_bits, unpack_bits
 
-Range = tuple[int, int]
+_RANGE_BYTES = 200
+_SET_BYTES = 2_000
 
 
 def normalized(ranges: Iterable[Range]) -> list[Range]:
@@ -141,14 +144,7 @@ class RangeSet:
 
     def missing(self, first: int, end: int) -> list[Range]:
         """What of ``first`` to ``end`` - 1 isn't in the set, ascending."""
-        gaps = []
-        for start, stop in self.within(first, end):
-            if start > first:
-                gaps.append((first, start))
-            first = stop
-        if first < end:
-            gaps.append((first, end))
-        return gaps
+        return gaps(first, end, self.within(first, end))
 
     def next_missing(self, offset: int) -> int:
         """The first integer at or after ``offset`` that isn't in the set."""
@@ -166,12 +162,26 @@ class RangeSet:
         self._ends.clear()
         self._size = 0
 
+    def to_bits(self, size: int) -> bytes:
+        """A bit for each of the integers 0 to ``size`` - 1, the lowest bit of a byte first."""
+        return pack_bits(self, size)
+
+    def add_bits(self, raw: bytes) -> None:
+        """Add the integers whose bits are set."""
+        for first, end in unpack_bits(raw):
+            self.add(first, end)
+
+    def memory(self) -> int:
+        """Roughly how many bytes the set takes, as measured: most of it for small objects."""
+        return _SET_BYTES + _RANGE_BYTES * len(self._ends)
+
     def check(self) -> None:
         """Raise `InvariantViolation` if the form is broken."""
         previous: int | None = None
         for first, end in self:
-            require(first < end, "ranges hold something", repr(self))
-            require(previous is None or previous < first, "ranges don't touch", repr(self))
+            require(first < end, "ranges hold something", f"{first} to {end}")
+            apart = previous is None or previous < first
+            require(apart, "ranges don't touch", f"{previous} and {first}")
             previous = end
         size = sum(end - first for first, end in self)
         require(size == self._size, "the size is that of the ranges", f"{size} {self._size}")
