@@ -4,7 +4,8 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 ``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
 ``stood``, ``stood_down``, ``terminated``, ``policies``. Requests in: ``open``, ``reset``,
 ``skip_to``, ``cursor``, ``find_unacked``, ``stats``. Notices out: ``attached``, ``want``,
-``feed_from``, ``deliver``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+``feed_from``, ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``, ``active``,
+``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -203,8 +204,10 @@ class Brain:
                 mask = None if words is None else words_to_mask(words)
                 self._acknowledge(number, request_id, AckBefore(end, offset, mask))
             case "redeliver":
-                number, ranges = args
+                number, ranges, epoch = args
                 self._dispatcher.redeliver(number, None if ranges is None else _pairs(ranges))
+                if epoch is not None:
+                    self._send("redelivering", [number, epoch])
             case "detach":
                 self._told_end.discard(args)
                 self._tell_changes(self._dispatcher.detach(args))

@@ -56,6 +56,7 @@ class Grant:
     count: int
     redelivery_count: int
     remaining: list[int]
+    epoch: int | None = None
 
 
 class BrainPort(Protocol):
@@ -130,6 +131,8 @@ class ChannelConsumer:
         self.number = channel.next_number()
         self.name = name
         self.type = kind
+        # The newest redelivery that the brain knows of; None if the client counts none.
+        self.epoch: int | None = None
         self.grants: deque[Grant] = deque()
         self.flowed = 0  # messages that the client ever asked for
         self.loading: asyncio.Task[None] | None = None
@@ -402,6 +405,8 @@ class Channel:
                 self._on_acked(*args)
             case "active":
                 self._on_active(*args)
+            case "redelivering":
+                self._on_redelivering(*args)
             case "end":
                 self._on_end(args)
             case "restart":
@@ -428,6 +433,12 @@ class Channel:
                 pb.CommandActiveConsumerChange(consumer_id=consumer.consumer_id, is_active=active)
             )
 
+    def _on_redelivering(self, number: int, epoch: int) -> None:
+        """What is granted from now on is what the consumer's request number ``epoch`` brings."""
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.epoch = max(epoch, consumer.epoch or 0)
+
     def _on_end(self, number: int) -> None:
         consumer = self.consumers.get(number)
         if consumer is not None and consumer.session.knows_end_of_topic:
@@ -436,6 +447,7 @@ class Channel:
     def _grant(self, number: int, grant: Grant) -> None:
         consumer = self.consumers.get(number)
         if consumer is not None:
+            grant.epoch = consumer.epoch
             consumer.grants.append(grant)
             if consumer.loading is None and len(consumer.grants) == 1:
                 self.deliver(consumer)
@@ -491,7 +503,7 @@ class Channel:
             if sum(sizes) > standing.permits:
                 used = [0, *accumulate(sizes)]
                 del sizes[bisect_left(used, standing.permits) :]
-            written = self._write(consumer, first, run[: len(sizes)])
+            written = self._write(consumer, first, run[: len(sizes)], consumer.epoch)
             keys = {
                 offset: entry.chunk_uuid
                 for offset, entry in enumerate(run[:written], first)
@@ -514,7 +526,7 @@ class Channel:
                 self._load(consumer, grant.first)
                 return
             written = self._write(
-                consumer, grant.first, run, grant.redelivery_count, grant.remaining
+                consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.remaining
             )
             grant.first += written
             grant.count -= written
@@ -532,6 +544,7 @@ class Channel:
         consumer: ChannelConsumer,
         first: int,
         run: Sequence[CachedEntry],
+        epoch: int | None,
         redelivery_count: int = 0,
         remaining: Sequence[int] = (),
     ) -> int:
@@ -543,6 +556,7 @@ class Channel:
             self._log.partition_index,
             redelivery_count,
             remaining,
+            epoch,
         ).header
         connection = consumer.connection
         write = connection.write_two

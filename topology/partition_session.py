@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 CLOSED_KEPT = 1000
 """Closed producers of a connection whose late sends are ignored; others' close it."""
 
+_IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+
 _CALL_ERRORS = (
     InvalidNameError,
     RemoteError,
@@ -381,6 +383,8 @@ class PartitionSession(Session):
         self._check_again(channel)
         name = command.consumer_name or f"{self._partition.producer_name()}-consumer"
         consumer = channel.add(self, command.consumer_id, name, command.subType)
+        if command.subType in _IN_ORDER and command.HasField("consumer_epoch"):
+            consumer.epoch = command.consumer_epoch
         self._consumers[command.consumer_id] = consumer
         try:
             await channel.attach(consumer, command.priority_level)
@@ -545,7 +549,10 @@ class PartitionSession(Session):
                 except NoSuchEntryError:
                     continue  # nothing to deliver again
             ranges = flat_ranges(offsets)
-        consumer.notify("redeliver", [consumer.number, ranges])
+        epoch = None
+        if consumer.type in _IN_ORDER and command.HasField("consumer_epoch"):
+            epoch = command.consumer_epoch
+        consumer.notify("redeliver", [consumer.number, ranges, epoch])
 
     # -- requests about a subscription ----------------------------------------------
 

@@ -253,19 +253,22 @@ def _small_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 
 def decode_message(data: bytearray, start: int, end: int) -> Message:
     """`decode_command` for a MESSAGE in ``data[start:end]``."""
-    # The usual form: consumer id below 128, ledger id, entry id, perhaps a partition.
+    # The usual form: consumer id below 128, ledger id, entry id, perhaps a partition, perhaps
+    # an epoch below 128.
     if end - start > 12 and data[start + 2] == 0x4A and data[start + 3] == end - start - 4:
-        consumer_id = data[start + 5]
+        consumer_id, last, epoch = data[start + 5], end, None
+        if data[end - 2] == 0x28 and data[start + 7] == end - start - 10 and data[end - 1] < 128:
+            last, epoch = end - 2, data[end - 1]
         if (
             data[start + 4] == 8
             and consumer_id < 128
             and data[start + 6] == 0x12
-            and data[start + 7] == end - start - 8
+            and data[start + 7] == last - start - 8
             and data[start + 8] == 8
         ):
-            decoded = _decode_position(data, start + 9, end)
+            decoded = _decode_position(data, start + 9, last)
             if decoded is not None:
-                return _new_tuple(Message, (consumer_id, *decoded, -1, 0, (), None))
+                return _new_tuple(Message, (consumer_id, *decoded, -1, 0, (), epoch))
     return decode_command(bytes(data[start:end]))  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ from velaray.options import ProducerOptions
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 from velaray.wire.errors import ServerError
+from velaray.wire.frames import seal_entry
 
 WAIT = 5_000
 
@@ -273,8 +274,9 @@ def entry_of(*contents):
     return builder.flush()[0].data
 
 
-def deliver(connection, entry_id, entry, ack_set=()):
-    connection.write(MessageHeaders(0, 1, ack_set=ack_set).header(entry_id, len(entry)))
+def deliver(connection, entry_id, entry, ack_set=(), consumer_epoch=None):
+    headers = MessageHeaders(0, 1, ack_set=ack_set, consumer_epoch=consumer_epoch)
+    connection.write(headers.header(entry_id, len(entry)))
     connection.write(entry)
 
 
@@ -480,5 +482,45 @@ def test_a_reader_subscribes_again_after_what_was_taken():
             deliver(server.connections[1], 1, entry_of(b"a", b"b"))
             message = await reader.read_next(WAIT)
             assert (message.data(), message.message_id().entry_id()) == (b"b", 1)
+
+    run(work())
+
+
+def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_back():
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            consumer = await client.subscribe("t", "s", receiver_queue_size=10)
+            (subscribed,) = [c for c in server.seen if isinstance(c, pb.CommandSubscribe)]
+            assert subscribed.HasField("consumer_epoch") and subscribed.consumer_epoch == 0
+            connection = server.connections[0]
+            deliver(connection, 0, entry_of(b"x"), consumer_epoch=0)
+            await consumer.receive(WAIT)
+            await consumer.redeliver_unacknowledged_messages()
+            await until(lambda: server.count("RedeliverUnacknowledgedMessages") == 1)
+            redeliver = pb.CommandRedeliverUnacknowledgedMessages
+            (asked,) = [c for c in server.seen if isinstance(c, redeliver)]
+            assert asked.consumer_epoch == 1
+            deliver(connection, 1, entry_of(*[b"late"] * 3), consumer_epoch=0)
+            deliver(connection, 2, seal_entry(b"\0\0\0\0x"), consumer_epoch=0)
+            deliver(connection, 0, entry_of(b"again"), consumer_epoch=1)
+            assert (await consumer.receive(WAIT)).data() == b"again"
+            await until(lambda: sum(permits(server)) == 10 + 3 + 1)
+            deliver(connection, 3, entry_of(b"unlabelled"))  # of a service that knows no epochs
+            assert (await consumer.receive(WAIT)).data() == b"unlabelled"
+
+    run(work())
+
+
+def test_shared_consumers_name_no_epoch():
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            consumer = await client.subscribe("t", "s", velaray.ConsumerType.Shared)
+            await consumer.redeliver_unacknowledged_messages()
+            await until(lambda: server.count("RedeliverUnacknowledgedMessages") == 1)
+            assert not any(
+                command.HasField("consumer_epoch")
+                for command in server.seen
+                if "consumer_epoch" in command.DESCRIPTOR.fields_by_name
+            )
 
     run(work())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -43,16 +43,16 @@ def make_cast(seed: int, shared: Shared) -> Cast:
     for topic in topics:
         cast.partitions[topic] = rng.choice([0, 0, 0, 2, 3])
         for number in range(rng.randint(1, 2)):
-            _add_subscription(cast, topic, f"{topic[-2:]}-s{number}", shared, rng)
+            _add_subscription(cast, topic, f"{topic[-2:]}-s{number}", shared, rng, seed)
     if rng.random() < 0.2:
         several: Any = tuple(f"persistent://{topic}" for topic in topics)
         if rng.random() < 0.5:
             several = f"{PATTERN}persistent://public/default/t.*"
-        _add_subscription(cast, several, "several", shared, rng)
+        _add_subscription(cast, several, "several", shared, rng, seed)
     if rng.random() < 0.2:
         topics.append(DOOMED)
         cast.partitions[DOOMED] = 0
-        _add_subscription(cast, DOOMED, "d0-s0", shared, rng)
+        _add_subscription(cast, DOOMED, "d0-s0", shared, rng, seed)
     for topic in topics:
         for _ in range(rng.randint(1, 2)):
             name = f"p{len(cast.producers)}"
@@ -72,7 +72,9 @@ def make_cast(seed: int, shared: Shared) -> Cast:
     return cast
 
 
-def _add_subscription(cast: Cast, topic: Any, name: str, shared: Shared, rng: Random) -> None:
+def _add_subscription(
+    cast: Cast, topic: Any, name: str, shared: Shared, rng: Random, seed: int
+) -> None:
     kind = rng.choice(_TYPES)
     if isinstance(topic, str) and not topic.startswith(PATTERN):
         cast.subscriptions.setdefault(topic, set()).add(name)
@@ -83,7 +85,15 @@ def _add_subscription(cast: Cast, topic: Any, name: str, shared: Shared, rng: Ra
     for _ in range(1 if kind is ConsumerType.Exclusive else rng.randint(1, 3)):
         consumer = f"c{len(cast.consumers)}"
         plan = _consuming(rng, consumer, topic, name, kind, alone)
+        if plan.cumulative:
+            plan = _asking_again(plan, seed)
         cast.consumers[consumer] = ConsumerScript(plan, shared, Random(rng.random()))
+
+
+def _asking_again(plan: Consuming, seed: int) -> Consuming:
+    """The same, who asks for redelivery; drawn apart, so that old seeds tell what they told."""
+    rng = Random(f"{seed}/{plan.name}/again")
+    return replace(plan, nack=rng.choice([0, 0, 50]), redeliver=rng.choice([0, 0, 20]))
 
 
 def _consuming(
@@ -91,8 +101,6 @@ def _consuming(
 ) -> Consuming:
     shared = kind is ConsumerType.Shared
     cumulative = not shared and rng.random() < 0.5
-    # After a request for redelivery what was under way comes first, as with clients of Pulsar
-    # that know no consumer epochs: who acknowledges cumulatively then would skip messages.
     again = 0 if cumulative else 1
     return Consuming(
         name=name,

@@ -176,26 +176,20 @@ def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
     """Subscription, topic, message and place of what Exclusive and Failover consumers receive
     for the first time.
 
-    Not told once somebody asked for redelivery: what was under way then comes before it; nor
-    of what an administrator may have skipped: it comes only if the subscription is moved back.
+    Not told of what an administrator may have skipped: it comes only if the subscription is
+    moved back.
     """
     skipped, sent = run.horizons("skip", "skip all"), run.sent()
     ordered: dict[tuple[int, int], tuple[str, str]] = {}
-    redelivering: set[tuple[str, str]] = set()
     seen: set[tuple[str, str]] = set()
-    for _, kind, note in run.history.of("subscribe", "redeliver", "received"):
+    for _, kind, note in run.history.of("subscribe", "received"):
         if kind == "subscribe":
             where = (note["subscription"], note["topic"])
             if note["kind"] != SHARED:
                 ordered[note["connection"], note["consumer"]] = where
             continue
-        if kind == "redeliver":
-            asking = ordered.get((note["connection"], note["consumer"]))
-            if asking is not None:
-                redelivering.add(asking)
-            continue
         where, content = (note["subscription"], note["topic"]), note["content"]
-        if where not in ordered.values() or where in redelivering:
+        if where not in ordered.values():
             continue
         until = skipped.get((whole(note["topic"]), note["subscription"]), -1)
         if (note["subscription"], content) not in seen and sent[content] > until:

@@ -172,7 +172,6 @@ class ConsumerScript:
         self._rng = rng
         self._acks: set[asyncio.Task[None]] = set()
         self._life = 0
-        self._asked_again = False
 
     async def run(self, client: Client) -> None:
         """Returns when the run is over."""
@@ -266,20 +265,16 @@ class ConsumerScript:
         return True
 
     async def _nack(self, consumer: Consumer, message: Message) -> None:
-        self._asked_again = True
         await consumer.negative_acknowledge(message)
 
     async def _keep(self, consumer: Consumer, message: Message) -> None:
         return  # it stays unacknowledged
 
     async def _redeliver(self, consumer: Consumer, message: Message) -> None:
-        self._asked_again = True
         await consumer.redeliver_unacknowledged_messages()
 
     async def _seek(self, consumer: Consumer, message: Message) -> None:
-        # After a request for redelivery what was under way comes first: to go on from there
-        # would skip what was asked for.
-        whole = self._rng.random() < 0.5 or self._asked_again
+        whole = self._rng.random() < 0.5
         self._note("seek", to="earliest" if whole else str(message.message_id()))
         try:
             await consumer.seek(MessageId.earliest if whole else message.message_id())

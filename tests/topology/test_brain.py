@@ -250,7 +250,7 @@ def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
         hand.tell("detach", 1)
         assert await hand.delivered() == [(2, offset) for offset in range(6)]
         assert hand.take("stand") == [[2, 6, 6, hand.endings]]
-        hand.tell("redeliver", [2, [1, 3]])
+        hand.tell("redeliver", [2, [1, 3], None])
         assert await hand.delivered() == [(2, 1), (2, 2)]
         assert hand.take("stand") == [[2, 6, 8, hand.endings]]
         hand.brain._dispatcher.check()

@@ -41,6 +41,13 @@ class Socket:
             found.append(frame.command.entry_id)
         return found
 
+    async def epochs(self) -> list[tuple[int, int | None]]:
+        await asyncio.sleep(0)
+        found = []
+        while (frame := self.parser.next_frame()) is not None:
+            found.append((frame.command.entry_id, frame.command.consumer_epoch))
+        return found
+
 
 class Setting:
     """A channel with one consumer, its log, its socket, and what it tells the brain."""
@@ -139,7 +146,7 @@ def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> Non
         setting.publish(2)
         assert await setting.connection.delivered() == [0]
         setting.consumer.flow(1)
-        setting.consumer.notify("redeliver", [1, None])
+        setting.consumer.notify("redeliver", [1, None, None])
         assert await setting.connection.delivered() == []
 
     run(scenario)
@@ -162,7 +169,7 @@ def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
 def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
-        setting.consumer.notify("redeliver", [1, None])
+        setting.consumer.notify("redeliver", [1, None, None])
         setting.stand(0, 0, endings=0)
         setting.publish(2)
         assert await setting.connection.delivered() == []
@@ -265,6 +272,27 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
             ("stood", [0, [1], {}]),
             ("attach", [2, "d", EXCLUSIVE, 0]),
             ("feed", [1, [1], {}]),
+        ]
+
+    run(scenario)
+
+
+def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.consumer.epoch = 0
+        setting.consumer.flow(9)
+        setting.publish(6)
+        setting.connection.writable = False
+        setting.channel.on_notice("deliver", [[1, 0, 3, 0, []]])
+        setting.consumer.notify("redeliver", [1, None, 4])
+        setting.channel.on_notice("redelivering", [1, 4])
+        setting.channel.on_notice("deliver", [[1, 0, 2, 1, []]])
+        setting.stand(3, 5, endings=1)
+        setting.connection.writable = True
+        setting.channel.deliver(setting.consumer)
+        assert await setting.connection.epochs() == [
+            *[(0, 0), (1, 0), (2, 0)],
+            *[(0, 4), (1, 4), (3, 4), (4, 4), (5, 4)],
         ]
 
     run(scenario)

@@ -78,12 +78,12 @@ def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> N
         ack = _ack(setting, 0, 1)
         setting.consumer.flow(3)
         assert setting.take() == [("flow", [1, 3])]
-        setting.consumer.notify("redeliver", [1, None])
+        setting.consumer.notify("redeliver", [1, None, None])
         setting.consumer.flow(4)
         assert (setting.take(), setting.syncs_asked) == ([], 1)
         setting.synced = 5
         setting.channel.log_synced()
-        assert setting.take() == [ack, ("redeliver", [1, None]), ("flow", [1, 4])]
+        assert setting.take() == [ack, ("redeliver", [1, None, None]), ("flow", [1, 4])]
         setting.consumer.flow(5)
         assert setting.take() == [("flow", [1, 5])]
 

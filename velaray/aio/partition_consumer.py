@@ -31,6 +31,8 @@ from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message as Delivery
+from velaray.wire.errors import MalformedEntryError
+from velaray.wire.messages import message_count
 
 logger = logging.getLogger("velaray")
 
@@ -76,6 +78,7 @@ class PartitionConsumer:
         self.name = subscription.consumer_name or ""
         self.uncredited = 0
         self.generation = 0
+        self._epoch = 0  # how often everything was asked for again
         self.taken: Message | None = None
         self._core = core
         self._subscription = subscription
@@ -171,6 +174,8 @@ class PartitionConsumer:
             read_compacted=subscription.read_compacted,
             initialPosition=int(subscription.initial_position),  # type: ignore[arg-type]
         )
+        if not self._subscription.shared:
+            subscribe.consumer_epoch = self._epoch
         if subscription.consumer_name is not None:
             subscribe.consumer_name = subscription.consumer_name
         if not subscription.durable and self._start is not None:
@@ -222,6 +227,9 @@ class PartitionConsumer:
     def on_message(self, delivery: Delivery, entry: bytes) -> None:
         """An entry arrived: hand its messages to the inbox."""
         where = (delivery.ledger_id, delivery.entry_id)
+        if delivery.consumer_epoch is not None and delivery.consumer_epoch < self._epoch:
+            self._settle(_debited(delivery, entry), 0)
+            return  # it was under way when everything was asked for again, and comes again
         opened = self._reader.read(delivery, entry)
         if opened is None:
             self._settle(1, 0)
@@ -344,7 +352,10 @@ class PartitionConsumer:
         self.connection.send(request)
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that isn't acknowledged."""
+        """Have everything delivered again that isn't acknowledged.
+
+        To consumers that get messages in order nothing comes before it that was under way.
+        """
         self._nacks.clear()
         self._overdue.clear()
         self._reader.forget_chunks()
@@ -353,6 +364,9 @@ class PartitionConsumer:
             return
         dropped = self._inbox.drop(self)
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
+        if not self._subscription.shared:
+            self._epoch += 1
+            request.consumer_epoch = self._epoch
         self.connection.send(request)
         if self._subscription.queue_size:
             self._flow(dropped)
@@ -494,6 +508,16 @@ class PartitionConsumer:
         self.stop()
         if connection is not None:
             await self._leave(connection)
+
+
+def _debited(delivery: Delivery, entry: bytes) -> int:
+    """How many permits a delivery took."""
+    if delivery.ack_set:
+        return bits_of(delivery.ack_set).bit_count()
+    try:
+        return message_count(entry)
+    except MalformedEntryError:
+        return 1  # the reader would say so, and take one
 
 
 def _message_id(data: MessageIdData, topic: str) -> MessageId:

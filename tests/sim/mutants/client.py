@@ -46,7 +46,21 @@ def _send_acks_after_a_seek(original: Any) -> Any:
     return reset
 
 
+def _take_what_was_under_way(original: Any) -> Any:
+    def redeliver_all(self: PartitionConsumer) -> None:
+        self._epoch = 0
+        original(self)
+        self._epoch = 0
+
+    return redeliver_all
+
+
 MUTANTS: dict[str, Mutant] = {
+    "take-what-was-under-way": Mutant(
+        "a consumer that asked for everything again takes what was on its way before that",
+        ((PartitionConsumer, "redeliver_all", _take_what_was_under_way),),
+        within=100,
+    ),
     "wait-for-no-receipt": Mutant(
         "a client takes an acknowledgement for confirmed when it is sent",
         ((PartitionConsumer, "receipt", _wait_for_no_receipt),),
