@@ -275,6 +275,10 @@ class Dispatcher:
         reserved = sum(consumer.reserved.size() for consumer in books.consumers.values())
         return books.waiting.size() + reserved
 
+    def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
+        """(offset, count) of the first ``limit`` entries that were delivered again."""
+        return sorted(self._books.counts.items())[:limit]
+
     def consumers(self) -> list[ConsumerView]:
         """The attached consumers, in the order they attached.
 

@@ -145,6 +145,22 @@ async def _refuse_if_consumed(request: web.Request, holders: list[Target]) -> No
             )
 
 
+async def describe(request: web.Request) -> web.Response:
+    """Cursor, consumers and what holds entries back, by partition."""
+    target, name = await find_target(request), _name(request)
+    found = []
+    for member in target.members():
+        one = Target(member, target.partitions, target.incarnation, target.properties)
+        try:
+            found += await ask_each(request, one, "describe_subscription", {"name": name})
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+    if not found:
+        raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no subscription {name!r}")
+    return answer({each["topic"]: each for each in found})
+
+
 async def reset_to_time(request: web.Request) -> web.Response:
     """Move a subscription to the first message published at or after a time (ms since 1970)."""
     arguments = {"name": _name(request), "time_ms": number_in_path(request, "timestamp")}
@@ -256,6 +272,7 @@ ROUTES: tuple[Route, ...] = (
     ("GET", f"{_TOPIC}/subscriptions", list_subscriptions),
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
+    ("GET", f"{_ONE}/describe", describe),
     ("POST", f"{_ONE}/resetcursor", reset_to_id),
     ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
     ("POST", f"{_ONE}/skip/{{count}}", skip),

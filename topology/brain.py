@@ -3,9 +3,9 @@
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
 ``stood``, ``stood_down``, ``terminated``, ``policies``. Requests in: ``open``, ``reset``,
-``skip_to``, ``cursor``, ``find_unacked``, ``stats``. Notices out: ``attached``, ``want``,
-``feed_from``, ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``, ``active``,
-``end``, ``restart``.
+``skip_to``, ``cursor``, ``find_unacked``, ``stats``, ``details``. Notices out: ``attached``,
+``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``,
+``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -43,6 +43,7 @@ from velaray.actors.subscription import (
     Reset,
     SubscriptionState,
 )
+from velaray.topology.brain_details import details
 from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
@@ -107,6 +108,13 @@ class Brain:
                 return await self._runtime.read(lambda state: _find_unacked(state, number, end))
             case "stats":
                 return await self._runtime.read(lambda state: self._stats(state, args))
+            case "details":
+                return await self._runtime.read(
+                    lambda state: {
+                        **self._stats(state, args),
+                        **details(state.cursor, self._dispatcher, args),
+                    }
+                )
         raise RemoteError("not found", f"a subscription knows no method {method!r}")
 
     async def _open(self, start: int, terminated_at: int | None) -> int:

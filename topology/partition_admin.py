@@ -20,6 +20,7 @@ from velaray.actors.partition import (
 )
 from velaray.events.ids import Position
 from velaray.topology.links import RemoteError
+from velaray.topology.subscription_view import describe_subscription
 from velaray.wire.messages import read_metadata, split_entry
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ METHODS: dict[str, Method] = {
     "create_subscription": create_subscription,
     "delete_subscription": delete_subscription,
     "seek": seek,
+    "describe_subscription": describe_subscription,
     "find_unacked": find_unacked,
     "skip_to": skip_to,
     "terminate": terminate,

@@ -348,6 +348,10 @@ class Admin:
         what = "skip_all" if entries is None else f"skip/{entries}"
         self.request("POST", f"{_subscription(topic, subscription)}/{what}")
 
+    def describe_subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        """What a subscription holds and what holds it back, by the name of the partition."""
+        return dict(self.request("GET", f"{_subscription(topic, subscription)}/describe"))
+
     def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
         """A plain topic's or partition's ``number``-th un-acknowledged entry (from 1), or None."""
         path = f"{_subscription(topic, subscription)}/position/{number}"

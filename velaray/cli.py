@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from velaray.admin import Admin
-from velaray.cli_admin import namespaces, subscriptions, tenants, topics
+from velaray.cli_admin import namespaces, tenants, topics
 from velaray.cli_common import Commands, Output, with_admin
+from velaray.cli_history import subscriptions
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
 from velaray.cli_policies import policies

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -15,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.admin_metrics import as_text, gathered
 from velaray.topology.config import AuthSettings
@@ -49,14 +49,6 @@ class Scrape:
 
     def get(self, name: str, labels: dict[str, str]) -> float | None:
         return self.values.get((name, frozenset(labels.items())))
-
-
-def wait_until(condition: Callable[[], bool], tries: int = 600) -> None:
-    for _ in range(tries):
-        if condition():
-            return
-        threading.Event().wait(0.02)
-    raise AssertionError("it never came about")
 
 
 def scrape(cluster: LocalCluster, token: str = "") -> Scrape:

@@ -1,0 +1,181 @@
+"""What `subscriptions describe` tells, through REST and on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.admin import Admin, NotFound
+from velaray.cli import main
+from velaray.topology.subscription_view import holdups
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+def described(cluster: LocalCluster, topic: str, subscription: str = "s") -> dict[str, Any]:
+    found = Admin(cluster.admin_url).describe_subscription(topic, subscription)
+    (one,) = found.values()
+    return dict(one)
+
+
+def reasons(found: dict[str, Any]) -> list[str]:
+    return [holdup["reason"] for holdup in found["holdups"]]
+
+
+def publish(client: pulsar.Client, topic: str, count: int) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(count):
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def test_holes_holdings_and_half_acknowledged_batches(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe(
+        "holes", "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True
+    )
+    publish(client, "holes", 6)
+    producer = client.create_producer(
+        "holes", batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    for number in range(3):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    got = [consumer.receive(5000) for _ in range(9)]
+    for index in (0, 2, 3, 7):
+        consumer.acknowledge(got[index])
+    wait_until(lambda: described(cluster, "holes")["partial"] == 1)
+    found = described(cluster, "holes")
+    ledger = got[0].message_id().ledger_id()
+    assert (found["mark_delete"], found["backlog"], found["end_offset"]) == (f"{ledger}:0", 4, 7)
+    assert found["first_holes"] == [
+        {"first_offset": 2, "end_offset": 4, "first": f"{ledger}:2", "last": f"{ledger}:3"}
+    ]
+    assert found["first_partial"] == [{"offset": 6, "position": f"{ledger}:6", "remaining": [0, 2]}]
+    (held,) = found["consumers"]
+    assert held["unacked"] == 4
+    assert [(each["first"], each["last"]) for each in held["held"]] == [
+        (f"{ledger}:1", f"{ledger}:1"),
+        (f"{ledger}:4", f"{ledger}:6"),
+    ]
+    assert held["address"].startswith("127.0.0.1:")
+    assert reasons(found) == ["unacknowledged"]
+    text = (
+        CliRunner()
+        .invoke(
+            main,
+            ["subscriptions", "describe", "holes", "s", "--admin-url", cluster.admin_url],
+            catch_exceptions=False,
+        )
+        .output
+    )
+    assert f"holes: 1: {ledger}:2 to {ledger}:3" in text
+    assert f"half-acknowledged batches: 1: {ledger}:6 (left: 0, 2)" in text
+    assert "what holds it back: 4 entries are delivered and not acknowledged: 4 at" in text
+    shown = (
+        CliRunner()
+        .invoke(
+            main,
+            [
+                "subscriptions",
+                "describe",
+                "holes",
+                "s",
+                "--admin-url",
+                cluster.admin_url,
+                "-o",
+                "json",
+            ],
+            catch_exceptions=False,
+        )
+        .output
+    )
+    assert json.loads(shown)["persistent://public/default/holes"]["holes"] == 1
+    producer.close()
+    consumer.close()
+
+
+def test_without_a_consumer_that_is_why(cluster: LocalCluster, client: pulsar.Client) -> None:
+    Admin(cluster.admin_url).create_topic("alone")
+    Admin(cluster.admin_url).create_subscription("alone", "s")
+    assert reasons(described(cluster, "alone")) == ["nothing-to-deliver"]
+    publish(client, "alone", 2)
+    assert reasons(described(cluster, "alone")) == ["no-consumers"]
+    with pytest.raises(NotFound, match="no subscription 'other'"):
+        Admin(cluster.admin_url).describe_subscription("alone", "other")
+
+
+def test_a_full_queue_is_why(cluster: LocalCluster, client: pulsar.Client) -> None:
+    consumer = client.subscribe(
+        "full", "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1
+    )
+    publish(client, "full", 5)
+    wait_until(lambda: "no-permits" in reasons(described(cluster, "full")))
+    assert reasons(described(cluster, "full")) == ["unacknowledged", "no-permits"]
+    consumer.close()
+
+
+def test_what_was_delivered_again_is_told(cluster: LocalCluster, client: pulsar.Client) -> None:
+    consumer = client.subscribe(
+        "again",
+        "s",
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=10,
+    )
+    publish(client, "again", 2)
+    first = consumer.receive(5000)
+    consumer.negative_acknowledge(first)
+
+    def counted() -> list[int]:
+        return [each["count"] for each in described(cluster, "again")["redelivered"]]
+
+    wait_until(lambda: counted() == [1])
+    consumer.close()
+
+
+def test_every_partition_is_told(cluster: LocalCluster) -> None:
+    admin = Admin(cluster.admin_url)
+    admin.create_topic("parted", partitions=2)
+    admin.create_subscription("parted", "s")
+    found = admin.describe_subscription("parted", "s")
+    names = [f"persistent://public/default/parted-partition-{n}" for n in range(2)]
+    assert list(found) == names
+
+
+def consumer_of(**facts: Any) -> dict[str, Any]:
+    return {"name": "c", "permits": 0, "unacked": 0, "active": True, **facts}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"consumers": [consumer_of(permits=5)]}, []),
+        ({"consumers": [consumer_of(permits=5, active=False), consumer_of()]}, ["no-permits"]),
+        (
+            {"consumers": [consumer_of(permits=5, unacked=9, blocked=True)], "blocked": True},
+            ["subscription-blocked", "consumer-blocked", "unacknowledged"],
+        ),
+        ({"consumers": [consumer_of(permits=5)], "draining": 2}, ["keys-draining"]),
+    ],
+)
+def test_what_holds_entries_back(facts: dict[str, Any], expected: list[str]) -> None:
+    assert [holdup.reason for holdup in holdups({"backlog": 9, **facts})] == expected
