@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from velaray.actors.chunks import ChunkGroups
 from velaray.actors.consumers import Attached, Delivery
 from velaray.actors.cursor import Cursor
-from velaray.actors.holdings import Holdings
+from velaray.actors.draining import PendingHashes
+from velaray.actors.holdings import Holding, Holdings
 from velaray.actors.machine import require
 from velaray.actors.ranges import Range, RangeSet
-from velaray.actors.sizes import EntrySizes
+from velaray.actors.sizes import EntryHashes, EntrySizes
+from velaray.actors.unacked import UnackedLimits
 
 
 class Books:
@@ -31,6 +33,10 @@ class Books:
         self.counts: dict[int, int] = {}  # redelivery counts above 0
         self.chunks = ChunkGroups()
         self.sizes = EntrySizes()
+        self.hashes: EntryHashes | None = None  # once there was a Key_Shared consumer
+        self.pending: PendingHashes | None = None  # while there are some that want order
+        self.limits = UnackedLimits()
+        self._left: dict[int, int] = {}  # messages left of batches that are held in part
         self.next_offset = self.fed = cursor.acked_before
 
     # ---- what is known of entries
@@ -41,12 +47,18 @@ class Books:
         return self.cursor.next_unacked(self.fed)
 
     def feed(
-        self, first_offset: int, sizes: Sequence[int], chunk_keys: Mapping[int, str] | None
+        self,
+        first_offset: int,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None,
+        hashes: Sequence[int] | None,
     ) -> bool:
         """See `velaray.actors.dispatch.Dispatcher.feed`."""
         end = first_offset + len(sizes)
         fed = self.fed
         if first_offset > fed and first_offset > self.feed_from:
+            return False
+        if self.hashes is not None and not hashes:
             return False
         if end <= fed:
             return True
@@ -54,6 +66,8 @@ class Books:
             raise ValueError(f"an entry of {min(sizes)} messages from offset {first_offset} on")
         first = max(first_offset, fed)
         self.sizes.put(first, sizes[first - first_offset :])
+        if self.hashes is not None and hashes:
+            self.hashes.put(first, hashes[first - first_offset :])
         if chunk_keys:
             is_acked = self.cursor.is_acked
             self.chunks.add(
@@ -66,6 +80,13 @@ class Books:
         self.fed = end
         return True
 
+    def need_hashes(self) -> None:
+        """From now on entries are known with their hashes: begin again, as nobody holds any."""
+        counts = dict(self.counts)
+        self.reset(self.cursor.acked_before)
+        self.counts.update(counts)
+        self.hashes = EntryHashes()
+
     def reset(self, next_offset: int) -> None:
         """Forget everything but the consumers; go on at ``next_offset``."""
         self.held.clear()
@@ -73,11 +94,21 @@ class Books:
         self.counts.clear()
         self.chunks.clear()
         self.sizes.clear()
+        if self.hashes is not None:
+            self.hashes.clear()
+        if self.pending is not None:
+            self.pending.clear()
+        self.limits.reset(self.consumers.values())
+        self._left.clear()
         for consumer in self.consumers.values():
             consumer.reserved.clear()
         self.next_offset = self.fed = next_offset
 
     # ---- giving out
+
+    def can_take(self, consumer: Attached) -> bool:
+        """Whether the consumer has permits, and doesn't hold too much."""
+        return consumer.permits > 0 and self.limits.room(consumer) > 0
 
     def front(self) -> Range | None:
         """What is to be delivered next: what waits, then what is new."""
@@ -113,21 +144,52 @@ class Books:
         partials = self.cursor.partials(first, end)
         if partials and partials[0][0] == first:
             remaining = partials[0][1]
-            end, messages = first + 1, self._debit(first, remaining)
-            consumer.last_debit = messages
+            end, messages = first + 1, self._count_left(first, remaining)
+            self._left[first] = consumer.last_debit = messages
         else:
             if partials:
                 end = partials[0][0]
             end, messages = self.sizes.fit(first, end, limit)
             consumer.last_debit = self.sizes.get(end - 1) or 0
-        consumer.permits -= messages
-        consumer.debited += messages
+        self._give(consumer, first, end)
+        self._debit(consumer, messages)
         owner = consumer.spec.consumer_id
-        self.held.give(first, end, owner)
         out.append(Delivery(owner, first, end, messages, count, remaining))
         return end
 
-    def _debit(self, offset: int, remaining: int) -> int:
+    def deliver_one(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
+        """Deliver an entry, together with the one before it if they are alike."""
+        count = self.counts.get(offset, 0) if self.counts else 0
+        messages = self.sizes.get(offset) or 0
+        remaining = self.cursor.remaining(offset)
+        if remaining is not None:
+            self._left[offset] = messages = self._count_left(offset, remaining)
+        self._give(consumer, offset, offset + 1)
+        self._debit(consumer, messages)
+        consumer.last_debit = messages
+        owner = consumer.spec.consumer_id
+        if out and remaining is None:
+            last = out[-1]
+            alike = last.redelivery_count == count and last.remaining is None
+            if last.end == offset and last.consumer_id == owner and alike:
+                last.end += 1
+                last.messages += messages
+                return
+        out.append(Delivery(owner, offset, offset + 1, messages, count, remaining))
+
+    def _give(self, consumer: Attached, first: int, end: int) -> None:
+        owner = consumer.spec.consumer_id
+        self.held.give(first, end, owner)
+        if self.pending is not None and self.hashes is not None:
+            for offset in range(first, end):
+                self.pending.given(self.hashes.get(offset) or 0, owner)
+
+    def _debit(self, consumer: Attached, messages: int) -> None:
+        consumer.permits -= messages
+        consumer.debited += messages
+        self.limits.gave(consumer, messages)
+
+    def _count_left(self, offset: int, remaining: int) -> int:
         size = self.sizes.get(offset) or 0
         return (remaining & (1 << size) - 1).bit_count()
 
@@ -141,18 +203,25 @@ class Books:
         return count, end
 
     def stood(
-        self, consumer: Attached, sizes: Sequence[int], chunk_keys: Mapping[int, str] | None
+        self,
+        consumer: Attached,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None,
+        hashes: Sequence[int] | None,
     ) -> None:
         """The partition gave the entries from `next_offset` on to a consumer, whole."""
         first, end = self.next_offset, self.next_offset + len(sizes)
-        self.feed(first, sizes, chunk_keys)
-        owner = consumer.spec.consumer_id
-        for start, stop in self.cursor.unacked_ranges(first, end):
-            self.held.give(start, stop, owner)
-        messages = sum(sizes)
-        consumer.permits -= messages
-        consumer.debited += messages
+        require(self.feed(first, sizes, chunk_keys, hashes), "what is delivered is known", f"{end}")
+        self._debit(consumer, sum(sizes))
         consumer.last_debit = sizes[-1]
+        at = first
+        for start, stop in self.cursor.unacked_ranges(first, end):
+            self.limits.took(consumer, self.sizes.total(at, start))
+            self._give(consumer, start, stop)
+            at = stop
+        self.limits.took(consumer, self.sizes.total(at, end))
+        for offset, _ in self.cursor.partials(first, end):
+            self.acked_in_part(offset)
         self.next_offset = end
 
     # ---- taking back
@@ -164,10 +233,20 @@ class Books:
             first = stop
         self._release(first, end)
 
+    def acked_in_part(self, offset: int) -> None:
+        """The cursor changed at this batch: who holds it holds the less of it."""
+        remaining, owner = self.cursor.remaining(offset), self.held.owner_of(offset)
+        if remaining is None:
+            self.acked(offset, offset + 1)
+        elif owner is not None:
+            before = self._left.get(offset) or self.sizes.get(offset) or 0
+            self._left[offset] = left = self._count_left(offset, remaining)
+            self.limits.took(self.consumers[owner], before - left)
+
     def _release(self, first: int, end: int) -> None:
         if first >= end:
             return
-        self.held.take(first, end)
+        self._took(self.held.take(first, end))
         if self.waiting:
             self.waiting.discard(first, end)
         if self.counts:
@@ -179,9 +258,33 @@ class Books:
                 consumer.reserved.discard(first, end)
             self.chunks.forget(first, end)
 
+    def _took(self, parts: Sequence[Holding]) -> None:
+        """These aren't held any longer."""
+        for first, end, owner in parts:
+            self.limits.took(self.consumers[owner], self._messages_held(first, end))
+            if self.pending is not None and self.hashes is not None:
+                for offset in range(first, end):
+                    self.pending.taken(self.hashes.get(offset) or 0)
+            if self._left:
+                for offset in self._left_within(first, end):
+                    del self._left[offset]
+
+    def _messages_held(self, first: int, end: int) -> int:
+        messages = self.sizes.total(first, end)
+        if self._left:
+            for offset in self._left_within(first, end):
+                messages += self._left[offset] - (self.sizes.get(offset) or 0)
+        return messages
+
+    def _left_within(self, first: int, end: int) -> list[int]:
+        known = self._left if len(self._left) < end - first else range(first, end)
+        return [offset for offset in known if first <= offset < end and offset in self._left]
+
     def forget_acked(self) -> None:
         """Drop what is known of entries that are acknowledged."""
         self.sizes.drop(self.cursor.acked_before, self.cursor.next_unacked)
+        if self.hashes is not None:
+            self.hashes.drop(self.cursor.acked_before, self.cursor.next_unacked)
 
     def held_of(self, owner: int, ranges: Sequence[Range] | None) -> list[Range]:
         """What the consumer holds of the ranges (None: all), ascending."""
@@ -201,26 +304,30 @@ class Books:
             for offset in range(first, end):
                 counts[offset] = counts.get(offset, 0) + 1
 
-    def take_back(self, consumer: Attached, ranges: Sequence[Range]) -> None:
-        """What a consumer held of these waits to be delivered again."""
+    def take_back(self, consumer: Attached, ranges: Sequence[Range]) -> list[Range]:
+        """What a consumer held of these waits to be delivered again; returns all that does."""
+        back = list(ranges)
         for first, end in ranges:
-            self.held.take(first, end)
-            self.waiting.add(first, end)
+            self._took(self.held.take(first, end))
         if self.chunks:
             for offset in self.chunks.unbind_returned(ranges, self._is_held):
-                for first, end in consumer.reserved.discard(offset, offset + 1):
-                    self.waiting.add(first, end)
+                back += consumer.reserved.discard(offset, offset + 1)
+        for first, end in back:
+            self.waiting.add(first, end)
+        return back
 
     def _is_held(self, offset: int) -> bool:
         return self.held.owner_of(offset) is not None
 
-    def give_back(self, consumer: Attached) -> None:
+    def give_back(self, consumer: Attached) -> list[Range]:
         """All that a consumer held, or that was reserved for it, waits to be delivered again."""
         owner = consumer.spec.consumer_id
-        for first, end in (*self.held.of(owner), *consumer.reserved):
-            self.held.take(first, end, owner)
+        back = [*self.held.of(owner), *consumer.reserved]
+        for first, end in back:
+            self._took(self.held.take(first, end, owner))
             self.waiting.add(first, end)
         consumer.reserved.clear()
+        return back
 
     # ---- invariants
 
@@ -263,6 +370,36 @@ class Books:
             require(None not in sizes, "sizes of what may be delivered are known", f"{first}")
         lost = unacked_ranges(at, self.next_offset)
         require(not lost, "no entry is lost", f"{lost} not acked, not held, not waiting")
+
+    def check_counts(self) -> None:
+        """Raise `InvariantViolation` unless what is counted is what is held."""
+        messages: dict[int, int] = {}
+        held: set[int] = set()
+        for first, end, owner in self.held:
+            messages[owner] = messages.get(owner, 0) + self._messages_held(first, end)
+            held.update(self._left_within(first, end))
+        require(held == set(self._left), "what is left is told of what is held", repr(self._left))
+        self.limits.check(self.consumers.values(), messages)
+        if self.pending is not None and self.hashes is not None:
+            self._check_pending(self.pending, self.hashes)
+
+    def _check_pending(self, pending: PendingHashes, hashes: EntryHashes) -> None:
+        counted: dict[tuple[int, int], int] = {}
+        for first, end, owner in self.held:
+            for offset in range(first, end):
+                at = (hashes.get(offset) or 0, owner)
+                counted[at] = counted.get(at, 0) + 1
+        owners = [hashed for hashed, _ in counted]
+        require(
+            len(owners) == len(set(owners)),
+            "a key is un-acknowledged at no more than one consumer",
+            repr(counted),
+        )
+        require(
+            counted == {(hashed, owner): entries for hashed, owner, entries in pending},
+            "pending hashes are those of what is held",
+            f"{sorted(pending)}, not {sorted(counted.items())}",
+        )
 
     def _check_consumers(self) -> None:
         kinds = {consumer.spec.type for consumer in self.consumers.values()}

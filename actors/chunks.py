@@ -39,6 +39,10 @@ class ChunkGroups:
             return int(found)
         return limit
 
+    def members(self, key: str) -> Iterable[int]:
+        """The chunks of the message that are known and not acknowledged."""
+        return sorted(self._members.get(key, ()))
+
     def owner_of(self, key: str) -> int | None:
         """The consumer that the message is bound to."""
         return self._owners.get(key)

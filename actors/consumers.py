@@ -17,6 +17,30 @@ class SubscriptionType(IntEnum):
     KEY_SHARED = 3
 
 
+class KeySharedMode(IntEnum):
+    """How Key_Shared consumers come to their keys; the numbers are those of the wire."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """How a Key_Shared consumer wants its keys.
+
+    ``ranges`` are the hashes of a STICKY one, as inclusive (first, last) pairs. With
+    ``out_of_order`` a key may go to its new consumer before its former one has acknowledged
+    what it holds of that key.
+    """
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+
+AUTO_SPLIT = KeySharedPolicy()
+
+
 class UnknownConsumerError(KeyError):
     """No consumer with this id is attached."""
 
@@ -25,13 +49,14 @@ class UnknownConsumerError(KeyError):
 class ConsumerSpec:
     """A consumer that wants to attach; the id is the host's, unique in the subscription.
 
-    ``priority`` 0 comes first.
+    ``priority`` 0 comes first. ``keys`` matters for Key_Shared alone.
     """
 
     consumer_id: int
     name: str
     type: SubscriptionType
     priority: int = 0
+    keys: KeySharedPolicy = AUTO_SPLIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +85,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer as statistics show it; ``unacked`` counts entries."""
+    """A consumer as statistics show it.
+
+    ``unacked`` counts messages; ``blocked``: it holds too many of them to get more.
+    """
 
     consumer_id: int
     name: str
@@ -68,6 +96,7 @@ class ConsumerView:
     permits: int
     unacked: int
     active: bool
+    blocked: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -78,5 +107,7 @@ class Attached:
     permits: int = 0
     debited: int = 0  # messages, ever; with ``permits`` that is all it ever gave
     last_debit: int = 0  # of the entry delivered last: all that permits may fall below zero
+    unacked: int = 0  # messages that it holds
+    blocked: bool = False  # holds too many of them (Shared, Key_Shared)
     queued: bool = False  # stands in its level's queue (Shared)
     reserved: RangeSet = field(default_factory=RangeSet)  # chunks that wait for its permits

@@ -10,6 +10,8 @@ How entries are shared among the consumers depends on their type (`velaray.actor
 While there is one consumer to serve and nothing to decide, the partition may deliver by itself
 (`velaray.actors.standing`): the dispatcher gives nothing out then, and hears what was.
 
+How much consumers may hold un-acknowledged is limited (`velaray.actors.unacked`).
+
 Permits count messages. While a consumer has any, it gets the next entry, whatever its size,
 so permits may fall below zero by the size of one entry. What a batch debits is the number
 of its messages that aren't acknowledged yet.
@@ -32,6 +34,7 @@ from velaray.actors.consumers import (
 from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Reason, Refusal, require
 from velaray.actors.ranges import Range, normalized
+from velaray.actors.serve_by_key import ServeByKey
 from velaray.actors.serve_in_turns import ServeInTurns
 from velaray.actors.serve_one import ServeOne
 from velaray.actors.serving import Serving
@@ -51,6 +54,7 @@ class Dispatcher:
         """
         self._partition = max(partition, 0)
         self._books = Books(cursor)
+        self._limits = (0, 0)
         self._serving: Serving | None = None  # None without consumers
         self._standing: Attached | None = None  # whom the partition serves by itself
 
@@ -88,15 +92,25 @@ class Dispatcher:
         first_offset: int,
         sizes: Sequence[int],
         chunk_keys: Mapping[int, str] | None = None,
+        hashes: Sequence[int] | None = None,
     ) -> bool:
-        """Messages per entry of consecutive entries; keys of those that are chunks, by offset.
+        """Messages per entry of consecutive entries; keys of those that are chunks, by offset;
+        the hashes of their keys, 1 to 65535, which it needs if `needs_hashes`.
 
-        Entries known already are ignored. If un-acknowledged entries between `feed_from` and
-        ``first_offset`` are missing (this feed was under way when the dispatcher was reset),
-        nothing is taken and False returned: feed from `feed_from` on. Raises ValueError for a
-        size below 1.
+        Entries known already are ignored. If there are no hashes and they are needed, or
+        un-acknowledged entries between `feed_from` and ``first_offset`` are missing (this feed
+        was under way when the dispatcher was reset), nothing is taken and False returned: feed
+        from `feed_from` on. Raises ValueError for a size below 1.
         """
-        return self._books.feed(first_offset, sizes, chunk_keys)
+        return self._books.feed(first_offset, sizes, chunk_keys, hashes)
+
+    @property
+    def needs_hashes(self) -> bool:
+        """Whether entries must be fed with the hashes of their keys.
+
+        That begins when the first Key_Shared consumer attaches: feed from `feed_from` on then.
+        """
+        return self._books.hashes is not None
 
     def size_of(self, offset: int) -> int | None:
         """Messages of the entry, if it was fed and is still needed."""
@@ -107,31 +121,50 @@ class Dispatcher:
     def attach(self, spec: ConsumerSpec) -> Refusal | list[ActiveChange]:
         """A consumer subscribes, with no permits.
 
-        Refused BUSY for a second Exclusive one or if live consumers have another type,
-        NOT_ALLOWED for Key_Shared. Raises ValueError if the id is attached already.
+        Refused BUSY for a second Exclusive one or if live consumers have another type or
+        another mode of Key_Shared, UNASSIGNABLE if another one has part of its sticky ranges.
+        Raises ValueError if the id is attached already.
         """
         consumers = self._books.consumers
         if spec.consumer_id in consumers:
             raise ValueError(f"consumer {spec.consumer_id} is attached already")
-        if spec.type is SubscriptionType.KEY_SHARED:
-            return Refusal(Reason.NOT_ALLOWED, "Key_Shared subscriptions are not available yet")
         live = self.type
         if live is not None and live is not spec.type:
             return Refusal(
                 Reason.BUSY,
                 f"the subscription has consumers of type {live.name}, not {spec.type.name}",
             )
-        if live is SubscriptionType.EXCLUSIVE:
-            return Refusal(Reason.BUSY, "the Exclusive subscription has a consumer already")
-        if self._serving is None:
-            self._serving = self._serving_for(spec)
+        serving = self._serving or self._serving_for(spec)
+        refusal = serving.refusal(spec)
+        if refusal is not None:
+            return refusal
+        self._serving = serving
         consumers[spec.consumer_id] = consumer = Attached(spec)
-        return self._serving.joined(consumer)
+        self._set_limits()
+        return serving.joined(consumer)
 
     def _serving_for(self, spec: ConsumerSpec) -> Serving:
+        if spec.type is SubscriptionType.KEY_SHARED:
+            return ServeByKey(self._books, spec.keys)
+        self._books.pending = None
         if spec.type is SubscriptionType.SHARED:
             return ServeInTurns(self._books)
         return ServeOne(self._books, self._partition, spec.type)
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """How many messages one consumer, and all together, may hold un-acknowledged; 0: any.
+
+        For Shared and Key_Shared. Not while there is a standing grant: it is for what the
+        former limits allowed.
+        """
+        self._limits = (per_consumer, per_subscription)
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        limited = self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        per_consumer, per_subscription = self._limits if limited else (0, 0)
+        limits, consumers = self._books.limits, self._books.consumers.values()
+        limits.set(per_consumer, per_subscription, consumers)
 
     def detach(self, consumer_id: int) -> list[ActiveChange]:
         """A consumer is gone: what it held goes back, to be delivered first, in order.
@@ -139,10 +172,11 @@ class Dispatcher:
         This doesn't count as a redelivery. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
-        del self._books.consumers[consumer_id]
-        self._books.give_back(consumer)
+        back = self._books.give_back(consumer)
         self._books.chunks.unbind_owner(consumer_id)
+        del self._books.consumers[consumer_id]
         changes = serving.left(consumer)
+        serving.waits(back)
         if not self._books.consumers:
             self._serving = None
         return changes
@@ -176,21 +210,21 @@ class Dispatcher:
         for first, end in ranges:
             books.acked(first, end)
         for offset, _ in partial:
-            books.acked(offset, offset + 1)
+            books.acked_in_part(offset)
         books.forget_acked()
 
     def redeliver(self, consumer_id: int, ranges: Iterable[Range] | None = None) -> None:
         """A consumer asks for entries it holds again (None: all of them).
 
-        Shared: those; their redelivery count goes up by one. Exclusive and Failover: all it
-        holds, in order, before newer ones; the count of those it named goes up. Entries it
-        doesn't hold are ignored. Raises `UnknownConsumerError`.
+        Shared, Key_Shared: those; their redelivery count goes up by one. Exclusive and
+        Failover: all it holds, in order, before newer ones; the count of those it named goes
+        up. Entries it doesn't hold are ignored. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
         books = self._books
         named = books.held_of(consumer_id, None if ranges is None else normalized(ranges))
         books.count_again(named)
-        books.take_back(consumer, serving.returned(consumer, named))
+        serving.waits(books.take_back(consumer, serving.returned(consumer, named)))
 
     def reset(self, next_offset: int) -> None:
         """The cursor was reset: forget what is held, counted and fed; go on there.
@@ -198,6 +232,8 @@ class Dispatcher:
         Consumers and their permits stay.
         """
         self._books.reset(next_offset)
+        if self._serving is not None:
+            self._serving.reset()
 
     # ---- standing grants
 
@@ -208,9 +244,10 @@ class Dispatcher:
 
     def may_stand(self) -> bool:
         """Whether there is but one way to go on: the next entries, to a certain consumer."""
-        books = self._books
-        return self._only_candidate() is not None and not (
-            books.waiting
+        books, consumer = self._books, self._only_candidate()
+        return consumer is not None and not (
+            books.limits.room(consumer) <= 0
+            or books.waiting
             or books.cursor.untouched_from() > books.cursor.next_unacked(books.next_offset)
             or (books.chunks and any(known.reserved for known in books.consumers.values()))
         )
@@ -226,10 +263,15 @@ class Dispatcher:
         assert standing is not None
         books = self._books
         books.next_offset = books.cursor.next_unacked(books.next_offset)
-        return StandingGrant(standing.spec.consumer_id, books.next_offset, standing.debited)
+        room = books.limits.room(standing)
+        return StandingGrant(standing.spec.consumer_id, books.next_offset, standing.debited, room)
 
     def stood(
-        self, first: int, sizes: Sequence[int], chunk_keys: Mapping[int, str] | None = None
+        self,
+        first: int,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None = None,
+        hashes: Sequence[int] | None = None,
     ) -> None:
         """The partition delivered these entries under its grant, each with all its messages.
 
@@ -242,7 +284,7 @@ class Dispatcher:
             f"{len(sizes)} entries from {first}, next is {self.next_offset}",
         )
         assert consumer is not None and serving is not None
-        self._books.stood(consumer, sizes, chunk_keys)
+        self._books.stood(consumer, sizes, chunk_keys, hashes)
         if chunk_keys:
             serving.stood(consumer, chunk_keys)
 
@@ -259,6 +301,10 @@ class Dispatcher:
         """
         out: list[Delivery] = []
         if self._standing is None and self._serving is not None:
+            if self._books.limits.changed:
+                self._books.limits.changed = False
+                for consumer in self._books.consumers.values():
+                    self._serving.can_take(consumer)
             self._serving.dispatch(out)
         return out
 
@@ -282,23 +328,30 @@ class Dispatcher:
     def consumers(self) -> list[ConsumerView]:
         """The attached consumers, in the order they attached.
 
-        ``active`` is true of every Shared consumer.
+        ``active`` is true of every Shared and Key_Shared consumer.
         """
         books, serving = self._books, self._serving
-        held = dict.fromkeys(books.consumers, 0)
-        for first, end, owner in books.held:
-            held[owner] += end - first
         return [
             ConsumerView(
                 consumer_id,
                 known.spec.name,
                 known.spec.priority,
                 known.permits,
-                held[consumer_id],
+                known.unacked,
                 serving is not None and serving.is_active(known),
+                known.blocked,
             )
             for consumer_id, known in books.consumers.items()
         ]
+
+    def draining(self) -> int:
+        """How many hashes of keys are un-acknowledged at a consumer that has them no longer."""
+        return self._serving.draining() if isinstance(self._serving, ServeByKey) else 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the consumers together hold so much that none of them gets more."""
+        return self._books.limits.blocked
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
@@ -309,6 +362,7 @@ class Dispatcher:
         )
         if self._serving is not None:
             self._serving.check()
+        self._books.check_counts()
         require(
             self._standing is None
             or (self._standing is self._only_candidate() and not self._books.waiting),

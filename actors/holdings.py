@@ -69,18 +69,18 @@ class Holdings:
             found.append(Holding(start, min(stop, end), owner))
         return found
 
-    def take(self, first: int, end: int, owner: int | None = None) -> list[Range]:
-        """Nobody (or: ``owner`` no longer) holds the range; returns what was held of it."""
+    def take(self, first: int, end: int, owner: int | None = None) -> list[Holding]:
+        """Nobody (or: ``owner`` no longer) holds the range; returns who held what of it."""
         runs = self._runs
         whole = runs.get(first)
         if whole is not None and whole[0] == end and owner in (None, whole[1]):
             del runs[first]  # often exactly what was given is taken
-            return [(first, end)]
-        taken = []
-        for part in self.within(first, end):
-            if owner is None or part.owner == owner:
-                self._cut(part)
-                taken.append((part.first, part.end))
+            return [Holding(first, *whole)]
+        taken = self.within(first, end)
+        if owner is not None:
+            taken = [part for part in taken if part.owner == owner]
+        for part in taken:
+            self._cut(part)
         return taken
 
     def _cut(self, part: Holding) -> None:

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NO_SUBSCRIPTION = "no such subscription"
     QUOTA_HELD = "backlog quota: try again"
     QUOTA_EXCEEDED = "backlog quota"
+    UNASSIGNABLE = "unassignable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sortedcontainers import SortedDict
 
 from velaray.actors.books import Books
-from velaray.actors.consumers import ActiveChange, Attached, Delivery
-from velaray.actors.machine import require
+from velaray.actors.consumers import ActiveChange, Attached, ConsumerSpec, Delivery
+from velaray.actors.machine import Refusal, require
 from velaray.actors.ranges import Range
 
 TURN = 20
@@ -20,11 +20,15 @@ TURN = 20
 
 
 class ServeInTurns:
-    """Every priority level has a queue of the consumers that have permits."""
+    """Every priority level has a queue of the consumers that can take something."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._levels: SortedDict = SortedDict()  # priority -> queue of consumers with permits
+        self._levels: SortedDict = SortedDict()  # priority -> queue of consumers
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """Everybody may join."""
+        return None
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
         """It has no permits yet."""
@@ -39,9 +43,15 @@ class ServeInTurns:
             self._levels.pop(consumer.spec.priority, None)
         return []
 
+    def waits(self, ranges: Sequence[Range]) -> None:
+        """Nothing to note: what waits is taken from the books."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
     def can_take(self, consumer: Attached) -> None:
-        """It queues, if it has permits."""
-        if consumer.permits > 0 and not consumer.queued:
+        """It queues, if it can take anything."""
+        if not consumer.queued and self._books.can_take(consumer):
             consumer.queued = True
             self._levels.setdefault(consumer.spec.priority, deque()).append(consumer)
 
@@ -86,7 +96,7 @@ class ServeInTurns:
                 if end == first:
                     self._serve_chunk(consumer, first, out)
                     continue
-            limit = min(consumer.permits, TURN)
+            limit = min(consumer.permits, TURN, books.limits.room(consumer))
             books.passed(first, books.deliver(consumer, first, end, limit, out))
             self._end_turn(consumer)
 
@@ -94,7 +104,7 @@ class ServeInTurns:
         for queue in self._levels.values():
             while queue:
                 consumer: Attached = queue[0]
-                if consumer.permits > 0:
+                if self._books.can_take(consumer):
                     return consumer
                 queue.popleft()
                 consumer.queued = False
@@ -117,8 +127,8 @@ class ServeInTurns:
             bound = consumer
         else:
             bound = books.consumers[owner]
-        if bound.permits > 0:
-            books.deliver(bound, offset, offset + 1, bound.permits, out)
+        if books.can_take(bound):
+            books.deliver(bound, offset, offset + 1, 1, out)
         else:
             bound.reserved.add(offset, offset + 1)
         books.passed(offset, offset + 1)
@@ -126,16 +136,18 @@ class ServeInTurns:
             self._end_turn(consumer)
 
     def _give_reserved(self, out: list[Delivery]) -> None:
-        for consumer in self._books.consumers.values():
-            while consumer.permits > 0 and (lowest := consumer.reserved.first()) is not None:
-                first, end = lowest
-                end = self._books.deliver(consumer, first, end, consumer.permits, out)
-                consumer.reserved.discard(first, end)
+        books = self._books
+        for consumer in books.consumers.values():
+            while books.can_take(consumer) and (lowest := consumer.reserved.first()) is not None:
+                first, _ = lowest
+                books.deliver(consumer, first, first + 1, 1, out)
+                consumer.reserved.discard(first, first + 1)
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
         for consumer in self._books.consumers.values():
-            name, permits = consumer.spec.name, consumer.permits
+            name = consumer.spec.name
             queued = consumer in self._levels.get(consumer.spec.priority, ())
             require(queued == consumer.queued, "consumers know where they queue", name)
-            require(queued or permits <= 0, "who has permits has a turn", name)
+            idle = not self._books.can_take(consumer) or self._books.limits.changed
+            require(queued or idle, "who has permits has a turn", name)

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from velaray.actors.books import Books
-from velaray.actors.consumers import ActiveChange, Attached, Delivery, SubscriptionType
-from velaray.actors.machine import require
+from velaray.actors.consumers import (
+    ActiveChange,
+    Attached,
+    ConsumerSpec,
+    Delivery,
+    SubscriptionType,
+)
+from velaray.actors.machine import Reason, Refusal, require
 from velaray.actors.ranges import Range
 
 
@@ -20,6 +26,12 @@ class ServeOne:
         self._partition = partition
         self._kind = kind
         self._active: Attached | None = None
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """BUSY for a second Exclusive one."""
+        if self._kind is SubscriptionType.EXCLUSIVE and self._active is not None:
+            return Refusal(Reason.BUSY, "the Exclusive subscription has a consumer already")
+        return None
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
         """It may be the active one from now on."""
@@ -53,6 +65,12 @@ class ServeOne:
             for known in consumers
             if previous is not elected or known is joined
         ]
+
+    def waits(self, ranges: Sequence[Range]) -> None:
+        """Nothing to note: what waits is taken from the books."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
 
     def can_take(self, consumer: Attached) -> None:
         """Nothing to note: only one is asked."""

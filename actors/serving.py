@@ -1,7 +1,8 @@
 """How entries are shared among the consumers of a subscription: what every way has in common.
 
 There is one for each kind of subscription: `velaray.actors.serve_one` (Exclusive, Failover),
-`velaray.actors.serve_in_turns` (Shared). It lives as long as there are consumers.
+`velaray.actors.serve_in_turns` (Shared), `velaray.actors.serve_by_key` (Key_Shared). It lives
+as long as there are consumers.
 """
 
 from __future__ import annotations
@@ -9,23 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from velaray.actors.consumers import ActiveChange, Attached, Delivery
+from velaray.actors.consumers import ActiveChange, Attached, ConsumerSpec, Delivery
+from velaray.actors.machine import Refusal
 from velaray.actors.ranges import Range
 
 
 class Serving(Protocol):
     """Decides which consumer gets which entries of a dispatcher's books."""
 
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """Why a consumer of the right type can't be attached, if so."""
+        ...
+
     def joined(self, consumer: Attached) -> list[ActiveChange]:
         """A consumer was attached; returns who is to be told."""
         ...
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
-        """A consumer was detached, and what it held waits; returns who is to be told."""
+        """A consumer was detached; returns who is to be told."""
+        ...
+
+    def waits(self, ranges: Sequence[Range]) -> None:
+        """These entries came back, and wait from now on."""
         ...
 
     def can_take(self, consumer: Attached) -> None:
         """A consumer may be able to take more than before."""
+        ...
+
+    def reset(self) -> None:
+        """Nothing is held or waits any longer."""
         ...
 
     def candidates(self) -> Iterable[Attached]:

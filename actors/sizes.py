@@ -1,7 +1,8 @@
-"""How many messages each entry holds, for the entries that a dispatcher may have to deliver.
+"""What a dispatcher knows of every entry that it may have to deliver, as one number each.
 
-Four bytes per entry, in pages: a page goes when all its entries are acknowledged, so that one
-old entry that nobody acknowledges pins its own page and no more.
+`EntrySizes` has how many messages an entry holds, `EntryHashes` the hash of its key. A few
+bytes per entry, in pages: a page goes when all its entries are acknowledged, so that one old
+entry that nobody acknowledges pins its own page and no more.
 """
 
 from __future__ import annotations
@@ -15,48 +16,39 @@ PAGE = 1024
 _SWEEP_AT = 64
 
 
-class EntrySizes:
-    """Messages per entry, by offset."""
+class EntryNumbers:
+    """A number above 0 per entry, by offset."""
 
-    __slots__ = ("_floor", "_pages", "_sweep_at")
+    __slots__ = ("_floor", "_none", "_pages", "_sweep_at")
 
-    def __init__(self) -> None:
+    def __init__(self, typecode: str) -> None:
+        """``typecode`` is the array's: how large the numbers may be."""
+        self._none = array(typecode, [0]) * PAGE
         self._pages: dict[int, array[int]] = {}
         self._floor = 0
         self._sweep_at = _SWEEP_AT
 
-    def put(self, first: int, sizes: Sequence[int]) -> None:
-        """The sizes of the entries from ``first`` on, each at least 1."""
+    def put(self, first: int, numbers: Sequence[int]) -> None:
+        """The numbers of the entries from ``first`` on, each at least 1."""
         taken = 0
-        while taken < len(sizes):
+        while taken < len(numbers):
             number, within = divmod(first + taken, PAGE)
             page = self._pages.get(number)
             if page is None:
-                page = self._pages[number] = array("I", bytes(4 * PAGE))
-            part = array("I", sizes[taken : taken + PAGE - within])
+                page = self._pages[number] = self._none[:]
+            part = array(page.typecode, numbers[taken : taken + PAGE - within])
             page[within : within + len(part)] = part
             taken += len(part)
 
     def get(self, offset: int) -> int | None:
-        """The size of the entry; None if it was never told, or dropped."""
+        """The number of the entry; None if it was never told, or dropped."""
         page = self._pages.get(offset // PAGE)
         return None if page is None else page[offset % PAGE] or None
 
-    def fit(self, first: int, end: int, permits: int) -> tuple[int, int]:
-        """How far a consumer with ``permits`` (> 0) gets from ``first`` on.
-
-        Returns the offset to stop before, at most ``end``, and the messages up to there. The
-        last entry may exceed the permits. The run ends with its page at the latest; the
-        sizes must be known.
-        """
+    def run(self, first: int, end: int) -> Sequence[int]:
+        """The numbers from ``first`` on, to ``end`` or the end of a page. They must be known."""
         number, within = divmod(first, PAGE)
-        window = self._pages[number][within : within + min(end - first, permits)]
-        total = sum(window)
-        if total <= permits:
-            return first + len(window), total
-        sums = list(accumulate(window))
-        last = bisect_left(sums, permits)
-        return first + last + 1, sums[last]
+        return self._pages[number][within : within + end - first]
 
     def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:
         """Forget pages whose entries are all acknowledged.
@@ -84,3 +76,45 @@ class EntrySizes:
         """Forget everything."""
         self._pages.clear()
         self._floor, self._sweep_at = 0, _SWEEP_AT
+
+
+class EntrySizes(EntryNumbers):
+    """Messages per entry."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("I")
+
+    def fit(self, first: int, end: int, permits: int) -> tuple[int, int]:
+        """How far a consumer with ``permits`` (> 0) gets from ``first`` on.
+
+        Returns the offset to stop before, at most ``end``, and the messages up to there. The
+        last entry may exceed the permits. The run ends with its page at the latest; the
+        sizes must be known.
+        """
+        window = self.run(first, min(end, first + permits))
+        total = sum(window)
+        if total <= permits:
+            return first + len(window), total
+        sums = list(accumulate(window))
+        last = bisect_left(sums, permits)
+        return first + last + 1, sums[last]
+
+    def total(self, first: int, end: int) -> int:
+        """The messages of all entries of the range, which must be known."""
+        messages = 0
+        while first < end:
+            window = self.run(first, end)
+            messages += sum(window)
+            first += len(window)
+        return messages
+
+
+class EntryHashes(EntryNumbers):
+    """Hashes of entries' keys, 1 to 65535."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("H")

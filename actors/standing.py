@@ -25,44 +25,63 @@ REPORT_AT = 1024
 class StandingGrant:
     """Deliver to a consumer from ``first`` on, in order.
 
-    ``debited`` is how many of all its permits, ever, what came before has used.
+    ``debited`` is how many of all its permits, ever, what came before has used. ``room`` is how
+    many messages it may hold more than it does: when they are used up, the grant ends.
     """
 
     consumer_id: int
     first: int
     debited: int
+    room: int
 
 
 class Report(NamedTuple):
-    """Entries from ``first`` on were delivered: messages of each, keys of those that are chunks."""
+    """Entries from ``first`` on were delivered: messages of each, keys of those that are chunks,
+    the hashes of their keys if the dispatcher needs them."""
 
     first: int
     sizes: list[int]
     chunk_keys: dict[int, str]
+    hashes: list[int]
 
 
 class StandingDelivery:
     """The partition's side of one standing grant."""
 
-    __slots__ = ("_chunk_keys", "_sizes", "next_offset", "permits")
+    __slots__ = ("_chunk_keys", "_hashes", "_sizes", "next_offset", "permits", "room")
 
-    def __init__(self, first: int, permits: int) -> None:
-        """``permits``: what the consumer ever gave, less what was debited."""
+    def __init__(self, first: int, permits: int, room: int) -> None:
+        """``permits``: what the consumer ever gave, less what was debited. For ``room`` see the
+        grant.
+        """
         self.next_offset = first
         self.permits = permits
+        self.room = room
         self._sizes: list[int] = []
+        self._hashes: list[int] = []
         self._chunk_keys: dict[int, str] = {}
 
-    def delivered(self, sizes: Sequence[int], chunk_keys: Mapping[int, str]) -> None:
-        """The entries from `next_offset` on go out; the keys, by offset, of those that are chunks.
+    @property
+    def allowance(self) -> int:
+        """How many messages may be delivered now."""
+        return min(self.permits, self.room)
 
-        Each only while there are permits, but the last may take more than there were, as with
+    def delivered(
+        self, sizes: Sequence[int], chunk_keys: Mapping[int, str], hashes: Sequence[int] = ()
+    ) -> None:
+        """The entries from `next_offset` on go out; the keys, by offset, of those that are chunks;
+        the hashes, if they are needed.
+
+        Each only while there is an `allowance`, but the last may take more than that, as with
         any delivery.
         """
+        messages = sum(sizes)
         self._sizes += sizes
+        self._hashes += hashes
         self._chunk_keys.update(chunk_keys)
         self.next_offset += len(sizes)
-        self.permits -= sum(sizes)
+        self.permits -= messages
+        self.room -= messages
 
     @property
     def report_due(self) -> bool:
@@ -71,8 +90,8 @@ class StandingDelivery:
 
     def report(self) -> Report | None:
         """What was delivered since the last report; None if nothing was."""
-        sizes, keys = self._sizes, self._chunk_keys
+        sizes, keys, hashes = self._sizes, self._chunk_keys, self._hashes
         if not sizes:
             return None
-        self._sizes, self._chunk_keys = [], {}
-        return Report(self.next_offset - len(sizes), sizes, keys)
+        self._sizes, self._chunk_keys, self._hashes = [], {}, []
+        return Report(self.next_offset - len(sizes), sizes, keys, hashes)

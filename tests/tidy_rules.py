@@ -28,7 +28,9 @@ _BELOW_TOPOLOGY = ("events", "journal", "actors", "wire")
 ROOMS: dict[str, Room] = {
     "events": Room((), ("google", "msgpack")),
     "journal": Room(("events",), ("crc32c", "msgpack")),
-    "actors": Room(("events", "journal"), ("google", "msgpack", "pyroaring", "sortedcontainers")),
+    "actors": Room(
+        ("events", "journal"), ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers")
+    ),
     "wire": Room(("events",), ("crc32c", "cramjam", "google", "mmh3")),
     "topology": Room(
         _BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "prometheus_client", "ray")

@@ -45,6 +45,7 @@ _STATUS = {
     Reason.NO_SUBSCRIPTION: 404,
     Reason.QUOTA_HELD: 503,
     Reason.QUOTA_EXCEEDED: 412,
+    Reason.UNASSIGNABLE: 409,
 }
 
 

@@ -45,6 +45,8 @@ def _subscription(raw: Mapping[str, Any]) -> Stats:
     found: Stats = {
         "msgBacklog": raw["backlog"],
         "unackedMessages": sum(each["unacked"] for each in consumers),
+        "blockedSubscriptionOnUnackedMsgs": raw["blocked"],
+        "drainingHashesCount": raw["draining"],
         "nonContiguousDeletedMessagesRanges": raw["holes"],
         "isDurable": raw["durable"],
         "subscriptionProperties": raw.get("properties", {}),
@@ -53,6 +55,7 @@ def _subscription(raw: Mapping[str, Any]) -> Stats:
                 "consumerName": each["name"],
                 "availablePermits": each["permits"],
                 "unackedMessages": each["unacked"],
+                "blockedConsumerOnUnackedMsgs": each["blocked"],
                 "priorityLevel": each["priority"],
             }
             for each in consumers

@@ -9,9 +9,9 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
-``redeliver``, and ``stood_down``, which answers ``revoke``. Both sides count these; ``stand``
-names the count that the brain has seen, and a channel with another count ignores it. So a
-grant that crosses what ends it was never given, and either side knows.
+``redeliver``, ``policies``, and ``stood_down``, which answers ``revoke``. Both sides count
+these; ``stand`` names the count that the brain has seen, and a channel with another count
+ignores it. So a grant that crosses what ends it was never given, and either side knows.
 
 The brain of a durable subscription is an actor with a journal; that of a non-durable one
 lives in the partition's process without one. The code is the same.
@@ -27,6 +27,8 @@ from typing import Any
 from velaray.actors.consumers import (
     ActiveChange,
     ConsumerSpec,
+    KeySharedMode,
+    KeySharedPolicy,
     SubscriptionType,
     UnknownConsumerError,
 )
@@ -48,7 +50,7 @@ from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
 
-ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "stood_down"))
+ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "policies", "stood_down"))
 """Notices before which the channel ends its standing grant, if it has one."""
 
 
@@ -129,10 +131,18 @@ class Brain:
         self._begin_feed()
         return reply.acked_before
 
-    def _attach(self, number: int, name: str, kind: int, priority: int) -> None:
+    def _attach(
+        self, number: int, name: str, kind: int, priority: int, keys: tuple[int, Any, bool]
+    ) -> None:
+        mode, ranges, out_of_order = keys
+        pairs = tuple((first, last) for first, last in ranges)
+        policy = KeySharedPolicy(KeySharedMode(mode), pairs, out_of_order)
+        had_hashes = self._dispatcher.needs_hashes
         changes = self._dispatcher.attach(
-            ConsumerSpec(number, name, SubscriptionType(kind), priority)
+            ConsumerSpec(number, name, SubscriptionType(kind), priority, policy)
         )
+        if self._dispatcher.needs_hashes and not had_hashes:
+            self._begin_feed()
         if isinstance(changes, Refusal):
             self._send("attached", [number, [changes.reason, changes.message]])
         else:
@@ -171,7 +181,8 @@ class Brain:
 
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()
-        self._send("feed_from", [self._dispatcher.feed_from, self._wanted])
+        dispatcher = self._dispatcher
+        self._send("feed_from", [dispatcher.feed_from, self._wanted, dispatcher.needs_hashes])
 
     # -- notices -------------------------------------------------------------------
 
@@ -223,6 +234,9 @@ class Brain:
                 self._terminated_at = args
             case "policies":
                 self.policies = args
+                self._dispatcher.set_limits(
+                    args["maxUnackedMessagesPerConsumer"], args["maxUnackedMessagesPerSubscription"]
+                )
 
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
         def release(reply: Any, effects: Any) -> None:
@@ -299,7 +313,7 @@ class Brain:
             grant = self._dispatcher.stand()
             if grant is not None:
                 self._down.clear()
-                at = [grant.consumer_id, grant.first, grant.debited]
+                at = [grant.consumer_id, grant.first, grant.debited, grant.room]
                 self._send("stand", [*at, self._endings])
         elif not self._dispatcher.may_stand():
             self._revoke()
@@ -342,6 +356,8 @@ class Brain:
             "type": None if kind is None else kind.name,
             "next_offset": self._dispatcher.next_offset,
             "waiting": self._dispatcher.waiting(),
+            "draining": self._dispatcher.draining(),
+            "blocked": self._dispatcher.blocked,
             "consumers": [
                 {
                     "number": view.consumer_id,
@@ -349,6 +365,7 @@ class Brain:
                     "permits": view.permits,
                     "unacked": view.unacked,
                     "active": view.active,
+                    "blocked": view.blocked,
                     "priority": view.priority,
                 }
                 for view in self._dispatcher.consumers()

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
+from velaray.actors.consumers import KeySharedPolicy
 from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.standing import StandingDelivery
 from velaray.topology.brain import ENDS_STANDING
@@ -193,6 +194,7 @@ class Channel:
         self._on_closed = on_closed
         self._fed = 0
         self._wanted = 0
+        self._hashing = False  # the brain needs the hashes of entries' keys
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
         self._standing: StandingDelivery | None = None
@@ -248,8 +250,8 @@ class Channel:
         self.consumers[consumer.number] = consumer
         return consumer
 
-    async def attach(self, consumer: ChannelConsumer, priority: int) -> None:
-        """Ask the brain to take the consumer.
+    async def attach(self, consumer: ChannelConsumer, priority: int, keys: KeySharedPolicy) -> None:
+        """Ask the brain to take the consumer; ``keys`` matters for Key_Shared.
 
         A notice, not a request: notices keep their order, so that a consumer that goes away
         meanwhile is detached after it was attached. Raises `RemoteError` if the brain
@@ -258,7 +260,8 @@ class Channel:
         if self.closed or self.port is None:
             raise LinkClosed("the subscription is restarting")
         consumer.attaching = asyncio.get_running_loop().create_future()
-        self.tell("attach", [consumer.number, consumer.name, consumer.type, priority])
+        policy = [int(keys.mode), keys.ranges, keys.out_of_order]
+        self.tell("attach", [consumer.number, consumer.name, consumer.type, priority, policy])
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             await consumer.attaching
 
@@ -285,10 +288,11 @@ class Channel:
 
     # -- feeding the brain ---------------------------------------------------------
 
-    def feed_from(self, offset: int, wanted: int) -> None:
-        """Start to tell entry sizes at ``offset``."""
+    def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
+        """Start to tell entry sizes at ``offset``, and hashes of keys if ``hashing``."""
         self._fed = offset
         self._wanted = wanted
+        self._hashing = hashing
         self.feed()
 
     def feed(self) -> None:
@@ -322,7 +326,8 @@ class Channel:
             return False
         self._fed = first + len(sizes)
         assert self.port is not None
-        self.port.notify("feed", [first, sizes, chunks])
+        hashes = self._log.cache.hashes(first, len(sizes)) if self._hashing else None
+        self.port.notify("feed", [first, sizes, chunks, hashes])
         return True
 
     async def _feed_cold(self) -> None:
@@ -398,7 +403,7 @@ class Channel:
                 self._wanted = args
                 self.feed()
             case "feed_from":
-                self.feed_from(args[0], args[1])
+                self.feed_from(*args)
             case "attached":
                 self._on_attached(*args)
             case "acked":
@@ -454,14 +459,14 @@ class Channel:
 
     # -- delivering without asking -------------------------------------------------
 
-    def _on_stand(self, number: int, first: int, debited: int, endings: int) -> None:
+    def _on_stand(self, number: int, first: int, debited: int, room: int, endings: int) -> None:
         consumer = self.consumers.get(number)
         if consumer is None or endings != self._endings:
             return  # it crossed what ends it
         if self.resetting:
             self.tell("stood_down", None)  # the consumers are about to be let go of
             return
-        self._standing = StandingDelivery(first, consumer.flowed - debited)
+        self._standing = StandingDelivery(first, consumer.flowed - debited, room)
         self._served = consumer
         self.deliver(consumer)
 
@@ -493,24 +498,31 @@ class Channel:
     def _stand(self, standing: StandingDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
         end = log.end_offset
-        while standing.permits > 0 and standing.next_offset < end and consumer.connection.writable:
+        while (
+            (allowance := standing.allowance) > 0
+            and standing.next_offset < end
+            and consumer.connection.writable
+        ):
             first = standing.next_offset
-            run = self._run(first, min(end, first + standing.permits))
+            run = self._run(first, min(end, first + allowance))
             if not run:
                 self._load(consumer, first)
                 break
             sizes = [entry.messages for entry in run]
-            if sum(sizes) > standing.permits:
+            if sum(sizes) > allowance:
                 used = [0, *accumulate(sizes)]
-                del sizes[bisect_left(used, standing.permits) :]
+                del sizes[bisect_left(used, allowance) :]
             written = self._write(consumer, first, run[: len(sizes)], consumer.epoch)
             keys = {
                 offset: entry.chunk_uuid
                 for offset, entry in enumerate(run[:written], first)
                 if entry.chunk_uuid
             }
-            standing.delivered(sizes[:written], keys)
-        if standing.report_due or log.terminated_at is not None:
+            hashes = log.cache.hashes(first, written) if self._hashing else ()
+            standing.delivered(sizes[:written], keys, hashes)
+        if standing.room <= 0:
+            self.tell("stood_down", None)  # the consumer holds so much that the brain must decide
+        elif standing.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end
 
     # -- delivering ----------------------------------------------------------------

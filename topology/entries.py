@@ -12,10 +12,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from velaray.wire.messages import key_hash
+
 TAIL_BUDGET = 32 << 20
 CHUNK_ENTRIES = 512
 CHUNK_BYTES = 2 << 20
 CHUNKS_KEPT = 8
+HASHES_KEPT = 20_000
 
 
 class CachedEntry(NamedTuple):
@@ -44,6 +47,7 @@ class EntryCache:
         self._tail_bytes = 0
         self._chunks: OrderedDict[int, Sequence[CachedEntry]] = OrderedDict()
         self._loading: dict[int, asyncio.Task[None]] = {}
+        self._hashes: dict[int, int] = {}  # of keys, of the entries asked for last
 
     @property
     def end(self) -> int:
@@ -99,6 +103,21 @@ class EntryCache:
             if start <= offset < start + len(chunk):
                 return chunk[offset - start : offset - start + count]
         return ()
+
+    def hashes(self, offset: int, count: int) -> list[int]:
+        """The hashes of the keys of consecutive entries, all of them in memory."""
+        known = self._hashes
+        found = []
+        for at in range(offset, offset + count):
+            hashed = known.get(at)
+            if hashed is None:
+                entry = self.get(at)
+                assert entry is not None
+                hashed = known[at] = key_hash(entry.data)
+            found.append(hashed)
+        while len(known) > HASHES_KEPT:
+            del known[next(iter(known))]
+        return found
 
     async def load(self, offset: int) -> None:
         """Read the entry and those after it into memory; concurrent loads share the read.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from velaray.actors.consumers import SubscriptionType
+from velaray.actors.consumers import KeySharedMode, KeySharedPolicy, SubscriptionType
 from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
@@ -387,7 +387,7 @@ class PartitionSession(Session):
             consumer.epoch = command.consumer_epoch
         self._consumers[command.consumer_id] = consumer
         try:
-            await channel.attach(consumer, command.priority_level)
+            await channel.attach(consumer, command.priority_level, _key_shared_policy(command))
             if consumer.closed:
                 raise LinkClosed("the subscription let go of its consumers: subscribe again")
             consumer.subscribed = True
@@ -471,7 +471,7 @@ class PartitionSession(Session):
             self._refuse_ack(command, pb.NotAllowedError, refusal)
             return
         individual = command.ack_type == pb.CommandAck.Individual
-        if not individual and consumer.type == SubscriptionType.SHARED:
+        if not individual and consumer.type not in _IN_ORDER:
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
             self._refuse_ack(command, pb.NotAllowedError, refusal)
             return
@@ -624,11 +624,18 @@ class PartitionSession(Session):
                 consumerName=consumer.name,
                 availablePermits=max(own.get("permits", 0), 0),
                 unackedMessages=own.get("unacked", 0),
+                blockedConsumerOnUnackedMsgs=own.get("blocked", False),
                 address=self.connection.peer,
                 type=SubscriptionType(consumer.type).name.capitalize(),
                 msgBacklog=stats["backlog"],
             )
         )
+
+
+def _key_shared_policy(command: pb.CommandSubscribe) -> KeySharedPolicy:
+    meta = command.keySharedMeta
+    ranges = tuple((each.start, each.end) for each in meta.hashRanges)
+    return KeySharedPolicy(KeySharedMode(meta.keySharedMode), ranges, meta.allowOutOfOrderDelivery)
 
 
 def flat_ranges(offsets: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ _CODES = {
     Reason.NO_SUBSCRIPTION: pb.SubscriptionNotFound,
     Reason.QUOTA_HELD: pb.ProducerBlockedQuotaExceededError,
     Reason.QUOTA_EXCEEDED: pb.ProducerBlockedQuotaExceededException,
+    Reason.UNASSIGNABLE: pb.ConsumerAssignError,
 }
 
 

@@ -6,7 +6,10 @@ publish time, how many messages it holds).
 
 from __future__ import annotations
 
+import binascii
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from struct import Struct
 
 from crc32c import crc32c
@@ -15,6 +18,7 @@ from google.protobuf.message import DecodeError
 from velaray.wire.batches import BatchLayout
 from velaray.wire.errors import MalformedEntryError
 from velaray.wire.frames import CHECKSUM_MAGIC, ENTRY_HEADER_SIZE
+from velaray.wire.hashing import sticky_hash
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 _ENTRY_HEAD = Struct(">HII")
@@ -81,6 +85,25 @@ def message_count(entry: Buffer) -> int:
 def publish_time(entry: Buffer) -> int:
     """When the producer published it, in ms since 1970. Raises `MalformedEntryError`."""
     return read_metadata(entry).publish_time
+
+
+def key_hash(entry: Buffer) -> int:
+    """The hash that decides which Key_Shared consumer gets a sealed entry, 1 to 65535.
+
+    Of the ordering key, else the key; an entry without either has one of its own, of producer
+    and sequence id, so that such entries spread over all consumers. A batch has the keys that
+    its producer gave to the whole of it. Raises `MalformedEntryError`.
+    """
+    metadata = open_entry(entry)[0]
+    if metadata.HasField("ordering_key"):
+        return sticky_hash(metadata.ordering_key)
+    if not metadata.HasField("partition_key"):
+        return sticky_hash(f"{metadata.producer_name}-{metadata.sequence_id}".encode())
+    key = metadata.partition_key.encode()
+    if metadata.partition_key_b64_encoded:
+        with suppress(binascii.Error):  # else the text itself is as good a key
+            key = b64decode(key, validate=True)
+    return sticky_hash(key)
 
 
 def is_batch(metadata: MessageMetadata) -> bool:

@@ -55,7 +55,7 @@ def test_only_what_the_named_owner_holds_is_taken(owner) -> None:
         for offset in range(5, 45)
         if before[offset] is not None and owner in (None, before[offset])
     }
-    assert {offset for first, end in taken for offset in range(first, end)} == expected
+    assert {offset for first, end, _ in taken for offset in range(first, end)} == expected
     for offset, whose in before.items():
         assert held.owner_of(offset) == (None if offset in expected else whose)
     held.check()
@@ -66,7 +66,7 @@ def test_neighbours_of_one_owner_are_one_holding() -> None:
     for first, end, whose in ((0, 5, 1), (10, 15, 1), (15, 20, 2), (5, 10, 1), (20, 25, 1)):
         held.give(first, end, whose)
     assert list(held) == [(0, 15, 1), (15, 20, 2), (20, 25, 1)]
-    assert held.take(0, 15, 1) == [(0, 15)]
+    assert held.take(0, 15, 1) == [(0, 15, 1)]
     held.check()
 
 

@@ -50,11 +50,6 @@ def test_another_type_than_that_of_live_consumers_is_refused(client, topic, live
     client.subscribe(topic, "s", other)
 
 
-def test_key_shared_is_refused_by_name(client, topic):
-    with pytest.raises(pulsar.NotAllowedError):
-        client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared)
-
-
 def test_failover_has_one_active_consumer_and_takes_over(client, server, topic):
     first = client.subscribe(topic, "s", FAILOVER, consumer_name="a")
     second = client.subscribe(topic, "s", FAILOVER, consumer_name="b")

@@ -8,6 +8,7 @@ from typing import Any
 
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.unacked import UNLIMITED
 from velaray.journal.errors import StorageFull
 from velaray.journal.recovery import Recovered
 from velaray.topology.brain import ENDS_STANDING, Brain
@@ -15,6 +16,9 @@ from velaray.topology.brain import ENDS_STANDING, Brain
 SHARED = 1
 IDLE = 99
 """A consumer that asks for nothing: with two, the brain decides on every entry."""
+
+AUTO = [0, [], False]
+"""Key_Shared's policy, which Shared consumers bring as well."""
 
 
 class Hand:
@@ -32,7 +36,7 @@ class Hand:
         self.brain.on_notice(method, args)
 
     def attach(self, number: int, permits: int) -> None:
-        self.tell("attach", [number, f"c{number}", SHARED, 0])
+        self.tell("attach", [number, f"c{number}", SHARED, 0, AUTO])
         self.tell("flow", [number, permits])
 
     async def delivered(self) -> list[tuple[int, int]]:
@@ -227,13 +231,13 @@ def test_one_consumer_gets_a_grant_that_says_what_was_used_before() -> None:
     async def scenario(hand: Stander) -> None:
         hand.attach(1, 3)
         assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
-        assert hand.take("stand") == [[1, 3, 3, hand.endings]]
+        assert hand.take("stand") == [[1, 3, 3, UNLIMITED, hand.endings]]
         hand.tell("flow", [1, 4])
         assert await hand.delivered() == []  # that's the channel's now
         hand.tell("stood", [3, [1, 1, 2], {}])
         stats = await hand.brain.on_request("stats", 6)
         assert stats["next_offset"] == 6
-        assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(0, 6)]
+        assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(0, 7)]
         hand.brain._dispatcher.check()
 
     standing(scenario)
@@ -249,10 +253,10 @@ def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
         assert await hand.delivered() == [] == hand.take("stand")
         hand.tell("detach", 1)
         assert await hand.delivered() == [(2, offset) for offset in range(6)]
-        assert hand.take("stand") == [[2, 6, 6, hand.endings]]
+        assert hand.take("stand") == [[2, 6, 6, UNLIMITED, hand.endings]]
         hand.tell("redeliver", [2, [1, 3], None])
         assert await hand.delivered() == [(2, 1), (2, 2)]
-        assert hand.take("stand") == [[2, 6, 8, hand.endings]]
+        assert hand.take("stand") == [[2, 6, 8, UNLIMITED, hand.endings]]
         hand.brain._dispatcher.check()
 
     standing(scenario)
@@ -272,7 +276,7 @@ def test_the_cursor_is_moved_only_once_the_channel_has_stopped() -> None:
             hand.tell("stood_down", None)
             await moving
             await hand.delivered()
-            ((_, first, _, _),) = hand.take("stand")
+            ((_, first, _, _, _),) = hand.take("stand")
             assert first == hand.runtime.state.cursor.acked_before
             hand.brain._dispatcher.check()
 
@@ -316,10 +320,10 @@ def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
         hand.attach(1, 10)
         await hand.delivered()
         hand.take("stand")
-        hand.tell("attach", [2, "c2", 0, 0])  # Exclusive beside Shared
+        hand.tell("attach", [2, "c2", 0, 0, AUTO])  # Exclusive beside Shared
         await hand.delivered()
         hand.tell("detach", 2)
         await hand.delivered()
-        assert hand.take("stand")[-1] == [1, 5, 5, hand.endings]
+        assert hand.take("stand")[-1] == [1, 5, 5, UNLIMITED, hand.endings]
 
     standing(scenario)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from velaray.actors.ledger_table import LedgerSpan
+from velaray.actors.unacked import UNLIMITED
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.wire.frames import FrameParser, seal_entry
@@ -106,8 +107,8 @@ class Setting:
         told, self.told = self.told, []
         return told
 
-    def stand(self, first: int, debited: int, endings: int = 0) -> None:
-        self.channel.on_notice("stand", [self.consumer.number, first, debited, endings])
+    def stand(self, first: int, debited: int, endings: int = 0, room: int = UNLIMITED) -> None:
+        self.channel.on_notice("stand", [self.consumer.number, first, debited, room, endings])
 
 
 def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
@@ -130,9 +131,9 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
         assert await setting.connection.delivered() == [3]
         setting.consumer.notify("ack", [1, 0, 5, [0, 4], []])
         assert setting.take() == [
-            ("stood", [0, [1, 1, 1], {}]),
+            ("stood", [0, [1, 1, 1], {}, []]),
             ("flow", [1, 1]),
-            ("stood", [3, [1], {}]),
+            ("stood", [3, [1], {}, []]),
             ("ack", [1, 0, 5, [0, 4], []]),
         ]
 
@@ -177,7 +178,7 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
         assert await setting.connection.delivered() == [0, 1]
         setting.take()
         setting.channel.on_notice("revoke", None)
-        assert setting.take() == [("stood", [0, [1, 1], {}]), ("stood_down", None)]
+        assert setting.take() == [("stood", [0, [1, 1], {}, []]), ("stood_down", None)]
         setting.channel.on_notice("revoke", None)
         assert setting.take() == []  # what ended it is on its way
         setting.publish(1)
@@ -244,16 +245,16 @@ def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
 
 def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.channel.feed_from(0, 1)
+        setting.channel.feed_from(0, 1, False)
         setting.consumer.flow(2)
         setting.publish(1)
-        assert ("feed", [0, [1], {}]) in setting.take()
+        assert ("feed", [0, [1], {}, None]) in setting.take()
         setting.stand(0, 0)
         setting.publish(3)
         setting.channel.tell("stood_down", None)
         setting.take()
         setting.channel.on_notice("want", 10)
-        assert setting.take() == [("feed", [2, [1, 1], {}])]
+        assert setting.take() == [("feed", [2, [1, 1], {}, None])]
 
     run(scenario)
 
@@ -262,16 +263,16 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
     """Simulation found it, seed 25315: the brain had asked for it before, and never did again."""
 
     async def scenario(setting: Setting) -> None:
-        setting.channel.feed_from(0, 10)
+        setting.channel.feed_from(0, 10, False)
         setting.consumer.flow(1)
         setting.stand(0, 0)
         setting.publish(2)
         setting.take()
         setting.channel.tell("attach", [2, "d", EXCLUSIVE, 0])
         assert setting.take() == [
-            ("stood", [0, [1], {}]),
+            ("stood", [0, [1], {}, []]),
             ("attach", [2, "d", EXCLUSIVE, 0]),
-            ("feed", [1, [1], {}]),
+            ("feed", [1, [1], {}, None]),
         ]
 
     run(scenario)

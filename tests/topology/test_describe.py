@@ -72,7 +72,7 @@ def test_holes_holdings_and_half_acknowledged_batches(
     ]
     assert found["first_partial"] == [{"offset": 6, "position": f"{ledger}:6", "remaining": [0, 2]}]
     (held,) = found["consumers"]
-    assert held["unacked"] == 4
+    assert held["unacked"] == 5
     assert [(each["first"], each["last"]) for each in held["held"]] == [
         (f"{ledger}:1", f"{ledger}:1"),
         (f"{ledger}:4", f"{ledger}:6"),

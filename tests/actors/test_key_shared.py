@@ -1,0 +1,708 @@
+"""Key_Shared: who has which hashes, draining, look-ahead; a model that follows every delivery."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.actors.test_dispatch import got
+from velaray.actors import serve_by_key
+from velaray.actors.consumers import (
+    Attached,
+    ConsumerSpec,
+    Delivery,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscriptionType,
+)
+from velaray.actors.cursor import Cursor
+from velaray.actors.dispatch import Dispatcher
+from velaray.actors.draining import PendingHashes
+from velaray.actors.key_shared import HASHES, HashRing, StickyRanges
+from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.actors.serve_by_key import LOOK_AHEAD_PER_CONSUMER
+from velaray.actors.standing import StandingDelivery
+from velaray.actors.unacked import UNLIMITED
+
+KEY_SHARED = SubscriptionType.KEY_SHARED
+LOOSE = KeySharedPolicy(out_of_order=True)
+
+
+def sticky(*ranges: tuple[int, int]) -> KeySharedPolicy:
+    return KeySharedPolicy(KeySharedMode.STICKY, ranges)
+
+
+def consumer(number: int, keys: KeySharedPolicy | None = None) -> ConsumerSpec:
+    return ConsumerSpec(number, f"c{number}", KEY_SHARED, keys=keys or KeySharedPolicy())
+
+
+SPREAD = list(range(200, 60_200, 200))
+LOW, HIGH = sticky((0, 999)), sticky((1000, 65535))
+
+
+def dispatcher(hashes: list[int], *consumers: ConsumerSpec, permits: int = 100) -> Dispatcher:
+    """One with consumers that have permits, and an entry of one message for each hash."""
+    made = Dispatcher(Cursor())
+    for spec in consumers:
+        assert made.attach(spec) == []
+        made.flow(spec.consumer_id, permits)
+    if hashes:
+        feed(made, hashes)
+    return made
+
+
+def feed(made: Dispatcher, hashes: list[int]) -> None:
+    assert made.feed(made.feed_from, [1] * len(hashes), None, hashes)
+
+
+def ack(made: Dispatcher, *offsets: int) -> None:
+    for offset in offsets:
+        made._books.cursor.ack_range(offset, offset + 1)
+        made.acked([(offset, offset + 1)])
+
+
+# ---- who has which hashes
+
+
+def test_a_ring_spreads_hashes_and_moves_few_when_somebody_joins() -> None:
+    ring = HashRing()
+    members = [Attached(consumer(number)) for number in range(10)]
+    for member in members[:9]:
+        ring.add(member)
+    before = [ring.consumer_of(hashed) for hashed in range(1, HASHES)]
+    counts = Counter(member.spec.name for member in before if member is not None)
+    assert len(counts) == 9
+    assert min(counts.values()) > HASHES / 9 / 1.6 and max(counts.values()) < HASHES / 9 * 1.6
+    ring.add(members[9])
+    after = [ring.consumer_of(hashed) for hashed in range(1, HASHES)]
+    moved = [(a, b) for a, b in zip(before, after, strict=True) if a is not b]
+    assert all(b is members[9] for _, b in moved) and len(moved) < HASHES / 10 * 1.6
+    ring.remove(members[9])
+    assert [ring.consumer_of(hashed) for hashed in range(1, HASHES)] == before
+
+
+def test_a_ring_is_the_same_in_whatever_order_consumers_came() -> None:
+    one, other = HashRing(), HashRing()
+    members = [Attached(consumer(number)) for number in range(5)]
+    for member in members:
+        one.add(member)
+    for member in reversed(members):
+        other.add(member)
+    assert all(one.consumer_of(h) is other.consumer_of(h) for h in range(1, HASHES, 7))
+
+
+def test_consumers_of_one_name_share_the_ring() -> None:
+    ring = HashRing()
+    members = [Attached(replace(consumer(number), name="same")) for number in range(3)]
+    for member in members:
+        ring.add(member)
+    assert {ring.consumer_of(h) for h in range(1, HASHES, 7)} == set(members)
+    ring.remove(members[0])
+    ring.add(members[0])
+    assert {ring.consumer_of(h) for h in range(1, HASHES, 7)} == set(members)
+    assert ring.only() is None
+    for member in members[:2]:
+        ring.remove(member)
+    assert ring.only() is members[2]
+
+
+def test_sticky_ranges_are_inclusive_and_what_nobody_has_is_nobodys() -> None:
+    ranges = StickyRanges()
+    one, other = (
+        Attached(consumer(1, sticky((0, 9), (20, 29)))),
+        Attached(consumer(2, sticky((10, 10)))),
+    )
+    ranges.add(one)
+    ranges.add(other)
+    found = {h: ranges.consumer_of(h) for h in (0, 9, 10, 11, 19, 20, 29, 30, 65535)}
+    assert [h for h, who in found.items() if who is one] == [0, 9, 20, 29]
+    assert [h for h, who in found.items() if who is other] == [10]
+    ranges.remove(one)
+    assert ranges.consumer_of(5) is None and ranges.consumer_of(10) is other
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ((), "must name ranges"),
+        (((5, 4),), "lie in 0 to 65535"),
+        (((0, 65536),), "lie in 0 to 65535"),
+        (((-1, 5),), "lie in 0 to 65535"),
+        (((20, 30), (30, 40)), "overlaps 20 to 30"),
+        (((50, 100),), "overlaps 100 to 200, which consumer 'c1' has"),
+        (((150, 160),), "overlaps"),
+        (((0, 65535),), "overlaps"),
+    ],
+)
+def test_ranges_that_cannot_be_assigned_are_refused(ranges, said) -> None:
+    made = dispatcher([], consumer(1, sticky((100, 200))))
+    refused = made.attach(consumer(2, sticky(*ranges)))
+    assert isinstance(refused, Refusal) and refused.reason is Reason.UNASSIGNABLE
+    assert said in refused.message
+    assert made.attach(consumer(2, sticky((0, 99), (201, 300)))) == []
+    made.detach(1)
+    assert made.attach(consumer(3, sticky((100, 200)))) == []  # free again
+    made.check()
+
+
+def test_the_first_consumer_is_refused_for_bad_ranges_too() -> None:
+    made = Dispatcher(Cursor())
+    refused = made.attach(consumer(1, sticky()))
+    assert isinstance(refused, Refusal) and refused.reason is Reason.UNASSIGNABLE
+    assert made.type is None
+    made.check()
+
+
+@pytest.mark.parametrize("keys", [sticky((0, 5)), LOOSE])
+def test_another_policy_than_the_live_consumers_is_refused(keys) -> None:
+    made = dispatcher([], consumer(1))
+    refused = made.attach(consumer(2, keys))
+    assert isinstance(refused, Refusal) and refused.reason is Reason.BUSY
+    made.detach(1)
+    assert made.attach(consumer(2, keys)) == []
+
+
+# ---- draining
+
+
+def test_a_key_is_at_one_consumer_and_in_order() -> None:
+    made = dispatcher([7, 2000, 7, 7, 2001, 2000], consumer(1, LOW), consumer(2, HIGH))
+    out = made.dispatch()
+    assert got(out, 1) == [0, 2, 3] and got(out, 2) == [1, 4, 5]
+    assert len(out) == 4  # neighbours share a delivery
+    made.check()
+
+
+def test_what_a_consumer_holds_of_a_key_drains_before_another_one_gets_that_key() -> None:
+    made = dispatcher([7, 8, 7], consumer(1, sticky((0, 65535))))
+    assert got(made.dispatch(), 1) == [0, 1, 2]
+    made.detach(1)
+    made.attach(consumer(2, sticky((0, 7))))
+    made.flow(2, 1)
+    assert got(made.dispatch(), 2) == [0]
+
+
+def test_a_hash_that_moved_waits_for_its_last_acknowledgement() -> None:
+    made = dispatcher([], consumer(0), permits=1000)
+    hashes = SPREAD
+    feed(made, hashes)
+    assert len(got(made.dispatch(), 0)) == 300
+    made.attach(consumer(1))
+    made.flow(1, 1000)
+    feed(made, hashes)
+    out = made.dispatch()
+    moved = [offset for offset in range(300, 600) if offset not in got(out)]
+    assert 60 < len(moved) < 240 and got(out, 1) == []
+    assert made.draining() == made.waiting() == len(moved)
+    first = moved[0]
+    ack(made, first - 300)
+    assert [(d.consumer_id, d.first) for d in made.dispatch()] == [(1, first)]
+    ack(made, *range(300))
+    assert got(made.dispatch(), 1) == moved[1:]
+    assert made.draining() == 0
+    made.check()
+
+
+def test_what_a_gone_consumer_held_goes_to_whose_turn_it_is_in_order() -> None:
+    made = dispatcher([5, 5, 6, 5], consumer(1), permits=3)
+    made.dispatch()
+    made.detach(1)
+    made.attach(consumer(2))
+    made.flow(2, 10)
+    out = made.dispatch()
+    assert got(out) == [0, 1, 2, 3] and {d.redelivery_count for d in out} == {0}
+    made.check()
+
+
+def test_out_of_order_a_key_goes_to_its_new_consumer_at_once() -> None:
+    made = dispatcher(SPREAD, consumer(0, LOOSE), permits=1000)
+    made.dispatch()
+    made.attach(consumer(1, LOOSE))
+    made.flow(1, 1000)
+    feed(made, SPREAD)
+    out = made.dispatch()
+    assert len(got(out)) == 300 and 60 < len(got(out, 1)) < 240
+    assert made.draining() == 0
+    made.check()
+
+
+def test_what_comes_again_goes_by_its_hash() -> None:
+    made = dispatcher([7, 2000, 7], consumer(1, LOW), consumer(2, HIGH))
+    made.dispatch()
+    made.redeliver(1, [(0, 3)])
+    assert made.waiting() == 2
+    out = made.dispatch()
+    assert [(d.consumer_id, d.first, d.redelivery_count) for d in out] == [(1, 0, 1), (1, 2, 1)]
+    made.check()
+
+
+def test_a_batch_acknowledged_in_part_keeps_its_key_where_it_is() -> None:
+    cursor = Cursor()
+    made = Dispatcher(cursor)
+    made.attach(consumer(1))
+    made.flow(1, 100)
+    made.feed(0, [3], None, [7])
+    made.dispatch()
+    cursor.ack_partial(0, 0b001)
+    made.acked([], [(0, 0b001)])
+    assert made.consumers()[0].unacked == 1
+    made.check()
+    made.redeliver(1)
+    assert made.dispatch() == [Delivery(1, 0, 1, 1, 1, 0b001)]
+    cursor.ack_partial(0, 0)
+    made.acked([], [(0, 0)])
+    assert made.consumers()[0].unacked == 0 and len(made._books.pending or ()) == 0
+    made.check()
+
+
+# ---- look-ahead
+
+
+def test_one_stuck_key_stops_no_other() -> None:
+    made = dispatcher([7] * 3 + [2000] * 50, consumer(1, LOW), consumer(2, HIGH), permits=1)
+    made.flow(2, 99)
+    out = made.dispatch()
+    assert got(out, 1) == [0] and got(out, 2) == list(range(3, 53))
+    made.flow(1, 1)
+    assert got(made.dispatch(), 1) == [1]
+    made.check()
+
+
+def test_what_waits_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(serve_by_key, "LOOK_AHEAD", 3000)
+    made = dispatcher([], consumer(1, LOW), consumer(2, HIGH), permits=0)
+    made.flow(2, 100)
+    for _ in range(40):
+        feed(made, [7] * 100)
+        made.dispatch()
+    assert made.waiting() == 3000  # of two consumers: less than 2000 for each
+    feed(made, [2000])
+    assert made.dispatch() == []
+    made.detach(2)
+    made.flow(1, 1500)
+    made.attach(consumer(3, HIGH))
+    made.flow(3, 1)
+    out = made.dispatch()
+    assert got(out, 1) == list(range(1500))
+    assert got(out, 3) == [4000]
+    made.check()
+
+
+def test_a_single_consumer_bounds_it_more() -> None:
+    made = dispatcher([], consumer(1, LOW))
+    for _ in range(50):
+        feed(made, [2000] * 100)
+        made.dispatch()
+    assert made.waiting() == LOOK_AHEAD_PER_CONSUMER
+
+
+def test_nothing_is_read_ahead_for_nobody() -> None:
+    made = dispatcher([7, 8, 9], consumer(1), permits=0)
+    assert made.dispatch() == [] and made.next_offset == 0
+
+
+def test_what_is_acknowledged_while_it_waits_is_passed_over() -> None:
+    made = dispatcher([7, 7, 7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
+    made.dispatch()
+    ack(made, 1, 2)
+    made.flow(1, 5)
+    assert got(made.dispatch()) == [3]
+    made.check()
+
+
+# ---- hashes are fed
+
+
+def test_hashes_are_needed_once_there_is_a_key_shared_consumer() -> None:
+    made = Dispatcher(Cursor(10))
+    made.attach(ConsumerSpec(1, "s", SubscriptionType.SHARED))
+    made.flow(1, 5)
+    made.feed(10, [1] * 20)
+    made.dispatch()
+    made.redeliver(1, [(10, 11)])
+    made.detach(1)
+    assert not made.needs_hashes
+    made.attach(consumer(2))
+    assert made.needs_hashes and made.feed_from == made.next_offset == 10
+    made.flow(2, 100)
+    assert not made.feed(10, [1] * 20) and made.dispatch() == []
+    assert made.feed(10, [1] * 20, None, [5] * 20)
+    out = made.dispatch()
+    assert got(out) == list(range(10, 30)) and out[0].redelivery_count == 1
+    made.check()
+    made.detach(2)
+    made.attach(ConsumerSpec(3, "s", SubscriptionType.SHARED))
+    made.flow(3, 100)
+    assert got(made.dispatch()) == list(range(10, 30))
+    made.check()
+
+
+def test_a_seek_forgets_what_waits_and_what_is_pending() -> None:
+    made = dispatcher([7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
+    made.dispatch()
+    made._books.cursor.reset(1)
+    made.reset(1)
+    feed(made, [7, 2000])
+    made.flow(1, 1)
+    made.flow(2, 1)
+    assert sorted(got(made.dispatch())) == [1, 2]
+    made.check()
+
+
+# ---- chunks
+
+
+def test_chunks_stay_together_when_their_hash_moves() -> None:
+    made = Dispatcher(Cursor())
+    for number in range(2):
+        made.attach(consumer(number, LOW if number == 0 else HIGH))
+    made.flow(0, 1)
+    made.flow(1, 1)
+    made.feed(0, [1] * 3, {0: "m", 2: "m"}, [7, 7, 7])
+    assert got(made.dispatch(), 0) == [0]
+    assert made.waiting() == 2
+    made.flow(0, 10)
+    assert got(made.dispatch(), 0) == [1, 2]
+    made.check()
+    made.detach(0)
+    made.attach(consumer(3, LOW))
+    made.flow(3, 10)
+    assert sorted(got(made.dispatch(), 3)) == [0, 1, 2]
+    made.check()
+
+
+def test_a_message_in_chunks_is_finished_where_it_began() -> None:
+    made = Dispatcher(Cursor())
+    made.attach(consumer(0))
+    made.flow(0, 1)
+    hashes = SPREAD[:199]
+    made.feed(0, [1] * 199, {offset: f"m{offset}" for offset in range(199)}, hashes)
+    made.flow(0, 198)
+    assert len(got(made.dispatch())) == 199
+    made.attach(consumer(1))
+    made.flow(1, 500)
+    made.flow(0, 500)
+    made.feed(199, [1] * 199, {199 + at: f"m{at}" for at in range(199)}, hashes)
+    assert got(made.dispatch(), 0) == list(range(199, 398))  # not one waits for the other
+    made.check()
+
+
+# ---- standing grants
+
+
+def test_one_consumer_with_all_hashes_may_stand() -> None:
+    made = dispatcher([5, 6, 7], consumer(1), permits=10)
+    made.dispatch()
+    grant = made.stand()
+    assert grant is not None and (grant.first, grant.debited, grant.room) == (3, 3, UNLIMITED)
+    made.stood(3, [1, 1], {4: "m"}, [5, 9])
+    made.stand_down()
+    made.attach(consumer(2))
+    assert not made.may_stand()
+    made.check()
+    with pytest.raises(InvariantViolation, match="known"):
+        made.detach(2)
+        made.stand()
+        made.stood(5, [1])
+
+
+def test_a_sticky_consumer_stands_only_if_it_has_every_hash() -> None:
+    made = dispatcher([], consumer(1, sticky((0, 65534))))
+    assert not made.may_stand()
+    made.detach(1)
+    made.attach(consumer(2, sticky((1, 30000), (30001, 65535))))
+    assert made.may_stand()
+
+
+# ---- invariants are seen to fail
+
+
+def test_pending_hashes_know_one_owner() -> None:
+    pending = PendingHashes()
+    pending.given(7, 1)
+    pending.given(7, 1)
+    with pytest.raises(InvariantViolation, match="no more than one consumer"):
+        pending.given(7, 2)
+    pending.taken(7)
+    assert pending.take_drained() == [] and not pending.may_take(7, 2)
+    pending.taken(7)
+    assert pending.take_drained() == [7] and pending.may_take(7, 2)
+
+
+def _wrong_count(made: Dispatcher) -> None:
+    made._books.pending.given(7, 1)
+
+
+def _two_owners(made: Dispatcher) -> None:
+    made._books.hashes.put(1, [7])
+
+
+def _not_queued(made: Dispatcher) -> None:
+    made._serving._queues.clear()
+
+
+def _not_listed(made: Dispatcher) -> None:
+    made._serving._listed.clear()
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_wrong_count, "pending hashes are those"),
+        (_two_owners, "no more than one consumer"),
+        (_not_queued, "in the queue of its hash"),
+        (_not_listed, "what may go on is known"),
+    ],
+)
+def test_a_broken_invariant_is_named(damage, name) -> None:
+    made = dispatcher([7, 2000, 8], consumer(1, LOW), consumer(2, HIGH), permits=1)
+    made.flow(2, 1)
+    made.dispatch()
+    assert made.waiting() == 1
+    made.check()
+    damage(made)
+    with pytest.raises(InvariantViolation, match=name):
+        made.check()
+
+
+# ---- a model that follows every delivery
+
+
+class Model(RuleBasedStateMachine):
+    """Publishes with keys, consumes, acks, nacks, joins, leaves, seeks."""
+
+    policies = (KeySharedPolicy(),)
+    hashes = st.integers(1, 40)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cursor = Cursor()
+        self.subject = Dispatcher(self.cursor)
+        self.sizes: list[int] = []
+        self.keys: list[int] = []
+        self.chunks: dict[int, str] = {}
+        self.holder: dict[int, int] = {}
+        self.seen: set[int] = set()
+        self.permits: dict[int, int] = {}
+        self.flowed: dict[int, int] = {}
+        self.specs: dict[int, ConsumerSpec] = {}
+        self.limits = (0, 0)
+        self.next_id = 0
+
+    @rule(data=st.data(), count=st.integers(1, 40))
+    def publish(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            self.sizes.append(data.draw(st.integers(1, 3)))
+            self.keys.append(data.draw(self.hashes) * 1600)
+
+    @rule(hashed=hashes, others=st.lists(st.booleans(), min_size=2, max_size=5))
+    def publish_chunked(self, hashed: int, others: list[bool]) -> None:
+        message = f"m{len(self.sizes)}"
+        for other in others:
+            if not other:
+                self.chunks[len(self.sizes)] = message
+            self.sizes.append(1)
+            self.keys.append(hashed * 1600)
+
+    @rule(limit=st.integers(1, 60))
+    def feed(self, limit: int) -> None:
+        first = self.subject.feed_from
+        end = min(self.subject.wants(), first + limit, len(self.sizes))
+        if first < end:
+            chunks = {at: key for at, key in self.chunks.items() if first <= at < end}
+            assert self.subject.feed(first, self.sizes[first:end], chunks, self.keys[first:end])
+
+    @rule(data=st.data(), permits=st.integers(0, 30))
+    @precondition(lambda self: len(self.permits) < 4)
+    def attach(self, data: st.DataObject, permits: int) -> None:
+        number = self.next_id = self.next_id + 1
+        spec = consumer(number, data.draw(st.sampled_from(self.policies)))
+        answer = self.subject.attach(spec)
+        if isinstance(answer, Refusal):
+            taken = [pair for live in self.specs.values() for pair in live.keys.ranges]
+            assert any(a <= d and c <= b for a, b in spec.keys.ranges for c, d in taken)
+            return
+        self.specs[number] = spec
+        self.permits[number] = self.flowed[number] = permits
+        self.subject.flow(number, permits)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.permits)
+    def detach(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.permits)))
+        self.subject.detach(number)
+        del self.permits[number], self.specs[number]
+        self.holder = {o: who for o, who in self.holder.items() if who != number}
+
+    @rule(data=st.data(), permits=st.integers(0, 40))
+    @precondition(lambda self: self.permits)
+    def flow(self, data: st.DataObject, permits: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.permits)))
+        self.subject.flow(number, permits)
+        self.permits[number] += permits
+        self.flowed[number] += permits
+
+    @rule(per_consumer=st.integers(0, 12), per_subscription=st.integers(0, 20))
+    def limit(self, per_consumer: int, per_subscription: int) -> None:
+        self.limits = (per_consumer, per_subscription)
+        self.subject.set_limits(per_consumer, per_subscription)
+
+    @rule(data=st.data(), length=st.integers(1, 9))
+    @precondition(lambda self: self.holder)
+    def ack(self, data: st.DataObject, length: int) -> None:
+        first = data.draw(st.sampled_from(sorted(self.holder)))
+        end = min(first + length, len(self.sizes))
+        self.cursor.ack_range(first, end)
+        self.subject.acked([(first, end)])
+        for offset in range(first, end):
+            self.holder.pop(offset, None)
+
+    @rule(data=st.data(), everything=st.booleans())
+    @precondition(lambda self: self.permits)
+    def redeliver(self, data: st.DataObject, everything: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.permits)))
+        mine = {offset for offset, who in self.holder.items() if who == number}
+        if everything:
+            self.subject.redeliver(number)
+        else:
+            first = data.draw(st.integers(0, len(self.sizes)))
+            mine &= set(range(first, first + 15))
+            self.subject.redeliver(number, [(first, first + 15)])
+        for offset in mine:
+            del self.holder[offset]
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.sizes)
+    def seek(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(0, len(self.sizes)))
+        self.cursor.reset(offset)
+        self.subject.reset(offset)
+        self.holder.clear()
+        self.seen = {other for other in self.seen if other < offset}
+
+    @rule()
+    def dispatch(self) -> None:
+        for delivery in self.subject.dispatch():
+            self.follow(delivery)
+        self.nobody_waits_without_reason()
+
+    @rule(limit=st.integers(1, 30))
+    def deliver_standing(self, limit: int) -> None:
+        grant = self.subject.stand()
+        if grant is None:
+            return
+        number = grant.consumer_id
+        hand = StandingDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
+        assert hand.permits == self.permits[number]
+        while hand.allowance > 0 and hand.next_offset < len(self.sizes) and limit:
+            at = hand.next_offset
+            self.follow(Delivery(number, at, at + 1, self.sizes[at], 0))
+            key = self.chunks.get(at)
+            hand.delivered([self.sizes[at]], {at: key} if key else {}, [self.keys[at]])
+            limit -= 1
+        if report := hand.report():
+            self.subject.stood(*report)
+        self.subject.check()
+        self.subject.stand_down()
+
+    # the model's own books
+
+    def unacked(self, number: int | None = None) -> int:
+        return sum(self.sizes[o] for o, who in self.holder.items() if number in (None, who))
+
+    def follow(self, delivery: Delivery) -> None:
+        number, (per_consumer, per_subscription) = delivery.consumer_id, self.limits
+        for offset in range(delivery.first, delivery.end):
+            key = self.keys[offset]
+            assert self.permits[number] > 0, "delivered without a permit"
+            assert not per_consumer or self.unacked(number) < per_consumer, "holds too much"
+            assert not per_subscription or self.unacked() < per_subscription, "all hold too much"
+            assert not self.cursor.is_acked(offset) and offset not in self.holder
+            others = {who for o, who in self.holder.items() if self.keys[o] == key}
+            assert others <= {number}, f"key {key} is at {others} as well"
+            ranges = self.specs[number].keys.ranges
+            if offset not in self.chunks:
+                assert not ranges or any(a <= key <= b for a, b in ranges), "not its key"
+                if offset not in self.seen:
+                    missed = [
+                        o
+                        for o in range(offset)
+                        if self.keys[o] == key
+                        and o not in self.seen
+                        and o not in self.chunks
+                        and not self.cursor.is_acked(o)
+                    ]
+                    assert not missed, f"{offset} before {missed} of the same key"
+            self.seen.add(offset)
+            self.holder[offset] = number
+            self.permits[number] -= self.sizes[offset]
+
+    def nobody_waits_without_reason(self) -> None:
+        """Who can take an entry, and may by its key, has it."""
+        able = {view.consumer_id for view in self.subject.consumers() if view.permits > 0}
+        able -= {view.consumer_id for view in self.subject.consumers() if view.blocked}
+        if self.subject.blocked or not able:
+            return
+        owner_of = self.subject._serving._consumer_of
+        for offset in range(self.cursor.acked_before, self.subject.feed_from):
+            if self.cursor.is_acked(offset) or offset in self.holder or offset in self.chunks:
+                continue
+            key = self.keys[offset]
+            mine = owner_of(key)
+            elsewhere = {who for o, who in self.holder.items() if self.keys[o] == key} - {
+                mine and mine.spec.consumer_id
+            }
+            promised = any(self.keys[o] == key for o in self.chunks)
+            assert mine is None or mine.spec.consumer_id not in able or elsewhere or promised, (
+                f"{offset} of key {key} could have gone to {mine.spec.name}"
+            )
+
+    @invariant()
+    def books_agree(self) -> None:
+        self.subject.check()
+        for view in self.subject.consumers():
+            number = view.consumer_id
+            assert view.permits == self.permits[number]
+            assert view.unacked == self.unacked(number)
+            held = [o for a, b in self.subject.unacked(number) for o in range(a, b)]
+            assert held == sorted(o for o, who in self.holder.items() if who == number)
+
+    def teardown(self) -> None:
+        """With one patient consumer everything is delivered in the end, and acked."""
+        for number in sorted(self.permits):
+            self.subject.detach(number)
+        self.permits, self.holder, self.specs = {}, {}, {}
+        spec = consumer(0, self.policies[0])
+        if spec.keys.ranges:
+            spec = consumer(0, sticky((0, 65535)))
+        self.subject.attach(spec)
+        self.specs[0] = spec
+        self.permits[0] = 1 << 30
+        self.subject.flow(0, 1 << 30)
+        self.limit(0, 0)
+        while self.cursor.acked_before < len(self.sizes):
+            before = self.cursor.backlog(len(self.sizes))
+            self.feed(1 << 30)
+            self.dispatch()
+            for offset in sorted(self.holder):
+                self.cursor.ack_range(offset, offset + 1)
+                self.subject.acked([(offset, offset + 1)])
+            self.holder.clear()
+            assert self.cursor.backlog(len(self.sizes)) < before, "no progress"
+        self.books_agree()
+
+
+class StickyModel(Model):
+    policies = (sticky((0, 20000)), sticky((20001, 40000)), sticky((30000, 65535)), HIGH)
+
+
+PACE = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAutoSplit = Model.TestCase
+TestSticky = StickyModel.TestCase
+for case in (TestAutoSplit, TestSticky):
+    case.settings = PACE
