@@ -77,7 +77,7 @@ METRICS: Mapping[str, About] = {
     "pulsar_storage_size": _gauge("Bytes that the topic's ledgers hold."),
     "pulsar_msg_backlog": _gauge("Entries un-acknowledged, of all subscriptions."),
     "pulsar_subscription_back_log": _gauge("Entries that aren't acknowledged."),
-    "pulsar_subscription_unacked_messages": _gauge("Entries delivered and not acknowledged."),
+    "pulsar_subscription_unacked_messages": _gauge("Messages delivered and not acknowledged."),
     "pulsar_subscription_msg_rate_redeliver": _gauge("Entries delivered again per second."),
     "pulsar_subscription_delayed": _gauge("Entries that wait for their time."),
     "pulsar_subscription_consumers_count": _gauge("Connected consumers."),

@@ -38,7 +38,7 @@ def holdups(found: Found) -> list[Holdup]:
         names = ", ".join(
             f"{each['unacked']} at {each['name']}" for each in found["consumers"] if each["unacked"]
         )
-        text = f"{held} entries are delivered and not acknowledged: {names}"
+        text = f"{held} messages are delivered and not acknowledged: {names}"
         reasons.append(Holdup("unacknowledged", text))
     if held < backlog:
         reasons += _without_permits(found)

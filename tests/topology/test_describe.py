@@ -90,7 +90,7 @@ def test_holes_holdings_and_half_acknowledged_batches(
     )
     assert f"holes: 1: {ledger}:2 to {ledger}:3" in text
     assert f"half-acknowledged batches: 1: {ledger}:6 (left: 0, 2)" in text
-    assert "what holds it back: 4 entries are delivered and not acknowledged: 4 at" in text
+    assert "what holds it back: 5 messages are delivered and not acknowledged: 5 at" in text
     shown = (
         CliRunner()
         .invoke(
