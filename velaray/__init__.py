@@ -210,7 +210,13 @@ if TYPE_CHECKING:
         ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy,
     )
     from velaray.policies import (
+        ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy,
+    )
+    from velaray.policies import (
         ConsumerKeySharedPolicy as ConsumerKeySharedPolicy,
+    )
+    from velaray.policies import (
+        MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff,
     )
     from velaray.producer import (
         Producer as Producer,
@@ -303,7 +309,12 @@ _HOMES = {
     ),
     "velaray.message": ("Message",),
     "velaray.message_id": ("MessageId",),
-    "velaray.policies": ("ConsumerBatchReceivePolicy", "ConsumerKeySharedPolicy"),
+    "velaray.policies": (
+        "ConsumerBatchReceivePolicy",
+        "ConsumerDeadLetterPolicy",
+        "ConsumerKeySharedPolicy",
+        "MultiplierRedeliveryBackoff",
+    ),
     "velaray.producer": ("Producer",),
     "velaray.ray_access": ("connect", "handle", "service_url"),
     "velaray.reader": ("Reader",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -103,7 +103,7 @@ class ThreadInbox:
         if self._track:
             for segment in segments:
                 block = segment.block
-                self._thread.call(block.part.received, block.info.where)
+                self._thread.call(block.part.received, block.info)
         return segments
 
     def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message]:
@@ -153,7 +153,7 @@ class ThreadInbox:
                 part = queue.part
                 part.taken = message
                 if self._track:
-                    self._thread.call(part.received, message.where)
+                    self._thread.call(part.received, message.info)
             if not queue.current:
                 queue.settle()
             return message
@@ -166,7 +166,7 @@ class ThreadInbox:
 
 class _Note(NamedTuple):
     note: Callable[[Any], object]
-    what: MessageId | ReceivedBatch
+    what: Message | MessageId | ReceivedBatch
 
 
 class Consumer:
@@ -349,7 +349,24 @@ class Consumer:
         On an Exclusive or Failover subscription everything unacknowledged comes again.
         """
         part, message_id = self._base.located(message)
-        self._notes.put(_Note(part.negative_acknowledge, message_id))
+        whole = message if isinstance(message, Message) else message_id
+        self._notes.put(_Note(part.negative_acknowledge, whole))
+
+    def reconsume_later(
+        self,
+        message: Message,
+        delay_millis: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have the message delivered again after ``delay_millis``, and go on with the others.
+
+        A copy is published to the retry topic, with ``properties`` added, and the message is
+        acknowledged; when this returns both are durable. After as many times as the
+        ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
+        Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
+        calling it again doesn't store a second copy.
+        """
+        self._run(self._base.reconsume_later(message, delay_millis, properties))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything delivered again that isn't acknowledged."""

@@ -31,6 +31,8 @@ class EntryInfo:
     redelivery_count: int = 0
     batch_size: int = 0
     first_chunk: StoredId | None = None
+    generation: int = 0
+    """In which of its sessions the consumer got it, if it moves messages elsewhere."""
 
     @property
     def where(self) -> tuple[int, int]:
@@ -77,22 +79,22 @@ class Message:
 
     def properties(self) -> dict[str, str]:
         """What the producer attached, as a new dict."""
-        return {pair.key: pair.value for pair in self._own.properties}
+        return {pair.key: pair.value for pair in self.metadata.properties}
 
     def partition_key(self) -> str:
         """The key that chose the partition, "" if there is none."""
-        return self._own.partition_key
+        return self.metadata.partition_key
 
     def partition_key_bytes(self) -> bytes:
         """The key as bytes, for producers that use keys which aren't text."""
-        own = self._own
+        own = self.metadata
         if own.partition_key_b64_encoded:
             return base64.b64decode(own.partition_key)
         return own.partition_key.encode()
 
     def ordering_key(self) -> str:
         """The key that orders messages of a KeyShared subscription, "" if there is none."""
-        return self._own.ordering_key.decode("utf-8", "surrogateescape")
+        return self.metadata.ordering_key.decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
         """When the producer sent it, in milliseconds since 1970."""
@@ -100,7 +102,7 @@ class Message:
 
     def event_timestamp(self) -> int:
         """The time that the producer gave it, in milliseconds since 1970; 0 if none."""
-        return self._own.event_time
+        return self.metadata.event_time
 
     def message_id(self) -> MessageId:
         """Where the message is stored."""
@@ -129,13 +131,14 @@ class Message:
 
     def has_null_value(self) -> bool:
         """Whether it is a tombstone: sent with content None."""
-        return self._own.null_value
+        return self.metadata.null_value
 
     def encryption_context(self) -> None:
         """None: velaray has no end-to-end encryption."""
 
     @property
-    def _own(self) -> MessageMetadata | SingleMessageMetadata:
+    def metadata(self) -> MessageMetadata | SingleMessageMetadata:
+        """What the producer said of it; of its entry, if it was sent alone."""
         if self._single is not None:
             return self._single
         return self.info.metadata if self.index < 0 else PLAIN

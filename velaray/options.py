@@ -28,7 +28,12 @@ from velaray.enums import (
 )
 from velaray.exceptions import InvalidConfiguration, OperationNotSupported
 from velaray.message_id import MessageId
-from velaray.policies import ConsumerBatchReceivePolicy, ConsumerKeySharedPolicy
+from velaray.policies import (
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    RedeliveryBackoff,
+)
 from velaray.schema import BytesSchema, require_bytes_schema
 
 Topics = str | Sequence[str] | re.Pattern[str]
@@ -224,6 +229,11 @@ class ConsumerOptions(Options):
     ack_group_time_ms: acknowledgements are sent together after this time (or when 1000
         wait); 0 sends each at once.
     ack_receipt_enabled: ``acknowledge`` waits until the acknowledgement is durable.
+    dead_letter_policy: where messages go that were delivered too often.
+    enable_retry: subscribe to the retry topic as well, for ``reconsume_later``.
+    negative_ack_redelivery_backoff: a delay for each message instead of
+        ``negative_ack_redelivery_delay_ms``, e.g. `MultiplierRedeliveryBackoff`.
+    ack_timeout_redelivery_backoff: a delay on top of ``unacked_messages_timeout_ms``.
     """
 
     unsupported = {  # noqa: RUF012
@@ -233,7 +243,6 @@ class ConsumerOptions(Options):
         "crypto_failure_action": _ENCRYPTION,
         "replicate_subscription_state_enabled": "geo-replication comes with a later release",
         "auto_ack_oldest_chunked_message_on_queue_full": _CHUNK_EVICTION,
-        "dead_letter_policy": "dead letter topics come with a later release",
     }
 
     topic: Topics
@@ -260,10 +269,13 @@ class ConsumerOptions(Options):
     key_shared_policy: ConsumerKeySharedPolicy | None = None
     batch_index_ack_enabled: bool = False
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
-    dead_letter_policy: object = None
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     ack_group_time_ms: int = 100
     ack_receipt_enabled: bool = False
+    enable_retry: bool = False
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
+    ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
@@ -285,6 +297,11 @@ class ConsumerOptions(Options):
             raise InvalidConfiguration("pattern_auto_discovery_period must be positive")
         if self.key_shared_policy and self.consumer_type != ConsumerType.KeyShared:
             raise InvalidConfiguration("key_shared_policy needs ConsumerType.KeyShared")
+        policy = self.dead_letter_policy
+        if not isinstance(policy, ConsumerDeadLetterPolicy | None):
+            raise InvalidConfiguration(
+                f"dead_letter_policy must be a ConsumerDeadLetterPolicy: {policy!r}"
+            )
 
 
 @dataclass(frozen=True)

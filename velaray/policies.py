@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from velaray.enums import KeySharedMode
 from velaray.exceptions import InvalidConfiguration
@@ -31,6 +32,75 @@ class ConsumerBatchReceivePolicy:
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 _HASH_RANGE = 65536
+
+
+class RedeliveryBackoff(Protocol):
+    """How long to wait before a message is asked for again."""
+
+    def next_ms(self, redelivery_count: int) -> int | float:
+        """The delay for a message that was redelivered that often before, in milliseconds."""
+        ...
+
+
+class MultiplierRedeliveryBackoff:
+    """A delay that grows with every redelivery, up to a limit; Pulsar's defaults."""
+
+    def __init__(
+        self,
+        min_delay_ms: int = 10_000,
+        max_delay_ms: int = 600_000,
+        multiplier: float = 2.0,
+    ) -> None:
+        if not 0 <= min_delay_ms <= max_delay_ms:
+            raise InvalidConfiguration(
+                f"0 <= min_delay_ms <= max_delay_ms: {min_delay_ms!r}, {max_delay_ms!r}"
+            )
+        if not multiplier >= 1:
+            raise InvalidConfiguration(f"multiplier must be at least 1: {multiplier!r}")
+        self.min_delay_ms = min_delay_ms
+        self.max_delay_ms = max_delay_ms
+        self.multiplier = multiplier
+
+    def next_ms(self, redelivery_count: int) -> int | float:
+        """The delay for a message that was redelivered that often before, in milliseconds."""
+        delay: int | float = self.min_delay_ms
+        for _ in range(redelivery_count):
+            if delay >= self.max_delay_ms or delay * self.multiplier == delay:
+                break
+            delay *= self.multiplier
+        return min(delay, self.max_delay_ms)
+
+
+MAX_RECONSUME_TIMES = 16
+"""How often a message is consumed later if no policy says so; Pulsar's number."""
+
+
+class ConsumerDeadLetterPolicy:
+    """Where messages go that were delivered in vain.
+
+    A message is delivered at most ``max_redeliver_count + 1`` times. When it is acknowledged
+    negatively after that, or its acknowledgement is overdue, it is moved to
+    ``dead_letter_topic`` (by default the topic's name with ``-<subscription>-DLQ``).
+    ``initial_subscription_name`` is made there, so that nothing is trimmed before somebody
+    looks. ``retry_letter_topic`` is for ``reconsume_later``; the default ends in ``-RETRY``.
+    """
+
+    def __init__(
+        self,
+        max_redeliver_count: int,
+        dead_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+        *,
+        retry_letter_topic: str | None = None,
+    ) -> None:
+        if not isinstance(max_redeliver_count, int) or max_redeliver_count < 1:
+            raise InvalidConfiguration(
+                f"max_redeliver_count must be at least 1: {max_redeliver_count!r}"
+            )
+        self.max_redeliver_count = max_redeliver_count
+        self.dead_letter_topic = dead_letter_topic
+        self.initial_subscription_name = initial_subscription_name
+        self.retry_letter_topic = retry_letter_topic
 
 
 class ConsumerKeySharedPolicy:

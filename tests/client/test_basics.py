@@ -11,7 +11,6 @@ import pytest
 import velaray
 from velaray.aio.backoff import Backoff
 from velaray.aio.pool import parse_service_url
-from velaray.aio.redelivery import RedeliveryTimer
 from velaray.aio.topics import TopicPattern
 from velaray.enums import RegexSubscriptionMode
 from velaray.exceptions import from_server
@@ -94,6 +93,7 @@ def test_wrong_service_urls_are_refused_at_once(url):
             "key_shared_policy",
         ),
         (lambda: ReaderOptions("t", 5), "start_message_id"),
+        (lambda: ConsumerOptions("t", "s", dead_letter_policy=object()), "dead_letter_policy"),
     ],
 )
 def test_values_that_cannot_work_are_refused(make, name):
@@ -109,7 +109,6 @@ def test_values_that_cannot_work_are_refused(make, name):
         lambda: ProducerOptions("t", encryption_key="k"),
         lambda: ProducerOptions("t", schema=object()),
         lambda: ConsumerOptions("t", "s", message_listener=print),
-        lambda: ConsumerOptions("t", "s", dead_letter_policy=object()),
         lambda: ReaderOptions("t", velaray.MessageId.latest, reader_listener=print),
     ],
 )
@@ -160,20 +159,6 @@ def test_backoff_doubles_up_to_its_limit_and_begins_anew():
         assert full * 0.8 <= delay <= full
     backoff.reset()
     assert backoff.delay() <= 1
-
-
-def test_redelivery_comes_due_in_order_once():
-    timer = RedeliveryTimer(10)
-    timer.add((1, 1), now=0)
-    timer.add((1, 2), now=5)
-    timer.add((1, 1), now=6)
-    timer.add((1, 3), now=7)
-    timer.remove((1, 3))
-    assert timer.next_deadline() == 10
-    assert timer.due(9.9) == []
-    assert timer.due(10) == [(1, 1)]
-    assert timer.due(100) == [(1, 2)]
-    assert timer.next_deadline() is None
 
 
 @pytest.mark.parametrize(

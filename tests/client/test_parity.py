@@ -43,6 +43,11 @@ METHODS = [
         velaray.ConsumerKeySharedPolicy.__init__,
         "ConsumerKeySharedPolicy",
     ),
+    (
+        pulsar.ConsumerDeadLetterPolicy.__init__,
+        velaray.ConsumerDeadLetterPolicy.__init__,
+        "ConsumerDeadLetterPolicy",
+    ),
     (pulsar.AuthenticationToken.__init__, velaray.AuthenticationToken.__init__, ""),
     (pulsar.asyncio.Client.create_producer, velaray.aio.Client.create_producer, "create_producer"),
     (pulsar.asyncio.Client.subscribe, velaray.aio.Client.subscribe, "subscribe"),

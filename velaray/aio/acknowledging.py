@@ -53,6 +53,16 @@ class Acknowledger:
         self.schedule()
         return whole
 
+    def elsewhere(self, info: EntryInfo, index: int) -> bool:
+        """Note a message that went elsewhere; True if all of its entry is acknowledged now.
+
+        The service is told even if it isn't told of other messages of batches.
+        """
+        bits = 1 << index if info.batch_size else 0
+        whole = self.tracker.individual_bits(info.where, info.batch_size, bits, tell=True)
+        self.schedule()
+        return whole
+
     def moved(self) -> None:
         """A seek of this consumer's own has made void what was acknowledged."""
         self.tracker.reset()

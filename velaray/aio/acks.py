@@ -116,6 +116,10 @@ class AckTracker:
         """The message at ``where`` is made of ``entries``; they're acknowledged together."""
         self._chunks[where] = entries
 
+    def parts_of(self, where: Where) -> Sequence[Where]:
+        """The entries that come and go with the one at ``where``: its message's chunks."""
+        return self._chunks.get(where, (where,))
+
     def individual(self, message_id: MessageId) -> bool:
         """Acknowledge one message; True if its entry is now acknowledged as a whole.
 
@@ -128,10 +132,11 @@ class AckTracker:
             return True
         return self._acknowledged(where, self._bits(message_id, where), 1 << index)
 
-    def individual_bits(self, where: Where, size: int, bits: int) -> bool:
+    def individual_bits(self, where: Where, size: int, bits: int, tell: bool = False) -> bool:
         """As `individual` for all messages of a batch of ``size`` whose bits are set.
 
-        ``size`` 0 is an entry that is no batch.
+        ``size`` 0 is an entry that is no batch. With ``tell`` the service is told of them
+        even if it isn't told of others.
         """
         if not size:
             self._whole(where)
@@ -139,15 +144,15 @@ class AckTracker:
         known = self._open.get(where)
         if known is None:
             known, self._sizes[where] = (1 << size) - 1, size
-        return self._acknowledged(where, known, bits)
+        return self._acknowledged(where, known, bits, tell)
 
-    def _acknowledged(self, where: Where, known: int, bits: int) -> bool:
+    def _acknowledged(self, where: Where, known: int, bits: int, tell: bool = False) -> bool:
         left = known & ~bits
         if not left:
             self._whole(where)
             return True
         self._open[where] = left
-        if self._batch_index_ack:
+        if self._batch_index_ack or tell:
             pending = self._individual.get(where, 0)
             if pending is not None:
                 # Not what was sent before: a seek by others may have made that void.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -156,7 +156,23 @@ class Consumer:
         On an Exclusive or Failover subscription everything unacknowledged comes again.
         """
         part, message_id = self._base.located(message)
-        part.negative_acknowledge(message_id)
+        part.negative_acknowledge(message if isinstance(message, Message) else message_id)
+
+    async def reconsume_later(
+        self,
+        message: Message,
+        delay_millis: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have the message delivered again after ``delay_millis``, and go on with the others.
+
+        A copy is published to the retry topic, with ``properties`` added, and the message is
+        acknowledged; when this returns both are durable. After as many times as the
+        ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
+        Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
+        calling it again doesn't store a second copy.
+        """
+        await self._base.reconsume_later(message, delay_millis, properties)
 
     async def redeliver_unacknowledged_messages(self) -> None:
         """Have everything delivered again that isn't acknowledged; returns at once."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from velaray.aio.core import Core, topic_name
+from velaray.aio.letters import LetterRules, Letters, dead_letter_topic, retry_letter_topic
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox, TopicPattern, TopicSet
@@ -22,6 +23,7 @@ from velaray.exceptions import (
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
+from velaray.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
 from velaray.received import ReceivedBatch
 
 
@@ -43,19 +45,54 @@ def subscription_of(options: ConsumerOptions) -> Subscription:
         nack_delay_seconds=options.negative_ack_redelivery_delay_ms / 1000,
         ack_timeout_seconds=timeout / 1000 if timeout else None,
         max_chunked=options.max_pending_chunked_message,
+        nack_backoff=options.negative_ack_redelivery_backoff,
+        ack_timeout_backoff=options.ack_timeout_redelivery_backoff,
     )
+
+
+def letter_rules(options: ConsumerOptions) -> LetterRules | None:
+    """When messages go elsewhere, and where to; None if never.
+
+    Raises `InvalidConfiguration` for a pattern whose retry topic isn't named.
+    """
+    policy = options.dead_letter_policy
+    if policy is None:
+        if not options.enable_retry:
+            return None
+        policy = ConsumerDeadLetterPolicy(MAX_RECONSUME_TIMES)
+    dead, retry = policy.dead_letter_topic, None
+    if options.enable_retry:
+        retry = policy.retry_letter_topic
+        if retry is None or dead is None:
+            by_pattern = isinstance(options, AioConsumerOptions) and options.is_pattern_topic
+            if by_pattern or not isinstance(options.topic, str | list | tuple) or not options.topic:
+                raise InvalidConfiguration(
+                    "enable_retry with a pattern needs a dead_letter_policy with"
+                    " dead_letter_topic and retry_letter_topic"
+                )
+            first = options.topic if isinstance(options.topic, str) else options.topic[0]
+            first = str(topic_name(first).topic)
+            retry = retry or retry_letter_topic(first, options.subscription_name)
+            dead = dead or dead_letter_topic(first, options.subscription_name)
+    return LetterRules(policy.max_redeliver_count, dead, retry, policy.initial_subscription_name)
 
 
 class ConsumerBase:
     """What consumers and readers of both faces have in common; on the loop's thread."""
 
     def __init__(
-        self, core: Core, subscription: Subscription, queue_limit: int, inbox: ConsumerInbox
+        self,
+        core: Core,
+        subscription: Subscription,
+        queue_limit: int,
+        inbox: ConsumerInbox,
+        letters: Letters | None = None,
     ) -> None:
         self.core = core
         self.subscription = subscription
         self.inbox = inbox
-        self.topics = TopicSet(core, subscription, queue_limit, inbox)
+        self.letters = letters
+        self.topics = TopicSet(core, subscription, queue_limit, inbox, letters)
         self.closed = False
 
     async def add_topics(self, topics: str | Sequence[str]) -> None:
@@ -174,12 +211,16 @@ class ConsumerBase:
         """Leave, with acknowledgements made durable."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
+        if self.letters is not None:
+            self.letters.stop()
         await self.topics.close()
 
     def stop(self) -> None:
         """Leave at once."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
+        if self.letters is not None:
+            self.letters.stop()
         self.topics.stop()
 
 
@@ -188,7 +229,9 @@ class SubscribedTopics(ConsumerBase):
 
     def __init__(self, core: Core, options: ConsumerOptions, inbox: ConsumerInbox) -> None:
         limit = options.max_total_receiver_queue_size_across_partitions
-        super().__init__(core, subscription_of(options), limit, inbox)
+        rules = letter_rules(options)
+        letters = None if rules is None else Letters(core, options.subscription_name, rules)
+        super().__init__(core, subscription_of(options), limit, inbox, letters)
         self._options = options
 
     async def start(self) -> None:
@@ -204,6 +247,21 @@ class SubscribedTopics(ConsumerBase):
             await self.add_pattern(pattern, options.pattern_auto_discovery_period)
         else:
             await self.add_topics(topic)
+        if self.letters is not None and self.letters.rules.retry_letter_topic is not None:
+            await self.add_topics(self.letters.rules.retry_letter_topic)
+
+    async def reconsume_later(
+        self, message: Message, delay_millis: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Have the message delivered again, as a copy from the retry topic."""
+        if self.letters is None or self.letters.rules.retry_letter_topic is None:
+            raise InvalidConfiguration("reconsume_later needs subscribe(enable_retry=True)")
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"reconsume_later needs a Message as received: {message!r}")
+        if not isinstance(delay_millis, int) or delay_millis < 0:
+            raise InvalidMessage(f"delay_millis must be an int of at least 0: {delay_millis!r}")
+        part, _ = self.located(message)
+        await part.consume_later(message, delay_millis, properties)
 
 
 def described_topics(base: ConsumerBase) -> list[str]:

@@ -65,7 +65,7 @@ class AsyncInbox:
         message = part.taken = queue.current.popleft()
         if not queue.current:
             queue.settle()
-        part.received(message.where)
+        part.received(message.info)
         return message
 
     async def get(self) -> Message:
@@ -79,7 +79,7 @@ class AsyncInbox:
         while not (segments := self._queue.take(limit)):
             await self._arrival()
         for segment in segments:
-            segment.block.part.received(segment.block.info.where)
+            segment.block.part.received(segment.block.info)
         return segments
 
     async def _arrival(self) -> None:

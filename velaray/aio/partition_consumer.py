@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from velaray.aio.acknowledging import Acknowledger
@@ -14,8 +15,9 @@ from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
+from velaray.aio.letters import Letters
 from velaray.aio.lookup import RETRIABLE
-from velaray.aio.redelivery import RedeliveryTimer
+from velaray.aio.redelivering import Redeliverer
 from velaray.aio.subscription import Subscription
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName
@@ -35,9 +37,6 @@ from velaray.wire.errors import MalformedEntryError
 from velaray.wire.messages import message_count
 
 logger = logging.getLogger("velaray")
-
-REDELIVERY_GROUP = 0.01
-"""Seconds that a due redelivery waits for others to share its request."""
 
 _END_OF_BATCH = (1 << 31) - 1
 
@@ -70,7 +69,12 @@ class PartitionConsumer:
     """
 
     def __init__(
-        self, core: Core, topic: TopicName, subscription: Subscription, inbox: Inbox
+        self,
+        core: Core,
+        topic: TopicName,
+        subscription: Subscription,
+        inbox: Inbox,
+        letters: Letters | None = None,
     ) -> None:
         self.topic = str(topic)
         self.partition = topic.partition
@@ -93,9 +97,8 @@ class PartitionConsumer:
         self._fetching = False
         self._acks = Acknowledger(core, subscription, self)
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
-        self._nacks = RedeliveryTimer(subscription.nack_delay_seconds)
-        self._overdue = RedeliveryTimer(subscription.ack_timeout_seconds or 0)
-        self._redelivery: asyncio.TimerHandle | None = None
+        self._letters = letters
+        self._again = Redeliverer(core, subscription, self, self._acks.tracker, letters)
 
     # --- subscribing ---
 
@@ -150,8 +153,7 @@ class PartitionConsumer:
         self.uncredited = 0
         self._fetching = False
         self._reader.forget_chunks()
-        self._nacks.clear()
-        self._overdue.clear()
+        self._again.clear()
         self._acks.tracker.subscribed_again()
         if self._seek is not None:
             self._acks.moved()
@@ -253,9 +255,14 @@ class PartitionConsumer:
             if self._subscription.durable:
                 self.acknowledge(skipped)
         self._nack_abandoned()
+        block = Block(self, opened.info, opened.layout, indexes)
+        if self._letters is not None and indexes:
+            opened.info.generation = self.generation
+            if not self._again.arrived(block):
+                indexes = ()
         self._settle(permits, len(indexes))
         if indexes:
-            self._inbox.put(Block(self, opened.info, opened.layout, indexes))
+            self._inbox.put(block)
 
     def _settle(self, permits: int, delivered: int) -> None:
         """Give back the permits of an entry that the user won't give back by receiving."""
@@ -269,17 +276,16 @@ class PartitionConsumer:
 
     def _nack_abandoned(self) -> None:
         for abandoned in self._reader.take_abandoned():
-            self._nack(abandoned)
+            self._again.nack(abandoned)
 
     def on_end_of_topic(self) -> None:
         """Nothing more will come; whoever waits keeps waiting, as the topic may be reset."""
         logger.info("%s is terminated and was delivered completely", self.topic)
 
-    def received(self, where: Where) -> None:
+    def received(self, info: EntryInfo) -> None:
         """The user got a message of this entry: its acknowledgement is due."""
         if self._subscription.ack_timeout_seconds is not None:
-            self._overdue.add(where, self._core.loop.time())
-            self._arm_redelivery()
+            self._again.received(info)
 
     # --- acknowledging ---
 
@@ -296,8 +302,7 @@ class PartitionConsumer:
 
     def _finished(self, where: Where) -> None:
         """All of an entry is acknowledged: it needn't come again."""
-        self._overdue.remove(where)
-        self._nacks.remove(where)
+        self._again.finished(where)
         start = self._start
         if start is not None and self._subscription.durable and start.position == where:
             self._start = None  # who moves the subscription back wants all of that entry
@@ -305,8 +310,7 @@ class PartitionConsumer:
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         """Put an acknowledgement of everything up to ``message_id`` into the next group."""
         done = self._acks.tracker.cumulative(message_id)
-        self._overdue.remove_until(done)
-        self._nacks.remove_until(done)
+        self._again.finished_until(done)
         self._acks.schedule()
 
     async def receipt(self) -> None:
@@ -315,49 +319,53 @@ class PartitionConsumer:
 
     # --- redelivery ---
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have the message's entry delivered again after the configured delay."""
-        where = (message_id.ledger_id(), message_id.entry_id())
-        self._overdue.remove(where)
-        self._nack(where)
+        if isinstance(message, Message):
+            info = message.info
+            self._again.nack(info.where, info.redelivery_count, message.index)
+        else:
+            where = (message.ledger_id(), message.entry_id())
+            self._again.nack(where, index=message.batch_index())
 
-    def _nack(self, where: Where) -> None:
-        self._nacks.add(where, self._core.loop.time())
-        self._arm_redelivery()
-
-    def _arm_redelivery(self) -> None:
-        deadlines = (self._nacks.next_deadline(), self._overdue.next_deadline())
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if known and self._redelivery is None:
-            when = min(known) + REDELIVERY_GROUP
-            self._redelivery = self._core.loop.call_at(when, self._redeliver_due)
-
-    def _redeliver_due(self) -> None:
-        self._redelivery = None
-        now = self._core.loop.time()
-        due = self._nacks.due(now) + self._overdue.due(now)
-        if due:
-            self._redeliver(due)
-        self._arm_redelivery()
-
-    def _redeliver(self, entries: list[Where]) -> None:
+    def ask_again(self, entries: Sequence[Where]) -> None:
+        """Ask the service for these entries, or for all if it gives them in order."""
         if not self._subscription.shared:
             self.redeliver_all()
             return
         if self.connection is None:
             return  # subscribing again brings them back
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
-        for ledger, entry in entries:
-            request.message_ids.add(ledgerId=ledger, entryId=entry)
+        for entry in entries:
+            for ledger, number in self._acks.tracker.parts_of(entry):
+                request.message_ids.add(ledgerId=ledger, entryId=number)
         self.connection.send(request)
+
+    async def consume_later(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Move the message to the retry topic, or where it goes if it was there too often."""
+        assert self._letters is not None
+        letter = self._letters.later(message, delay_ms, properties)
+        await self._letters.move(message, letter, partial(self.settle, message))
+
+    async def settle(self, message: Message) -> bool:
+        """Acknowledge a message that went elsewhere and return when that is durable.
+
+        True if no other consumer can have got it meanwhile.
+        """
+        info = message.info
+        if self._acks.elsewhere(info, message.index):
+            self._finished(info.where)
+        await self._acks.receipt()
+        return info.generation == self.generation
 
     def redeliver_all(self) -> None:
         """Have everything delivered again that isn't acknowledged.
 
         To consumers that get messages in order nothing comes before it that was under way.
         """
-        self._nacks.clear()
-        self._overdue.clear()
+        self._again.clear()
         self._reader.forget_chunks()
         self._acks.flush()
         if self.connection is None:
@@ -483,8 +491,7 @@ class PartitionConsumer:
             self.error = error
         self._ready.set()
         self._acks.stop()
-        if self._redelivery is not None:
-            self._redelivery.cancel()
+        self._again.stop()
         self._inbox.failed(self, error)
 
     def stop(self) -> None:

@@ -57,7 +57,18 @@ class PartitionProducer:
     or the service refuses for good; messages fail by their send timeout meanwhile.
     """
 
-    def __init__(self, core: Core, topic: TopicName, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        core: Core,
+        topic: TopicName,
+        options: ProducerOptions,
+        *,
+        name_is_ours: bool = True,
+        initial_subscription: str | None = None,
+    ) -> None:
+        """A name that isn't ours is forgotten by the service when the producer is closed."""
+        self._name_is_ours = name_is_ours and options.producer_name is not None
+        self._initial_subscription = initial_subscription
         self.topic = str(topic)
         self.name = options.producer_name or ""
         self.last_sequence_id = -1
@@ -153,10 +164,12 @@ class PartitionProducer:
             topic=self.topic,
             producer_id=self._id,
             epoch=self._epoch,
-            user_provided_producer_name=options.producer_name is not None,
+            user_provided_producer_name=self._name_is_ours,
             producer_access_mode=int(options.access_mode),  # type: ignore[arg-type]
         )
         self._epoch += 1
+        if self._initial_subscription is not None:
+            register.initial_subscription_name = self._initial_subscription
         if self.name:
             register.producer_name = self.name
         if self._topic_epoch is not None:

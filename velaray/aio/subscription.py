@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from velaray.enums import ConsumerType, InitialPosition
 from velaray.message_id import MessageId
-from velaray.policies import ConsumerKeySharedPolicy
+from velaray.policies import ConsumerKeySharedPolicy, RedeliveryBackoff
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Subscription:
     nack_delay_seconds: float = 60.0
     ack_timeout_seconds: float | None = None
     max_chunked: int = 10
+    nack_backoff: RedeliveryBackoff | None = None
+    ack_timeout_backoff: RedeliveryBackoff | None = None
 
     @property
     def durable(self) -> bool:

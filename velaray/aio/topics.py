@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from velaray.aio.core import Core, start_all, topic_name, watch_partitions
+from velaray.aio.letters import Letters
 from velaray.aio.partition_consumer import Inbox, PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.enums import RegexSubscriptionMode
@@ -30,13 +31,19 @@ class TopicSet:
     """The partitions that a consumer is subscribed to, kept up to date, and their closing."""
 
     def __init__(
-        self, core: Core, subscription: Subscription, queue_limit: int, inbox: ConsumerInbox
+        self,
+        core: Core,
+        subscription: Subscription,
+        queue_limit: int,
+        inbox: ConsumerInbox,
+        letters: Letters | None = None,
     ) -> None:
         self.parts: dict[str, PartitionConsumer] = {}
         self._core = core
         self._subscription = subscription
         self._queue_limit = queue_limit
         self._inbox = inbox
+        self._letters = letters
         self._topics: dict[str, int] = {}
         self._watchers: list[asyncio.Task[None]] = []
 
@@ -66,7 +73,7 @@ class TopicSet:
 
     def _made(self, topics: Sequence[TopicName]) -> list[PartitionConsumer]:
         return [
-            PartitionConsumer(self._core, topic, self._subscription, self._inbox)
+            PartitionConsumer(self._core, topic, self._subscription, self._inbox, self._letters)
             for topic in topics
         ]
 

@@ -1,0 +1,230 @@
+"""Moving messages to the retry topic and to the dead-letter topic.
+
+A message is published there first and acknowledged here afterwards. Its copy has a producer
+of its own, whose name is made of the message's id: if a crash comes in between, whoever gets
+the message again repeats the same publication, and the service drops it as a duplicate. Once
+the acknowledgement is durable the producer is closed, and the service forgets its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from time import time
+from typing import NamedTuple
+
+from velaray.aio.core import Core, topic_name
+from velaray.aio.partition_producer import PartitionProducer
+from velaray.exceptions import AlreadyClosed, InvalidMessage, VelarayError
+from velaray.message import Message, OutgoingMessage
+from velaray.message_id import MessageId
+from velaray.options import ProducerOptions
+from velaray.wire.hashing import partition_of
+from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+logger = logging.getLogger("velaray")
+
+REAL_TOPIC = "REAL_TOPIC"
+REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
+"""What older clients of Pulsar called it."""
+
+RECONSUMETIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+
+MOVES_AT_ONCE = 32
+"""Messages that one consumer moves at a time."""
+
+Settle = Callable[[], Awaitable[bool]]
+"""Acknowledges the original durably; whether it was this consumer's all the time."""
+
+
+@dataclass(frozen=True)
+class LetterRules:
+    """When messages are moved, and where to."""
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    """None: each topic has its own, named after it and the subscription."""
+
+    retry_letter_topic: str | None = None
+    """None: nothing can be consumed later."""
+
+    initial_subscription: str | None = None
+
+
+class Letter(OutgoingMessage):
+    """A copy of a received message, with other properties."""
+
+    __slots__ = ("_key_encoded", "_order_bytes", "_schema_version")
+
+    def __init__(
+        self, message: Message, properties: Mapping[str, str], deliver_at: int | None = None
+    ) -> None:
+        own = message.metadata
+        super().__init__(
+            None if message.has_null_value() else message.data(),
+            properties,
+            own.partition_key or None,
+            sequence_id=0,
+            event_timestamp=own.event_time or None,
+            deliver_at=deliver_at,
+        )
+        self._key_encoded = own.partition_key_b64_encoded
+        self._order_bytes = own.ordering_key
+        self._schema_version = message.schema_version()
+
+    def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
+        """Write what both kinds of metadata can hold, keys that aren't text included."""
+        super().describe(into)
+        if self._key_encoded:
+            into.partition_key_b64_encoded = True
+        if self._order_bytes:
+            into.ordering_key = self._order_bytes
+        if self._schema_version and isinstance(into, MessageMetadata):
+            into.schema_version = self._schema_version
+
+
+class Addressed(NamedTuple):
+    """A letter and the topic that it goes to."""
+
+    letter: Letter
+    topic: str
+    suffix: str
+
+
+class Letters:
+    """Publishes the letters of one consumer; on the loop's thread."""
+
+    def __init__(self, core: Core, subscription: str, rules: LetterRules) -> None:
+        self.rules = rules
+        self.max_redeliver_count = rules.max_redeliver_count
+        self._core = core
+        self._subscription = subscription
+        self._partitions: dict[str, int] = {}
+        self._producers: dict[str, PartitionProducer] = {}
+        self._room = asyncio.Semaphore(MOVES_AT_ONCE)
+        self._closed = False
+
+    # --- what goes where ---
+
+    def dead(self, message: Message) -> Addressed:
+        """The copy of ``message`` for the dead-letter topic."""
+        return self._dead(message, self._properties(message))
+
+    def _dead(self, message: Message, properties: Mapping[str, str]) -> Addressed:
+        topic = self.rules.dead_letter_topic
+        if topic is None:
+            topic = dead_letter_topic(origin_topic(message), self._subscription)
+        return Addressed(Letter(message, properties), topic, "DLQ")
+
+    def later(self, message: Message, delay_ms: int, extra: Mapping[str, str] | None) -> Addressed:
+        """The copy for the retry topic, or for the dead-letter topic if it was there too often."""
+        properties = self._properties(message) | dict(extra or {})
+        known = message.properties().get(RECONSUMETIMES, "0")
+        if not known.isdecimal():
+            raise InvalidMessage(f"property {RECONSUMETIMES} of {message!r} is {known!r}")
+        times = int(known) + 1
+        properties[RECONSUMETIMES] = str(times)
+        properties[DELAY_TIME] = str(delay_ms)
+        retry = self.rules.retry_letter_topic
+        if times > self.max_redeliver_count or retry is None:
+            return self._dead(message, properties)
+        deliver_at = int(time() * 1000) + delay_ms if delay_ms else None
+        return Addressed(Letter(message, properties, deliver_at), retry, "RETRY")
+
+    def _properties(self, message: Message) -> dict[str, str]:
+        properties = message.properties()
+        origin = described_id(message.message_id())
+        properties.setdefault(REAL_TOPIC, origin_topic(message))
+        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
+        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, origin)
+        properties.setdefault(REAL_SUBSCRIPTION, self._subscription)
+        return properties
+
+    # --- moving ---
+
+    async def move(self, message: Message, addressed: Addressed, settle: Settle) -> None:
+        """Publish the copy, then have ``settle`` acknowledge the original.
+
+        Raises what either raises. The copy may be stored then and the original not
+        acknowledged; to move the message again doesn't store it twice.
+        """
+        where = described_id(message.message_id())
+        name = f"{message.topic_name()}-{self._subscription}-{where}-{addressed.suffix}"
+        async with self._room:
+            if self._closed:
+                raise AlreadyClosed("the consumer is closed")
+            producer = await self._producer(name, addressed)
+            await _sent(producer, addressed.letter)
+            if await settle():
+                self._producers.pop(name, None)
+                await producer.close()
+
+    async def _producer(self, name: str, addressed: Addressed) -> PartitionProducer:
+        known = self._producers.get(name)
+        if known is not None and known.error is None:
+            return known
+        topic = topic_name(addressed.topic)
+        count = self._partitions.get(addressed.topic)
+        if count is None:
+            count = await self._core.partitions_of(str(topic))
+            self._partitions[addressed.topic] = count
+        if count:
+            topic = topic.of_partition(partition_of(addressed.letter.key or name, count))
+        options = ProducerOptions(str(topic), producer_name=name, chunking_enabled=True)
+        first = self.rules.initial_subscription if addressed.suffix == "DLQ" else None
+        producer = PartitionProducer(
+            self._core, topic, options, name_is_ours=False, initial_subscription=first
+        )
+        await producer.start()
+        self._producers[name] = producer
+        return producer
+
+    def stop(self) -> None:
+        """Move nothing any more."""
+        self._closed = True
+        for producer in self._producers.values():
+            producer.stop()
+        self._producers.clear()
+
+
+async def _sent(producer: PartitionProducer, letter: Letter) -> None:
+    receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: VelarayError | None, message_id: MessageId | None) -> None:
+        if receipt.done():
+            return
+        if error is not None:
+            receipt.set_exception(error)
+        else:
+            receipt.set_result(None)
+
+    producer.send(letter, done)
+    await receipt
+
+
+def origin_topic(message: Message) -> str:
+    """The topic that a message was received from, without its partition."""
+    return str(topic_name(message.topic_name()).topic)
+
+
+def described_id(message_id: MessageId) -> str:
+    """An id as Pulsar's Java client writes it."""
+    parts = [message_id.ledger_id(), message_id.entry_id(), message_id.partition()]
+    if message_id.batch_index() >= 0:
+        parts.append(message_id.batch_index())
+    return ":".join(map(str, parts))
+
+
+def dead_letter_topic(topic: str, subscription: str) -> str:
+    """Where Pulsar's clients put dead letters unless they're told."""
+    return f"{topic}-{subscription}-DLQ"
+
+
+def retry_letter_topic(topic: str, subscription: str) -> str:
+    """Where Pulsar's clients put what is consumed later unless they're told."""
+    return f"{topic}-{subscription}-RETRY"
