@@ -1,14 +1,14 @@
 """The books of a dispatcher: which entries are where, and what is known about them.
 
 An entry before `Books.next_offset` that isn't acknowledged is either held by a consumer, or
-waits to be delivered again, or is a chunk reserved for the consumer that has the other chunks
-of its message. How entries are shared among consumers is not decided here
+waits to be delivered again, or is not due yet, or is a chunk reserved for the consumer that has
+the other chunks of its message. How entries are shared among consumers is not decided here
 (`velaray.actors.serving`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from velaray.actors.chunks import ChunkGroups
 from velaray.actors.consumers import Attached, Delivery
@@ -30,6 +30,8 @@ class Books:
         self.consumers: dict[int, Attached] = {}
         self.held = Holdings()
         self.waiting = RangeSet()
+        self.delayed = RangeSet()  # fed, but not due
+        self.delays = True  # whether those must wait; Exclusive and Failover don't mind
         self.counts: dict[int, int] = {}  # redelivery counts above 0
         self.chunks = ChunkGroups()
         self.sizes = EntrySizes()
@@ -52,6 +54,7 @@ class Books:
         sizes: Sequence[int],
         chunk_keys: Mapping[int, str] | None,
         hashes: Sequence[int] | None,
+        delayed: Iterable[Range] = (),
     ) -> bool:
         """See `velaray.actors.dispatch.Dispatcher.feed`."""
         end = first_offset + len(sizes)
@@ -77,6 +80,9 @@ class Books:
                     if first <= offset < end and not is_acked(offset)
                 }
             )
+        if self.delays:
+            for start, stop in delayed:
+                self.delayed.add(max(start, first), stop)
         self.fed = end
         return True
 
@@ -87,10 +93,34 @@ class Books:
         self.counts.update(counts)
         self.hashes = EntryHashes()
 
+    def mind_delays(self, delays: bool) -> None:
+        """Whether entries must wait until they're due; what was fed ahead is to be fed again."""
+        if delays == self.delays:
+            return
+        self.delays = delays
+        if delays:
+            self.fed = self.next_offset
+        else:
+            self.due([(0, self.fed)])
+
+    def due(self, ranges: Iterable[Range]) -> list[Range]:
+        """These needn't wait any longer; returns what was passed over, and waits to be delivered
+        next.
+        """
+        back = []
+        for first, end in ranges:
+            for start, stop in self.delayed.discard(first, end):
+                stop = min(stop, self.next_offset)
+                if start < stop:
+                    self.waiting.add(start, stop)
+                    back.append((start, stop))
+        return back
+
     def reset(self, next_offset: int) -> None:
         """Forget everything but the consumers; go on at ``next_offset``."""
         self.held.clear()
         self.waiting.clear()
+        self.delayed.clear()
         self.counts.clear()
         self.chunks.clear()
         self.sizes.clear()
@@ -116,10 +146,19 @@ class Books:
 
     def unread(self) -> Range | None:
         """The first entries that are known and have never been delivered."""
-        first = self.next_offset = self.cursor.next_unacked(self.next_offset)
+        first = self.pass_over()
         if first >= self.fed:
             return None
-        return first, self.cursor.next_acked(first, self.fed)
+        end = self.cursor.next_acked(first, self.fed)
+        return first, self.delayed.next_start(first, end) if self.delayed else end
+
+    def pass_over(self) -> int:
+        """Go on behind what is acknowledged or not due yet; returns where that is."""
+        first = self.cursor.next_unacked(self.next_offset)
+        while first in self.delayed:
+            first = self.cursor.next_unacked(self.delayed.next_missing(first))
+        self.next_offset = first
+        return first
 
     def passed(self, first: int, end: int) -> None:
         """The front up to ``end`` is dealt with."""
@@ -249,6 +288,8 @@ class Books:
         self._took(self.held.take(first, end))
         if self.waiting:
             self.waiting.discard(first, end)
+        if self.delayed:
+            self.delayed.discard(first, end)
         if self.counts:
             known = self.counts if len(self.counts) < end - first else range(first, end)
             for offset in [offset for offset in known if first <= offset < end]:
@@ -348,6 +389,7 @@ class Books:
         """Every un-acknowledged entry behind the read position is in exactly one place."""
         places = [("held", first, end) for first, end, _ in self.held]
         places += [("waiting", first, end) for first, end in self.waiting]
+        places += [("not due", *part) for part in self.delayed.within(0, self.next_offset)]
         for consumer in self.consumers.values():
             places += [("reserved", first, end) for first, end in consumer.reserved]
         places.sort(key=lambda place: place[1:])

@@ -40,6 +40,9 @@ from velaray.actors.serve_one import ServeOne
 from velaray.actors.serving import Serving
 from velaray.actors.standing import StandingGrant
 
+IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+"""The types whose one consumer gets everything in order, and hence at once."""
+
 MIN_WINDOW = 128
 MAX_WINDOW = 10_000
 """Entries ahead of the read position whose sizes a dispatcher wants to know."""
@@ -93,16 +96,24 @@ class Dispatcher:
         sizes: Sequence[int],
         chunk_keys: Mapping[int, str] | None = None,
         hashes: Sequence[int] | None = None,
+        delayed: Iterable[Range] = (),
     ) -> bool:
         """Messages per entry of consecutive entries; keys of those that are chunks, by offset;
-        the hashes of their keys, 1 to 65535, which it needs if `needs_hashes`.
+        the hashes of their keys, 1 to 65535, which it needs if `needs_hashes`; which of them
+        aren't due yet (the others are).
 
         Entries known already are ignored. If there are no hashes and they are needed, or
         un-acknowledged entries between `feed_from` and ``first_offset`` are missing (this feed
         was under way when the dispatcher was reset), nothing is taken and False returned: feed
         from `feed_from` on. Raises ValueError for a size below 1.
         """
-        return self._books.feed(first_offset, sizes, chunk_keys, hashes)
+        return self._books.feed(first_offset, sizes, chunk_keys, hashes, delayed)
+
+    def due(self, ranges: Iterable[Range]) -> None:
+        """The delivery time of these has come. Those that were never fed are ignored."""
+        back = self._books.due(ranges)
+        if self._serving is not None:
+            self._serving.waits(back)
 
     @property
     def needs_hashes(self) -> bool:
@@ -138,6 +149,8 @@ class Dispatcher:
         refusal = serving.refusal(spec)
         if refusal is not None:
             return refusal
+        if self._serving is None:
+            self._books.mind_delays(spec.type not in IN_ORDER)
         self._serving = serving
         consumers[spec.consumer_id] = consumer = Attached(spec)
         self._set_limits()
@@ -262,7 +275,7 @@ class Dispatcher:
         self._standing = standing = self._only_candidate()
         assert standing is not None
         books = self._books
-        books.next_offset = books.cursor.next_unacked(books.next_offset)
+        books.pass_over()
         room = books.limits.room(standing)
         return StandingGrant(standing.spec.consumer_id, books.next_offset, standing.debited, room)
 
@@ -324,6 +337,10 @@ class Dispatcher:
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered again."""
         return sorted(self._books.counts.items())[:limit]
+
+    def delayed(self) -> int:
+        """How many entries are known that aren't due yet."""
+        return self._books.delayed.size()
 
     def consumers(self) -> list[ConsumerView]:
         """The attached consumers, in the order they attached.

@@ -11,7 +11,8 @@ of one message share a sequence id and arrive one after the other: until the las
 stored the message isn't complete, and a chunk is a duplicate if the same message (same uuid)
 already has it. The last sequence id is tracked whether de-duplication is on or not. Batches
 by key interleave; see `velaray.actors.interleaving`. Of compaction the partition decides which
-generation is current; see `velaray.actors.compacted`.
+generation is current; see `velaray.actors.compacted`. Of entries that are to be delivered later
+it keeps when; see `velaray.actors.delayed`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
@@ -31,13 +32,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors import compacted
+from velaray.actors import compacted, delayed
 from velaray.actors.compacted import (
     BeginCompaction,
     Compactions,
     ConfirmCompactionSwept,
     PublishCompaction,
 )
+from velaray.actors.delayed import DelayedIndex, ReleaseDelayed
 from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
@@ -45,6 +47,7 @@ from velaray.events.events_pb2 import (
     CompactionBegun,
     CompactionPublished,
     CompactionSwept,
+    DelayedEntriesDue,
     EntryAppended,
     LedgerOpened,
     ProducerForgotten,
@@ -74,6 +77,9 @@ class Publish:
     Reply: `Published`; `Duplicate` if ``deduplicate`` and the producer's entry is there
     already; refused TERMINATED, or UNAVAILABLE while no ledger is open. A
     ``highest_sequence_id`` below ``sequence_id`` (an entry that is no batch) counts as that.
+
+    ``deliver_at_ms`` (0: at once) and ``key_hash`` are kept for `velaray.actors.delayed`;
+    refused NOT_ALLOWED if that is more than ``max_delay_ms`` away, unless that is 0.
     """
 
     producer: str
@@ -83,6 +89,9 @@ class Publish:
     blob: bytes | memoryview
     deduplicate: bool
     chunk: Chunk | None = None
+    deliver_at_ms: int = 0
+    key_hash: int = 0
+    max_delay_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -277,6 +286,7 @@ class PartitionState:
     terminated: bool = False
     deleted: dict[int, str] = field(default_factory=dict)
     compactions: Compactions = field(default_factory=Compactions)
+    delayed: DelayedIndex = field(default_factory=DelayedIndex)
 
     @property
     def end_offset(self) -> int:
@@ -335,6 +345,12 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         event.highest_sequence_id = highest
     if messages > 1:
         event.messages = messages
+    if command.deliver_at_ms:
+        if 0 < command.max_delay_ms < command.deliver_at_ms - now_ms:
+            longest = f"delays of {command.max_delay_ms} ms at most are allowed on this topic"
+            return refuse(Reason.NOT_ALLOWED, longest)
+        event.deliver_at_ms = command.deliver_at_ms
+        event.key_hash = command.key_hash
     if chunk is not None:
         if not chunk.uuid or not 0 <= chunk.chunk_id < chunk.chunks:
             return refuse(Reason.INVALID, f"no such chunk: {chunk}")
@@ -426,6 +442,8 @@ def _expire(state: PartitionState, command: ExpireProducers) -> Decision:
 
 def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     state.table.end_offset += 1  # append(), without the call: this runs for every entry
+    if event.deliver_at_ms:
+        delayed.appended(state.delayed, event, state.table.end_offset - 1)
     producer = state.by_index[event.producer]
     producer.at_ms = event.at_ms
     sequence_id = event.highest_sequence_id or event.sequence_id
@@ -484,6 +502,8 @@ class PartitionMachine:
                 return refuse(Reason.NOT_FOUND, f"no producer {name!r}")
             case ExpireProducers():
                 return _expire(state, command)
+            case ReleaseDelayed():
+                return delayed.decide(state.delayed, command)
             case BeginCompaction() | PublishCompaction() | ConfirmCompactionSwept():
                 return compacted.decide(state.compactions, state.end_offset, command, now_ms)
         raise TypeError(f"a partition knows no {type(command).__name__}")
@@ -513,6 +533,8 @@ class PartitionMachine:
                 state.deleted[ref.incarnation] = name
             case SubscriptionSwept(incarnation=incarnation):
                 del state.deleted[incarnation]
+            case DelayedEntriesDue(until_ms=until_ms):
+                state.delayed.take(until_ms)
             case CompactionBegun() | CompactionPublished() | CompactionSwept():
                 compacted.evolve(state.compactions, event)
             case _:
@@ -522,6 +544,7 @@ class PartitionMachine:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.table.check()
         compacted.check(state.compactions, state.end_offset)
+        state.delayed.check(state.end_offset)
         by_name = {known.name: known for known in state.by_index.values()}
         require(by_name == state.producers, "producer names and numbers agree")
         for number, known in state.by_index.items():
@@ -543,8 +566,8 @@ class PartitionMachine:
             require(ref.start_offset <= state.end_offset, "subscriptions start in the log", name)
 
     def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
-        """Segments: ledgers, producers, subscriptions, partition; deleted and compactions, if
-        there are any.
+        """Segments: ledgers, producers, subscriptions, partition; deleted, compactions and
+        delayed/<n>, if there are any.
         """
         numbered = [state.by_index[index] for index in sorted(state.by_index)]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
@@ -555,6 +578,7 @@ class PartitionMachine:
         return {
             **deleted,
             **compactions,
+            **state.delayed.snapshot(),
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
@@ -583,6 +607,7 @@ class PartitionMachine:
                 for name, incarnation, start, properties in json.loads(segments["subscriptions"])
             },
             deleted=dict(json.loads(segments.get("deleted", b"[]"))),
+            delayed=DelayedIndex.restore(segments),
             compactions=compacted.from_fields(json.loads(segments["compactions"]))
             if "compactions" in segments
             else Compactions(),

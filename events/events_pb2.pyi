@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Event(_message.Message):
     SUBSCRIPTION_CREATED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_DELETED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_ENTRIES_DUE_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +36,10 @@ class Event(_message.Message):
     ENTRIES_ACKED_FIELD_NUMBER: _ClassVar[int]
     MARK_DELETED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_RESET_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_RETURNED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_INTENDED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_MOVED_FIELD_NUMBER: _ClassVar[int]
     ledger_opened: LedgerOpened
     cluster_registered: ClusterRegistered
     tenant_created: TenantCreated
@@ -55,6 +60,7 @@ class Event(_message.Message):
     subscription_created: SubscriptionCreated
     subscription_deleted: SubscriptionDeleted
     subscription_swept: SubscriptionSwept
+    delayed_entries_due: DelayedEntriesDue
     compaction_begun: CompactionBegun
     compaction_published: CompactionPublished
     compaction_swept: CompactionSwept
@@ -63,7 +69,11 @@ class Event(_message.Message):
     entries_acked: EntriesAcked
     mark_deleted: MarkDeleted
     cursor_reset: CursorReset
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ...) -> None: ...
+    entries_delivered: EntriesDelivered
+    deliveries_returned: DeliveriesReturned
+    dead_letters_intended: DeadLettersIntended
+    dead_letters_moved: DeadLettersMoved
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -195,7 +205,7 @@ class ProducerRegistered(_message.Message):
     def __init__(self, producer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class EntryAppended(_message.Message):
-    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms")
+    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms", "deliver_at_ms", "key_hash")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +214,8 @@ class EntryAppended(_message.Message):
     CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_HASH_FIELD_NUMBER: _ClassVar[int]
     producer: int
     sequence_id: int
     highest_sequence_id: int
@@ -212,7 +224,9 @@ class EntryAppended(_message.Message):
     chunk_id: int
     chunks: int
     at_ms: int
-    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    deliver_at_ms: int
+    key_hash: int
+    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ...) -> None: ...
 
 class TopicEpochRaised(_message.Message):
     __slots__ = ("topic_epoch", "producer_name")
@@ -301,6 +315,12 @@ class SubscriptionSwept(_message.Message):
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
 
+class DelayedEntriesDue(_message.Message):
+    __slots__ = ("until_ms",)
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    until_ms: int
+    def __init__(self, until_ms: _Optional[int] = ...) -> None: ...
+
 class CursorCreated(_message.Message):
     __slots__ = ("start_offset",)
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -338,3 +358,29 @@ class CursorReset(_message.Message):
     next_offset: int
     reason: str
     def __init__(self, next_offset: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EntriesDelivered(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeliveriesReturned(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeadLettersIntended(_message.Message):
+    __slots__ = ("ranges", "first_sequence")
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    first_sequence: int
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ..., first_sequence: _Optional[int] = ...) -> None: ...
+
+class DeadLettersMoved(_message.Message):
+    __slots__ = ("ranges",)
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ...) -> None: ...

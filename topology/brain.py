@@ -1,7 +1,7 @@
 """The brain of a subscription: cursor and dispatch decisions, spoken over one port.
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
-``attach``, ``feed``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
+``attach``, ``feed``, ``due``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
 ``stood``, ``stood_down``, ``terminated``, ``policies``. Requests in: ``open``, ``reset``,
 ``skip_to``, ``cursor``, ``find_unacked``, ``stats``, ``details``. Notices out: ``attached``,
 ``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``,
@@ -50,7 +50,7 @@ from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
 
-ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "policies", "stood_down"))
+ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "due", "policies", "stood_down"))
 """Notices before which the channel ends its standing grant, if it has one."""
 
 
@@ -137,11 +137,12 @@ class Brain:
         mode, ranges, out_of_order = keys
         pairs = tuple((first, last) for first, last in ranges)
         policy = KeySharedPolicy(KeySharedMode(mode), pairs, out_of_order)
-        had_hashes = self._dispatcher.needs_hashes
+        fed, had_hashes = self._dispatcher.feed_from, self._dispatcher.needs_hashes
         changes = self._dispatcher.attach(
             ConsumerSpec(number, name, SubscriptionType(kind), priority, policy)
         )
-        if self._dispatcher.needs_hashes and not had_hashes:
+        hashing = self._dispatcher.needs_hashes and not had_hashes
+        if hashing or self._dispatcher.feed_from < fed:
             self._begin_feed()
         if isinstance(changes, Refusal):
             self._send("attached", [number, [changes.reason, changes.message]])
@@ -209,7 +210,10 @@ class Brain:
                 self._dispatcher.stood(*args)
             case "feed":
                 # One that was under way during a reset isn't taken: `feed_from` has been sent.
-                self._dispatcher.feed(*args)
+                *known, delayed = args
+                self._dispatcher.feed(*known, delayed=_pairs(delayed))
+            case "due":
+                self._dispatcher.due(_pairs(args))
             case "attach":
                 self._attach(*args)
             case "flow":
@@ -330,7 +334,8 @@ class Brain:
 
     def _tell_end(self, end: int) -> None:
         next_offset = self._cursor.next_unacked(self._dispatcher.next_offset)
-        if self._dispatcher.waiting() or next_offset < end:
+        dispatcher = self._dispatcher
+        if dispatcher.waiting() or dispatcher.delayed() or next_offset < end:
             return
         for consumer in self._dispatcher.consumers():
             if consumer.consumer_id not in self._told_end:
@@ -358,6 +363,7 @@ class Brain:
             "waiting": self._dispatcher.waiting(),
             "draining": self._dispatcher.draining(),
             "blocked": self._dispatcher.blocked,
+            "delayed": self._dispatcher.delayed(),
             "consumers": [
                 {
                     "number": view.consumer_id,

@@ -28,12 +28,15 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from velaray.actors.consumers import KeySharedPolicy
+from velaray.actors.delayed import DelayedEntry
+from velaray.actors.dispatch import IN_ORDER
 from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.standing import StandingDelivery
 from velaray.topology.brain import ENDS_STANDING
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.metrics import Traffic
+from velaray.topology.postponed import Postponed
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 from velaray.wire.connection import WireConnection
@@ -84,6 +87,7 @@ class PartitionLog(Protocol):
     cache: EntryCache
     partition_index: int
     terminated_at: int | None
+    postponed: Postponed
 
     @property
     def end_offset(self) -> int:
@@ -159,6 +163,19 @@ class ChannelConsumer:
             self.loading.cancel()
         if self.attaching is not None and not self.attaching.done():
             self.attaching.set_exception(LinkClosed("the subscription let go of its consumers"))
+
+
+def flat_ranges(offsets: list[int]) -> list[int]:
+    """Ascending, merged ranges of the offsets: first, last + 1, first, last + 1, ..."""
+    if offsets and offsets == list(range(offsets[0], offsets[0] + len(offsets))):
+        return [offsets[0], offsets[-1] + 1]
+    flat: list[int] = []
+    for offset in sorted(offsets):
+        if flat and flat[-1] >= offset:
+            flat[-1] = max(flat[-1], offset + 1)
+        else:
+            flat += (offset, offset + 1)
+    return flat
 
 
 def answer_ack(
@@ -315,10 +332,19 @@ class Channel:
         first = self._fed
         sizes: list[int] = []
         chunks: dict[int, str] = {}
+        delayed: list[int] = []
+        postponed = self._log.postponed if len(self._log.postponed) else None
         for offset in range(first, limit):
             entry = self._log.cache.get(offset)
-            if entry is None:
+            later = None if postponed is None else postponed.get(offset)
+            if entry is None and (later is None or not self._is_told(later)):
                 break
+            if later is not None:
+                delayed.append(offset)
+            if entry is None:
+                assert later is not None
+                sizes.append(later.messages)
+                continue
             sizes.append(entry.messages)
             if entry.chunk_uuid:
                 chunks[offset] = entry.chunk_uuid
@@ -326,9 +352,31 @@ class Channel:
             return False
         self._fed = first + len(sizes)
         assert self.port is not None
-        hashes = self._log.cache.hashes(first, len(sizes)) if self._hashing else None
-        self.port.notify("feed", [first, sizes, chunks, hashes])
+        hashes = self._hashes(first, len(sizes)) if self._hashing else None
+        self.port.notify("feed", [first, sizes, chunks, hashes, flat_ranges(delayed)])
         return True
+
+    def _is_told(self, later: DelayedEntry) -> bool:
+        """Whether all that the brain must know of the entry is known without reading it."""
+        return later.messages > 0 and (later.key_hash > 0 or not self._hashing)
+
+    def _hashes(self, first: int, count: int) -> list[int]:
+        cache, postponed = self._log.cache, self._log.postponed
+        if not postponed:
+            return cache.hashes(first, count)
+        found = []
+        for offset in range(first, first + count):
+            later = postponed.get(offset)
+            found.append(later.key_hash if later is not None else 0)
+            if not found[-1]:
+                found[-1:] = cache.hashes(offset, 1)
+        return found
+
+    def due(self, offsets: list[int]) -> None:
+        """The delivery time of these has come: what the brain was fed of them, it may give out."""
+        fed = [offset for offset in offsets if offset < self._fed]
+        if fed and self.consumers:
+            self.tell("due", flat_ranges(fed))
 
     async def _feed_cold(self) -> None:
         await self._log.cache.load(self._fed)
@@ -498,6 +546,8 @@ class Channel:
     def _stand(self, standing: StandingDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
         end = log.end_offset
+        if log.postponed and consumer.type not in IN_ORDER:
+            end = log.postponed.first_within(standing.next_offset, end)
         while (
             (allowance := standing.allowance) > 0
             and standing.next_offset < end
@@ -520,7 +570,11 @@ class Channel:
             }
             hashes = log.cache.hashes(first, written) if self._hashing else ()
             standing.delivered(sizes[:written], keys, hashes)
-        if standing.room <= 0:
+        if standing.next_offset == end < log.end_offset:
+            # That one must wait; what is behind it mustn't. The brain is to know of it at once.
+            self._wanted = max(self._wanted, end + RUN_ENTRIES)
+            self.tell("stood_down", None)
+        elif standing.room <= 0:
             self.tell("stood_down", None)  # the consumer holds so much that the brain must decide
         elif standing.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end

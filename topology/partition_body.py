@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from velaray.actors.delayed import DelayedEntry, ReleaseDelayed
 from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
@@ -52,9 +53,10 @@ from velaray.topology.metrics import Sample
 from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
+from velaray.topology.postponed import Postponed
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.connection import WireConnection
-from velaray.wire.messages import publish_time, read_metadata
+from velaray.wire.messages import delivery_time, key_hash, publish_time, read_metadata
 
 PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
@@ -93,6 +95,7 @@ class PartitionBody(HostedBody):
         self.channels: dict[str, Channel] = {}
         self.policies = Applied.of({})
         self.cache: EntryCache
+        self.postponed: Postponed
         self.terminated_at: int | None = None
         self.pending_bytes = 0
         self.meter = PartitionMeter(self)
@@ -118,6 +121,8 @@ class PartitionBody(HostedBody):
         self.runtime.on_synced = self._synced
         state = self.runtime.state
         self.cache = EntryCache(self._read_entries, state.end_offset)
+        self.postponed = Postponed(self.fabric.clock_ms, self._due, state.delayed)
+        self._apply_delays()
         self.terminated_at = state.end_offset if state.terminated else None
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
@@ -151,6 +156,7 @@ class PartitionBody(HostedBody):
         if policies.raw == self.policies.raw:
             return
         told, self.policies = self.policies.for_brains(), policies
+        self._apply_delays()
         if policies.for_brains() != told:
             for channel in list(self.channels.values()):
                 channel.tell("policies", policies.for_brains())
@@ -167,6 +173,7 @@ class PartitionBody(HostedBody):
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
+        self.postponed.close()
         with contextlib.suppress(Stopped, JournalError):  # what broke it, it has told
             await self.sync()  # so that acknowledgements that wait for it are told
         self._close_clients()
@@ -174,6 +181,8 @@ class PartitionBody(HostedBody):
 
     def abort(self) -> None:
         """As a crash would."""
+        if hasattr(self, "postponed"):
+            self.postponed.close()
         for session in list(self.sessions):
             session.connection.abort()
         if self._server is not None:
@@ -314,11 +323,46 @@ class PartitionBody(HostedBody):
             chunk,
         )
         uuid = chunk.uuid if chunk is not None else ""
-
-        self.runtime.submit(command, partial(self._published, producing, send, entry, uuid))
+        release = partial(self._published, producing, send, entry, uuid)
+        if deliver_at := delivery_time(entry):
+            self._delay(command, deliver_at, entry)
+            release = partial(self._published_later, command, release)
+        self.runtime.submit(command, release)
         self.pending_bytes += len(entry)
         if self.pending_bytes > PENDING_HIGH:
             self._pause(producing.session.connection)
+
+    def _delay(self, command: Publish, deliver_at_ms: int, entry: bytes) -> None:
+        command.deliver_at_ms = deliver_at_ms
+        command.key_hash = key_hash(entry)
+        delays = self.policies.raw["delayedDelivery"]
+        if delays["active"]:
+            command.max_delay_ms = delays.get("maxDeliveryDelayInMillis", 0)
+
+    def _published_later(
+        self,
+        command: Publish,
+        release: Callable[[Any, tuple[Any, ...]], None],
+        reply: Any,
+        effects: tuple[Any, ...],
+    ) -> None:
+        if type(reply) is Published:
+            messages = reply.messages if command.chunk is None else 0
+            later = DelayedEntry(command.deliver_at_ms, reply.offset, messages, command.key_hash)
+            self.postponed.add(later)
+        release(reply, effects)
+
+    def _due(self, entries: list[DelayedEntry], until_ms: int) -> None:
+        offsets = sorted(entry.offset for entry in entries)
+        for channel in list(self.channels.values()):
+            channel.due(offsets)
+        if until_ms:
+            with contextlib.suppress(Stopped):  # what it keeps in the index is looked at again
+                self.runtime.submit(ReleaseDelayed(until_ms), lambda reply, effects: None)
+
+    def _apply_delays(self) -> None:
+        delays = self.policies.raw["delayedDelivery"]
+        self.postponed.apply(delays["active"], delays["tickTime"])
 
     def _published(
         self,

@@ -23,7 +23,7 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
-from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.session import Session
@@ -636,16 +636,3 @@ def _key_shared_policy(command: pb.CommandSubscribe) -> KeySharedPolicy:
     meta = command.keySharedMeta
     ranges = tuple((each.start, each.end) for each in meta.hashRanges)
     return KeySharedPolicy(KeySharedMode(meta.keySharedMode), ranges, meta.allowOutOfOrderDelivery)
-
-
-def flat_ranges(offsets: list[int]) -> list[int]:
-    """Ascending, merged ranges of the offsets: first, last + 1, first, last + 1, ..."""
-    if offsets and offsets == list(range(offsets[0], offsets[0] + len(offsets))):
-        return [offsets[0], offsets[-1] + 1]
-    flat: list[int] = []
-    for offset in sorted(offsets):
-        if flat and flat[-1] >= offset:
-            flat[-1] = max(flat[-1], offset + 1)
-        else:
-            flat += (offset, offset + 1)
-    return flat

@@ -24,6 +24,8 @@ from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 _ENTRY_HEAD = Struct(">HII")
 _ENTRY_PREFIX = Struct(">HI")
 _SIZE = Struct(">I")
+_DELIVER_AT_TIME = bytes((19 << 3 & 0x7F | 0x80, 19 >> 4))
+"""The tag of that field of the metadata; other fields may hold these bytes, too."""
 
 Buffer = bytes | memoryview
 
@@ -104,6 +106,22 @@ def key_hash(entry: Buffer) -> int:
         with suppress(binascii.Error):  # else the text itself is as good a key
             key = b64decode(key, validate=True)
     return sticky_hash(key)
+
+
+def delivery_time(entry: bytes) -> int:
+    """When the entry is to be delivered, in ms since 1970; 0 if at once.
+
+    Cheap for entries that say nothing about it. What can't be read says nothing.
+    """
+    if len(entry) < ENTRY_HEADER_SIZE:
+        return 0
+    size = _ENTRY_HEAD.unpack_from(entry)[2]
+    if entry.find(_DELIVER_AT_TIME, ENTRY_HEADER_SIZE, ENTRY_HEADER_SIZE + size) < 0:
+        return 0
+    try:
+        return max(read_metadata(entry).deliver_at_time, 0)
+    except MalformedEntryError:
+        return 0  # the partition stores entries that only their readers understand
 
 
 def is_batch(metadata: MessageMetadata) -> bool:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from velaray.actors.delayed import DelayedEntry
 from velaray.actors.ledger_table import LedgerSpan
 from velaray.actors.unacked import UNLIMITED
 from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.entries import CachedEntry, EntryCache
+from velaray.topology.postponed import Postponed
 from velaray.wire.frames import FrameParser, seal_entry
 
 EXCLUSIVE = 0
@@ -60,6 +62,8 @@ class Setting:
     def __init__(self) -> None:
         self.connection = Socket()
         self.cache = EntryCache(self._read, 0)
+        self.now_ms = 0
+        self.postponed = Postponed(lambda: self.now_ms, self._due)
         self.told: list[tuple[str, Any]] = []
         self.closed = False
         self.synced: int | None = None
@@ -89,6 +93,9 @@ class Setting:
 
     async def _read(self, offset: int, entries: int, size: int) -> Sequence[CachedEntry]:
         return [CachedEntry(entry(at), 1, "") for at in range(offset, min(offset + 3, 20))]
+
+    def _due(self, entries: list[DelayedEntry], until_ms: int) -> None:
+        self.channel.due([entry.offset for entry in entries])
 
     def publish(self, count: int, messages: int = 1) -> None:
         for _ in range(count):
@@ -248,13 +255,13 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
         setting.channel.feed_from(0, 1, False)
         setting.consumer.flow(2)
         setting.publish(1)
-        assert ("feed", [0, [1], {}, None]) in setting.take()
+        assert ("feed", [0, [1], {}, None, []]) in setting.take()
         setting.stand(0, 0)
         setting.publish(3)
         setting.channel.tell("stood_down", None)
         setting.take()
         setting.channel.on_notice("want", 10)
-        assert setting.take() == [("feed", [2, [1, 1], {}, None])]
+        assert setting.take() == [("feed", [2, [1, 1], {}, None, []])]
 
     run(scenario)
 
@@ -272,7 +279,7 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
         assert setting.take() == [
             ("stood", [0, [1], {}, []]),
             ("attach", [2, "d", EXCLUSIVE, 0]),
-            ("feed", [1, [1], {}, None]),
+            ("feed", [1, [1], {}, None, []]),
         ]
 
     run(scenario)
