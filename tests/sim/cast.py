@@ -57,6 +57,8 @@ def make_cast(seed: int, shared: Shared) -> Cast:
         for _ in range(rng.randint(1, 2)):
             name = f"p{len(cast.producers)}"
             plan = _producing(rng, name, topic)
+            later = Random(f"{seed}/{name}/later").choice([0, 0, 0, 150])
+            plan = replace(plan, later=later)
             cast.producers[name] = ProducerScript(plan, shared, Random(rng.random()))
     lasting = [topic for topic in topics if topic != DOOMED]
     if rng.random() < 0.4:

@@ -17,6 +17,7 @@ from tests.sim.again import (
     seeks_bring_everything_again,
 )
 from tests.sim.history import History
+from tests.sim.later import delayed_messages_are_not_early
 
 SHARED = 1
 """The wire's number of that type of subscription."""
@@ -362,6 +363,7 @@ CHECKERS: tuple[Checker, ...] = (
     redeliveries_are_counted,
     seeks_bring_everything_again,
     nobody_is_sent_away,
+    delayed_messages_are_not_early,
 )
 
 

@@ -7,12 +7,14 @@ history, which `tests.sim.checkers` reads.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
+from tests.sim.cluster import EPOCH_MS
 from tests.sim.history import History
 from velaray.aio import Client
 from velaray.aio.consumer import Consumer
@@ -23,6 +25,8 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 
 PATTERN = "pattern:"
+LATEST_S = 8.0
+"""So much later, at most, messages are to be delivered."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Producing:
     keys: int
     doomed: bool
     """Whether its topic may be deleted: then an error doesn't say that a message isn't stored."""
+    later: int = 0
+    """The chance, of 1000, that a message is to be delivered later."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class ProducerScript:
         self._plan = plan
         self._shared = shared
         self._rng = rng
+        self._later = Random(f"{plan.name}/{plan.count}/later")
         self._number = 0
         self._stored = 0
         self._ended = False
@@ -138,9 +145,16 @@ class ProducerScript:
         self._number += 1
         content = f"{plan.name}:{self._number}"
         key = f"k{self._rng.randrange(plan.keys)}" if plan.keys else None
-        history.add("send", producer=plan.name, content=content, topic=plan.topic, key=key)
+        due = None
+        if plan.later and self._later.randrange(1000) < plan.later:
+            due = history.now() + self._later.random() * LATEST_S
+        history.add("send", producer=plan.name, content=content, topic=plan.topic, key=key, due=due)
         try:
-            stored = await producer.send(content.encode(), partition_key=key)
+            stored = await producer.send(
+                content.encode(),
+                partition_key=key,
+                deliver_at=None if due is None else EPOCH_MS + math.ceil(due * 1000),
+            )
         except (Timeout, AlreadyClosed, TopicTerminated) as error:
             # What waited for its receipt when the producer came to its end may be stored.
             history.add("unknown", content=content, error=f"{type(error).__name__}: {error}")

@@ -12,6 +12,7 @@ from velaray.actors import partition, subscription
 from velaray.actors.books import Books
 from velaray.actors.consumers import Attached
 from velaray.actors.cursor import Cursor
+from velaray.actors.delayed import DelayedIndex
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision
 from velaray.actors.partition import PartitionMachine
@@ -43,6 +44,10 @@ def _credit_another_producer(original: Any) -> Any:
         return decision
 
     return publish
+
+
+def _without_segments(original: Any) -> Any:
+    return lambda self: {}
 
 
 def _miss_the_border_of_ledgers(original: Any) -> Any:
@@ -188,6 +193,11 @@ MUTANTS: dict[str, Mutant] = {
         "a partition that recovers doesn't know what was stored",
         ((PartitionMachine, "restore", _forget_sequence_ids_on_recovery),),
         within=20,
+    ),
+    "forget-delayed-entries-on-roll-over": Mutant(
+        "a checkpoint lacks the entries that are to be delivered later",
+        ((DelayedIndex, "snapshot", _without_segments),),
+        within=100,
     ),
     "credit-another-producer": Mutant(
         "an entry counts as the newest producer's",

@@ -11,6 +11,7 @@ from velaray.topology.channel import Channel, Grant
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import Link
 from velaray.topology.partition_body import PartitionBody, _BrainLink
+from velaray.topology.postponed import Postponed
 
 
 def _confirm_acks_early(original: Any) -> Any:
@@ -86,7 +87,38 @@ def _forget_parts_that_are_acknowledged(original: Any) -> Any:
     return grant
 
 
+def _begin_with_none(original: Any) -> Any:
+    def begin(self: Postponed, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
+        original(self, clock_ms, on_due)
+
+    return begin
+
+
+def _forget_what_is_due(original: Any) -> Any:
+    def fire(self: Postponed) -> None:
+        on_due, self._on_due = self._on_due, lambda entries, until_ms: None
+        original(self)
+        self._on_due = on_due
+
+    return fire
+
+
 MUTANTS: dict[str, Mutant] = {
+    "hurry-delayed-entries": Mutant(
+        "entries that are to be delivered later are delivered at once",
+        ((Postponed, "add", do_nothing),),
+        within=100,
+    ),
+    "forget-what-is-due": Mutant(
+        "a subscription isn't told what has become due",
+        ((Postponed, "_fire", _forget_what_is_due),),
+        within=100,
+    ),
+    "hurry-after-a-restart": Mutant(
+        "a partition that recovers delivers at once what was to be delivered later",
+        ((Postponed, "__init__", _begin_with_none),),
+        within=300,
+    ),
     "confirm-acks-early": Mutant(
         "an acknowledgement's receipt leaves before it is durable",
         ((Brain, "_acknowledge", _confirm_acks_early),),
