@@ -96,7 +96,7 @@ def given_out(made: Dispatcher) -> list[int]:
 
 def test_what_is_not_due_stops_nothing_and_comes_when_it_is() -> None:
     made = dispatcher(SHARED)
-    made.feed(0, [1] * 6, None, [(0, 2), (3, 4)])
+    made.feed(0, [1] * 6, None, delayed=[(0, 2), (3, 4)])
     assert given_out(made) == [2, 4, 5]
     assert made.delayed() == 3 and made.waiting() == 0
     made.due([(1, 4)])
@@ -110,13 +110,13 @@ def test_what_is_not_due_stops_nothing_and_comes_when_it_is() -> None:
 
 def test_exclusive_consumers_get_everything_at_once() -> None:
     made = dispatcher(EXCLUSIVE)
-    made.feed(0, [1] * 4, None, [(0, 2)])
+    made.feed(0, [1] * 4, None, delayed=[(0, 2)])
     assert given_out(made) == [0, 1, 2, 3]
 
 
 def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
     made = dispatcher(SHARED, permits=2)
-    made.feed(0, [1] * 6, None, [(0, 1), (5, 6)])
+    made.feed(0, [1] * 6, None, delayed=[(0, 1), (5, 6)])
     assert given_out(made) == [1, 2]
     made.detach(1)
     made.attach(ConsumerSpec(2, "e", EXCLUSIVE))
@@ -127,13 +127,13 @@ def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
     made.flow(3, 100)
     assert made.feed_from == 4
     assert given_out(made) == [0, 1, 2, 3]
-    made.feed(4, [1, 1], None, [(5, 6)])
+    made.feed(4, [1, 1], None, delayed=[(5, 6)])
     assert given_out(made) == [4]
 
 
 def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
     made = dispatcher(SHARED)
-    made.feed(0, [1] * 3, None, [(0, 3)])
+    made.feed(0, [1] * 3, None, delayed=[(0, 3)])
     assert given_out(made) == []
     made._books.cursor.ack_range(0, 2)
     made.acked([(0, 2)])
@@ -143,7 +143,7 @@ def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
 
 def test_a_standing_grant_begins_behind_what_is_not_due() -> None:
     made = dispatcher(SHARED)
-    made.feed(0, [1] * 3, None, [(2, 3)])
+    made.feed(0, [1] * 3, None, delayed=[(2, 3)])
     assert given_out(made) == [0, 1]
     grant = made.stand()
     assert grant is not None and grant.first == 3
@@ -166,7 +166,7 @@ def test_each_entry_comes_once_and_none_too_early(entries, times) -> None:
         size = min(len(due_at), fed + 4) - fed if step < 10 else len(due_at) - fed
         if size:
             marks = [(at, at + 1) for at in range(fed, fed + size) if due_at[at] > now]
-            made.feed(fed, [1] * size, None, marks)
+            made.feed(fed, [1] * size, None, delayed=marks)
             fed += size
         made.due([(at, at + 1) for at in range(fed) if now < due_at[at] <= step])
         now = step
@@ -174,3 +174,11 @@ def test_each_entry_comes_once_and_none_too_early(entries, times) -> None:
             assert due_at[offset] <= now
             got.append(offset)
     assert sorted(got) == list(range(len(due_at)))
+
+
+def test_key_shared_consumers_get_what_is_due_too() -> None:
+    made = dispatcher(SubscriptionType.KEY_SHARED, SubscriptionType.KEY_SHARED)
+    made.feed(0, [1] * 4, None, [7, 7, 9, 9], [(0, 1), (3, 4)])
+    assert sorted(given_out(made)) == [1, 2]
+    made.due([(0, 4)])
+    assert sorted(given_out(made)) == [0, 3]
