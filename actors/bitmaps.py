@@ -65,27 +65,13 @@ class Bitmap:
         """How many ranges the set consists of."""
         return self._bits.difference_cardinality(self._bits.shift(1))
 
-    def first(self) -> Range | None:
-        """The lowest range."""
-        if not self._bits:
-            return None
-        first = self._bits.min()
-        return first, self.next_missing(first)
+    def lowest(self, limit: int) -> int:
+        """The lowest integer; at most ``limit``."""
+        return min(self._bits.min(), limit) if self._bits else limit
 
-    def last(self) -> Range | None:
-        """The highest range."""
-        bits = self._bits
-        if not bits:
-            return None
-        last = bits.max()
-        low, high = bits.min(), last
-        while low < high:
-            middle = (low + high) // 2
-            if bits.contains_range(middle, last + 1):
-                high = middle
-            else:
-                low = middle + 1
-        return low, last + 1
+    def end(self) -> int:
+        """The highest integer + 1; 0 if there is none."""
+        return self._bits.max() + 1 if self._bits else 0
 
     def add(self, first: int, end: int) -> None:
         """Add ``first`` to ``end`` - 1."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
-from sortedcontainers import SortedDict
-
-from velaray.actors.machine import require
-from velaray.actors.ranges import Range, RangeSet
+from velaray.actors.holes import Holes
+from velaray.actors.offset_sets import Range
+from velaray.actors.segments import Mask
 
 _WORD = (1 << 64) - 1
 
@@ -22,17 +21,19 @@ _WORD = (1 << 64) - 1
 class Cursor:
     """What of a log is acknowledged. Ranges are (first, last + 1)."""
 
-    __slots__ = ("_holes", "_partial", "acked_before")
+    __slots__ = ("_holes", "acked_before")
 
     def __init__(
         self,
         acked_before: int = 0,
         holes: Iterable[Range] = (),
-        partial: Iterable[tuple[int, int]] = (),
+        partial: Iterable[Mask] = (),
+        *,
+        beyond: Holes | None = None,
     ) -> None:
+        """``beyond`` is where the rest is kept, and how; it must be empty."""
         self.acked_before = acked_before
-        self._holes = RangeSet()
-        self._partial: SortedDict = SortedDict()
+        self._holes = Holes() if beyond is None else beyond
         for first, end in holes:
             self.ack_range(first, end)
         for offset, remaining in partial:
@@ -41,25 +42,25 @@ class Cursor:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cursor):
             return NotImplemented
-        return (
-            self.acked_before == other.acked_before
-            and self._holes == other._holes
-            and bool(self._partial == other._partial)
-        )
+        return self.acked_before == other.acked_before and self._holes == other._holes
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        partial = list(self._partial.items())
+        partial = self.all_partials()
         return f"Cursor({self.acked_before}, holes={list(self._holes)}, partial={partial})"
+
+    @property
+    def beyond(self) -> Holes:
+        """What is acknowledged beyond the mark, for checkpoints; change it through the cursor."""
+        return self._holes
 
     def ack_range(self, first: int, end: int) -> None:
         """Acknowledge offsets ``first`` to ``end`` - 1."""
         if first <= self.acked_before:
             self.ack_before(end)
-        elif first < end:
+        else:
             self._holes.add(first, end)
-            self._drop_partials(first, end)
 
     def ack_partial(self, offset: int, remaining: int) -> None:
         """Of the batch at ``offset`` at most the messages in ``remaining`` are still to be
@@ -67,9 +68,11 @@ class Cursor:
         """
         if self.is_acked(offset):
             return
-        remaining &= self._partial.get(offset, remaining)
+        known = self._holes.mask(offset)
+        if known is not None:
+            remaining &= known
         if remaining:
-            self._partial[offset] = remaining
+            self._holes.put_mask(offset, remaining)
         else:
             self.ack_range(offset, offset + 1)
 
@@ -77,42 +80,35 @@ class Cursor:
         """Acknowledge everything before ``offset``."""
         if offset <= self.acked_before:
             return
-        mark = offset
         if self._holes:
-            mark = self._holes.next_missing(offset)
-            self._holes.discard(self.acked_before, mark)
-        self._drop_partials(self.acked_before, mark)
-        self.acked_before = mark
+            offset = self._holes.next_missing(offset)
+            self._holes.drop_before(offset)
+        self.acked_before = offset
 
     def reset(self, next_offset: int) -> None:
         """Everything before ``next_offset`` is acknowledged, nothing beyond it is."""
         self._holes.clear()
-        self._partial.clear()
         self.acked_before = next_offset
-
-    def _drop_partials(self, first: int, end: int) -> None:
-        if self._partial:
-            for offset in list(self._partial.irange(first, end - 1)):
-                del self._partial[offset]
 
     def is_acked(self, offset: int) -> bool:
         """Whether the whole entry is acknowledged."""
-        return offset < self.acked_before or offset in self._holes
+        return offset < self.acked_before or (bool(self._holes) and offset in self._holes)
 
     def remaining(self, offset: int) -> int | None:
         """The mask of a batch that is acknowledged in part; None for any other entry."""
-        mask: int | None = self._partial.get(offset)
-        return mask
+        return self._holes.mask(offset) if self._holes else None
 
-    def partials(self, first: int, end: int) -> list[tuple[int, int]]:
+    def partials(self, first: int, end: int) -> list[Mask]:
         """(offset, remaining mask) of batches acknowledged in part within the range."""
-        if not self._partial:
-            return []
-        return [(offset, self._partial[offset]) for offset in self._partial.irange(first, end - 1)]
+        return self._holes.masks(max(first, self.acked_before), end) if self._holes else []
 
-    def all_partials(self) -> list[tuple[int, int]]:
+    def all_partials(self) -> list[Mask]:
         """(offset, remaining mask) of all batches acknowledged in part, ascending."""
-        return list(self._partial.items())
+        return list(self._holes.all_masks())
+
+    def partial_count(self) -> int:
+        """How many batches are acknowledged in part."""
+        return self._holes.partial_count()
 
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't wholly acknowledged."""
@@ -124,16 +120,11 @@ class Cursor:
         """The first offset after the un-acknowledged ``offset`` that is wholly acknowledged,
         ``limit`` if there is none before it.
         """
-        return self._holes.next_start(offset, limit)
+        return self._holes.next_acked(offset, limit)
 
     def untouched_from(self) -> int:
         """The first offset from which on nothing is acknowledged, not even in part."""
-        end = self.acked_before
-        if self._holes:
-            end = self._holes.last()[1]  # type: ignore[index]
-        if self._partial:
-            end = max(end, self._partial.peekitem(-1)[0] + 1)
-        return end
+        return max(self.acked_before, self._holes.end())
 
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
         """What isn't wholly acknowledged of the range, ascending."""
@@ -147,22 +138,17 @@ class Cursor:
         """How many holes there are."""
         return self._holes.range_count()
 
+    def acked_count(self) -> int:
+        """How many entries are wholly acknowledged."""
+        return self.acked_before + self._holes.size()
+
     def backlog(self, end_offset: int) -> int:
         """Entries before ``end_offset`` that aren't wholly acknowledged."""
         return max(end_offset - self.acked_before, 0) - self._holes.size()
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        self._holes.check()
-        lowest = self._holes.first()
-        require(
-            lowest is None or lowest[0] > self.acked_before,
-            "holes are beyond the mark and don't touch it",
-            repr(self),
-        )
-        for offset, mask in self._partial.items():
-            require(mask > 0, "something remains of a partly acknowledged batch", str(offset))
-            require(not self.is_acked(offset), "an entry is acked or partly acked", str(offset))
+        self._holes.check(self.acked_before)
 
 
 def pack_ranges(ranges: Iterable[Range]) -> list[int]:

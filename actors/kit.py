@@ -5,22 +5,32 @@
 Steps chain: each ``when`` goes on from the state that the earlier ones left. Whatever a test
 asks for, every step also checks what holds for all machines: events survive the codec, every
 invariant holds, ``decide`` changed nothing, a snapshot restores to the same state (equal by
-``==`` where the state defines it, deciding and evolving as the original does), and replaying
-any prefix of the history from nothing gives the state that was live at that point. Failures
-raise `AssertionError`.
+``==`` where the state defines it, deciding and evolving as the original does), nothing changes
+when a checkpoint has the state, and replaying any prefix of the history from nothing gives the
+state that was live at that point. Failures raise `AssertionError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import EllipsisType
 from typing import Any, Generic, Self
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from velaray.actors.machine import Decision, Machine, Reason, Refusal, StateT, digest
+from velaray.actors.machine import (
+    Decision,
+    Machine,
+    Reason,
+    Refusal,
+    SegmentKeeper,
+    StateT,
+    digest,
+)
 from velaray.events.codec import decode, encode
+from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 
 class History(Generic[StateT]):
@@ -45,7 +55,7 @@ class History(Generic[StateT]):
     def when(self, command: Any, now_ms: int = 0) -> Self:
         """Let the machine decide ``command`` and evolve by what it decided."""
         before = self._digests[-1]
-        restored = self.machine.restore(self.machine.snapshot(self.state))
+        restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
         decision = self.machine.decide(self.state, command, now_ms)
         _expect(self._digest(self.state) == before, f"decide changed the state: {command}")
         again = self.machine.decide(restored, command, now_ms)
@@ -110,7 +120,7 @@ class History(Generic[StateT]):
     def _apply(self, event: Message) -> None:
         read = decode(encode(event))
         _same("event after the codec's round trip", event, read)
-        restored = self.machine.restore(self.machine.snapshot(self.state))
+        restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
         self.machine.evolve(self.state, read)
         self.machine.check(self.state)
         live = self._digest(self.state)
@@ -119,7 +129,7 @@ class History(Generic[StateT]):
             self._digest(restored) == live,
             f"a restored state evolves differently by {_shown(event)}",
         )
-        again = self.machine.restore(self.machine.snapshot(self.state))
+        again = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
         _expect(
             self._digest(again) == live,
             f"restore(snapshot(state)) differs from the state after {_shown(event)}",
@@ -128,6 +138,21 @@ class History(Generic[StateT]):
             _same(f"restore(snapshot(state)) after {_shown(event)}", self.state, again)
         self.events.append(read)
         self._digests.append(live)
+        if isinstance(self.machine, SegmentKeeper):
+            self.machine.settle(self.state, self._stored())
+            self.machine.check(self.state)
+            _expect(
+                self._digest(self.state) == live,
+                f"the state is another once a checkpoint has it after {_shown(event)}",
+            )
+
+    def _stored(self) -> dict[str, StoredSegment]:
+        """The state's segments as if a checkpoint had them."""
+        segments = bytes_of(self.machine.snapshot(self.state))
+        return {
+            name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
+            for name, raw in segments.items()
+        }
 
     def _digest(self, state: StateT) -> bytes:
         return digest(self.machine.snapshot(state))

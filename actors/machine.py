@@ -9,6 +9,9 @@ A machine decides and evolves; everything else (disk, clock, sockets) is somebod
 * ``check(state)`` raises `InvariantViolation` naming the broken invariant.
 * ``snapshot(state)`` yields the state as segments for a checkpoint; ``restore`` is its
   inverse. ``digest`` is equal for equal states, whatever way they were reached.
+* A machine whose state may be large is a `SegmentKeeper` as well: it is told where a checkpoint
+  has its segments, gives those places instead of bytes while they hold, and may let go of the
+  memory until it needs it.
 
 A refused command is a `Decision` whose reply is a `Refusal`; it has no events and no
 effects. Commands, replies and effects are plain dataclasses of the machine's own module.
@@ -20,9 +23,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf.message import Message
+
+from velaray.events.segments import DIGEST_SIZE, Segment, StoredSegment, digest_of
 
 
 class Reason(StrEnum):
@@ -84,6 +89,7 @@ def require(condition: bool, invariant: str, detail: str = "") -> None:
 
 
 StateT = TypeVar("StateT")
+StateContra = TypeVar("StateContra", contravariant=True)
 
 
 class Machine(Protocol[StateT]):
@@ -105,8 +111,11 @@ class Machine(Protocol[StateT]):
         """Raise `InvariantViolation` if an invariant is broken."""
         ...
 
-    def snapshot(self, state: StateT) -> Mapping[str, bytes]:
-        """The state as named segments, deterministic: equal states, equal bytes."""
+    def snapshot(self, state: StateT) -> Mapping[str, Segment]:
+        """The state as named segments, deterministic: equal states, equal bytes.
+
+        Only a `SegmentKeeper` gives places where segments are stored instead of bytes.
+        """
         ...
 
     def restore(self, segments: Mapping[str, bytes]) -> StateT:
@@ -114,11 +123,30 @@ class Machine(Protocol[StateT]):
         ...
 
 
-def digest(segments: Mapping[str, bytes]) -> bytes:
-    """16 bytes that are equal for equal snapshots."""
-    hasher = hashlib.blake2b(digest_size=16)
-    for name, body in sorted(segments.items()):
-        hasher.update(
-            len(name).to_bytes(4, "big") + name.encode() + len(body).to_bytes(8, "big") + body
-        )
+@runtime_checkable
+class SegmentKeeper(Protocol[StateContra]):
+    """What a machine may do besides, so that what doesn't change isn't written again."""
+
+    def settle(self, state: StateContra, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of ``state`` as it is now is durable, with all segments at these places.
+
+        From now on unchanged segments may be given by place, and needn't be in memory. Changes
+        nothing that decisions or snapshots depend on.
+        """
+        ...
+
+    def crowded(self, state: StateContra) -> bool:
+        """Whether a checkpoint is due for the sake of memory."""
+        ...
+
+
+def digest(segments: Mapping[str, Segment]) -> bytes:
+    """16 bytes that are equal for equal snapshots; segments that are stored aren't read."""
+    hasher = hashlib.blake2b(digest_size=DIGEST_SIZE)
+    for name, segment in sorted(segments.items(), key=_name):
+        hasher.update(len(name).to_bytes(4, "big") + name.encode() + digest_of(segment))
     return hasher.digest()
+
+
+def _name(item: tuple[str, Segment]) -> str:
+    return item[0]

@@ -33,12 +33,12 @@ class OffsetSet(Protocol):
         """How many ranges the set consists of."""
         ...
 
-    def first(self) -> Range | None:
-        """The lowest range."""
+    def lowest(self, limit: int) -> int:
+        """The lowest offset; at most ``limit``."""
         ...
 
-    def last(self) -> Range | None:
-        """The highest range."""
+    def end(self) -> int:
+        """The highest offset + 1; 0 if there is none."""
         ...
 
     def add(self, first: int, end: int) -> None:

@@ -77,9 +77,13 @@ class RangeSet:
         """The lowest range."""
         return self._ends.peekitem(0) if self._ends else None
 
-    def last(self) -> Range | None:
-        """The highest range."""
-        return self._ends.peekitem(-1) if self._ends else None
+    def lowest(self, limit: int) -> int:
+        """The lowest integer; at most ``limit``."""
+        return min(self._ends.peekitem(0)[0], limit) if self._ends else limit
+
+    def end(self) -> int:
+        """The highest integer + 1; 0 if there is none."""
+        return int(self._ends.peekitem(-1)[1]) if self._ends else 0
 
     def _at_or_before(self, offset: int) -> Range | None:
         """The range that holds ``offset`` or else the one before it."""

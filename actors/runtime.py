@@ -27,14 +27,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from velaray.actors.machine import Machine, Reason, Refusal, StateT, digest
+from velaray.actors.machine import (
+    Machine,
+    Reason,
+    Refusal,
+    SegmentKeeper,
+    StateT,
+    digest,
+)
 from velaray.events.codec import decode, encode
 from velaray.events.events_pb2 import LedgerOpened
 from velaray.events.ids import ActorKey
+from velaray.events.segments import Segment, StoredSegment
 from velaray.journal.errors import CorruptJournal, JournalError, Misuse, StorageFull
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.recovery import Recovered
@@ -136,7 +145,9 @@ class VolatileJournal:
 
     epoch = 1
     should_roll = False
+    should_roll_for_memory = False
     unsynced = 0
+    stored: Mapping[str, StoredSegment] = MappingProxyType({})
 
     def __init__(self) -> None:
         self._staged = 0
@@ -157,11 +168,11 @@ class VolatileJournal:
     async def sync(self) -> None:
         """Nothing is ever unsynced."""
 
-    async def start(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def start(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Forget the state; the one ledger's id is 0."""
         return 0
 
-    async def roll(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def roll(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Never called, since ``should_roll`` is false. Raises `Misuse`."""
         raise Misuse("a volatile journal has one ledger")
 
@@ -195,6 +206,7 @@ class Runtime(Generic[StateT]):
         "_frame_bytes",
         "_full",
         "_journal",
+        "_keeper",
         "_latency",
         "_machine",
         "_on_fatal",
@@ -230,6 +242,7 @@ class Runtime(Generic[StateT]):
     ) -> None:
         """Not for hosts: `recover` and `volatile` return a runtime that runs."""
         self._machine = machine
+        self._keeper = machine if isinstance(machine, SegmentKeeper) else None
         self._journal = journal
         self._actor = actor
         self._clock_ms = clock_ms
@@ -301,6 +314,7 @@ class Runtime(Generic[StateT]):
             if admit is not None and not journal.ledgers:
                 await admit()
             runtime = cls(machine, journal, key.text(), clock_ms, on_fatal)
+            journal.on_lost = runtime._fail
             runtime._rebuild(journal.recovered)
             runtime.damaged = journal.recovered.damaged
             runtime._frame_bytes = settings.frame_bytes
@@ -554,7 +568,7 @@ class Runtime(Generic[StateT]):
                 self._sync_asked = False
                 await self._journal.sync()
                 self._synced()
-            if self._journal.should_roll and self._full is None and self._error is None:
+            if self._should_roll():
                 await self._roll()
         except StorageFull as error:
             await self._fall_back(error)
@@ -610,6 +624,14 @@ class Runtime(Generic[StateT]):
                 future.set_result(None)
         self.on_synced()
 
+    def _should_roll(self) -> bool:
+        if self._full is not None or self._error is not None:
+            return False
+        if self._journal.should_roll:
+            return True
+        crowded = self._keeper is not None and self._keeper.crowded(self._state)
+        return crowded and self._journal.should_roll_for_memory
+
     async def _roll(self) -> None:
         """Let the state come to rest, then go on in a new ledger that starts with it."""
         self._parked = []
@@ -618,7 +640,9 @@ class Runtime(Generic[StateT]):
             await self._commit()
         segments = self._machine.snapshot(self._state)
         try:
-            self._enter(await self._journal.roll(segments, digest(segments)))
+            ledger_id = await self._journal.roll(segments, digest(segments))
+            self._settle(self._state, self._journal.stored)
+            self._enter(ledger_id)
             self._rolls += 1
         except StorageFull as error:
             self._full = error  # the old ledger goes on
@@ -626,12 +650,19 @@ class Runtime(Generic[StateT]):
 
     async def _start(self) -> None:
         segments = self._machine.snapshot(self._state)
-        self._enter(await self._journal.start(segments, digest(segments)))
+        ledger_id = await self._journal.start(segments, digest(segments))
+        self._settle(self._state, self._journal.stored)
+        self._enter(ledger_id)
         await self._commit()
         self._flusher = asyncio.get_running_loop().create_task(
             self._flush_forever(), name=f"flusher of {self._actor}"
         )
         self._flusher.add_done_callback(self._flusher_ended)
+
+    def _settle(self, state: StateT, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable; nothing has changed since it was taken."""
+        if self._keeper is not None and stored:
+            self._keeper.settle(state, stored)
 
     def _enter(self, ledger_id: int) -> None:
         self._opened = LedgerOpened(ledger_id=ledger_id, epoch=self._journal.epoch)
@@ -679,6 +710,7 @@ class Runtime(Generic[StateT]):
             actual = digest(machine.snapshot(state))
             if actual != checkpoint.digest:
                 raise Divergence(self._actor, checkpoint.sequence, checkpoint.digest, actual)
+            self._settle(state, checkpoint.stored)
         for record in recovered.records:
             machine.evolve(state, decode(record.event))
         machine.check(state)

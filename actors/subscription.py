@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -25,7 +25,7 @@ from velaray.actors.cursor import (
     words_to_mask,
 )
 from velaray.actors.machine import Decision, Reason, refuse, require
-from velaray.actors.ranges import Range, RangeSet, normalized
+from velaray.actors.ranges import RangeSet, normalized
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,
@@ -34,9 +34,9 @@ from velaray.events.events_pb2 import (
     MarkDeleted,
     PartialAck,
 )
+from velaray.events.segments import Segment, StoredSegment
 
-SEGMENT = 1 << 16
-"""Offsets per segment of holes in a snapshot."""
+SegmentT = TypeVar("SegmentT")
 
 _HOLES = "holes/"
 _END = "the log ends at"
@@ -252,41 +252,42 @@ class SubscriptionMachine:
             "nothing is acknowledged before the subscription is created",
         )
 
-    def snapshot(self, state: SubscriptionState) -> Mapping[str, bytes]:
-        """Segments: ``cursor``, and ``holes/<n>`` for offsets n * 65536 and following.
+    def snapshot(self, state: SubscriptionState) -> Mapping[str, Segment]:
+        """Segments: ``cursor``, and ``holes/<n>``, which are those of `velaray.actors.holes`.
 
-        A segment of holes depends on nothing outside its offsets, so that an unchanged one
-        needn't be written again; its numbers count from its own start.
+        A segment of holes that didn't change since a checkpoint is where that has it.
         """
         cursor = state.cursor
-        ranges: dict[int, list[Range]] = {}
-        for first, end in cursor.holes():
-            for number in range(first // SEGMENT, (end - 1) // SEGMENT + 1):
-                base = number * SEGMENT
-                part = (max(first - base, 0), min(end - base, SEGMENT))
-                ranges.setdefault(number, []).append(part)
-        partial: dict[int, list[tuple[int, str]]] = {}
-        for offset, mask in cursor.all_partials():
-            number, within = divmod(offset, SEGMENT)
-            partial.setdefault(number, []).append((within, f"{mask:x}"))
-        segments = {"cursor": _to_json([state.created, cursor.acked_before])}
-        for number in sorted(ranges.keys() | partial.keys()):
-            holes = pack_ranges(ranges.get(number, ()))
-            segments[f"{_HOLES}{number}"] = _to_json([holes, partial.get(number, [])])
+        segments: dict[str, Segment] = {
+            "cursor": _to_json([state.created, cursor.acked_before, cursor.beyond.segment_size])
+        }
+        for number, segment in cursor.beyond.snapshot().items():
+            segments[f"{_HOLES}{number}"] = segment
         return segments
 
     def restore(self, segments: Mapping[str, bytes]) -> SubscriptionState:
         """The state whose snapshot is ``segments``."""
-        created, acked_before = json.loads(segments["cursor"])
-        holes: list[Range] = []
-        partial: list[tuple[int, int]] = []
-        numbered = [name for name in segments if name.startswith(_HOLES)]
-        for name in numbered:
-            base = int(name.removeprefix(_HOLES)) * SEGMENT
-            packed, masks = json.loads(segments[name])
-            holes += [(base + first, base + end) for first, end in unpack_ranges(packed)]
-            partial += [(base + within, int(mask, 16)) for within, mask in masks]
-        return SubscriptionState(created, Cursor(acked_before, holes, partial))
+        created, acked_before, size = json.loads(segments["cursor"])
+        cursor = Cursor(acked_before)
+        cursor.beyond.restore(size, _numbered(segments))
+        return SubscriptionState(created, cursor)
+
+    def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        state.cursor.beyond.settle(_numbered(stored))
+
+    def crowded(self, state: SubscriptionState) -> bool:
+        """Whether a checkpoint is due, so that memory can be freed."""
+        return state.cursor.beyond.crowded()
+
+
+def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
+    """The segments of holes by their numbers."""
+    return {
+        int(name.removeprefix(_HOLES)): segment
+        for name, segment in segments.items()
+        if name.startswith(_HOLES)
+    }
 
 
 def _to_json(value: Any) -> bytes:

@@ -1,77 +1,146 @@
 """Checkpoints: a state, in segments, at the start of a ledger.
 
-The segments' frames come first and the marker last; the marker names every segment with
-its address, so a set without its marker is no checkpoint. Addresses carry the ledger id:
-a segment that didn't change may stay where an earlier checkpoint put it.
+The frames of the segments that are new come first and the marker last; the marker names every
+segment of the state with its address and digest, so a set without its marker is no checkpoint.
+An address carries a ledger id: a segment that didn't change stays where an earlier checkpoint
+put it, in one of the last `MAX_REFERRED` ledgers; what is older is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgpack
 
+from velaray.events.segments import Segment, StoredSegment, segment_digest
 from velaray.journal import frames
-from velaray.journal.errors import CorruptJournal, UnsupportedFormat
+from velaray.journal.errors import CorruptJournal, JournalError, NotStored, UnsupportedFormat
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.scan import Frame, LedgerReader
-from velaray.journal.store import Buffer
+from velaray.journal.store import Buffer, LedgerStore
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 FRAME_BYTES: Final = 4 << 20
 """Segments share a frame up to this size."""
+MAX_REFERRED: Final = 16
+"""So many ledgers before its own may a checkpoint refer to, so that no history is needed for
+ever: who deletes it waits for so many roll-overs at most."""
+
+Unreadable = Callable[[JournalError], None]
+"""Told of a segment that can't be read any more, before whoever wanted it is."""
+
+
+def _nobody(error: JournalError) -> None:
+    """Nobody but who reads need be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state as it was before the record ``sequence``; ``digest`` is the caller's."""
+    """A state as it was before the record ``sequence``; ``digest`` is the caller's. ``stored``
+    says where the segments are."""
 
     sequence: int
     digest: bytes
     segments: dict[str, bytes]
+    stored: dict[str, StoredSegment]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedCheckpoint:
-    """What is to be written behind a ledger's header; history starts at ``end``."""
+    """What is to be written behind a ledger's header; history starts at ``end``. Then the
+    segments are where ``stored`` says, from the ledger ``refers_from`` on."""
 
     buffers: list[Buffer]
     end: int
+    stored: dict[str, StoredSegment]
+    refers_from: int
+
+
+class Places:
+    """Makes the `StoredSegment` of a journal's ledgers."""
+
+    def __init__(self, store: LedgerStore, journal: str, unreadable: Unreadable) -> None:
+        self._store = store
+        self._journal = journal
+        self._unreadable = unreadable
+
+    def place(
+        self, name: str, ledger_id: int, offset: int, size: int, known: bytes
+    ) -> StoredSegment:
+        """A segment of digest ``known`` at a ledger's byte ``offset``."""
+        read = partial(self._read_now, name, ledger_id, offset, size, known)
+        return StoredSegment(name, ledger_id, offset, size, known, read)
+
+    async def read(self, place: StoredSegment) -> bytes:
+        """The bytes of a segment. Raises `CorruptJournal`, also if its ledger is gone."""
+        ledger_id, offset = place.ledger_id, place.offset
+        try:
+            raw = await self._store.read(self._journal, ledger_id, offset, place.size)
+        except NotStored as error:
+            raise self._corrupt(place.name, ledger_id, offset, "is gone") from error
+        return self._verified(raw, place.name, ledger_id, offset, place.digest)
+
+    def _read_now(self, name: str, ledger_id: int, offset: int, size: int, known: bytes) -> bytes:
+        try:
+            raw = self._store.read_now(self._journal, ledger_id, offset, size)
+            return self._verified(raw, name, ledger_id, offset, known)
+        except JournalError as error:
+            self._unreadable(error)
+            raise
+
+    def _verified(self, raw: bytes, name: str, ledger_id: int, offset: int, known: bytes) -> bytes:
+        if segment_digest(raw) != known:
+            raise self._corrupt(name, ledger_id, offset, "isn't what was written")
+        return raw
+
+    def _corrupt(self, name: str, ledger_id: int, offset: int, what: str) -> CorruptJournal:
+        file = self._store.location(self._journal, ledger_id)
+        return CorruptJournal(file, offset, f"checkpoint segment {name!r} {what}")
 
 
 def encode_checkpoint(
-    ledger_id: int,
-    salt: bytes,
-    start: int,
+    header: frames.LedgerHeader,
     sequence: int,
-    segments: Mapping[str, bytes],
+    segments: Mapping[str, Segment],
     digest: bytes,
+    places: Places,
 ) -> EncodedCheckpoint:
-    """The frames of a checkpoint that starts at ``start`` of a new ledger."""
+    """The frames of a checkpoint at the start of a new ledger; segments that are stored are
+    referred to."""
     buffers: list[Buffer] = []
-    at = start
+    at = header.size
 
     def write(parts: list[Buffer], records: int, flags: int) -> None:
         nonlocal at
         payload = frames.gather(parts)
-        buffers.append(frames.encode_frame(salt, at, sequence, 0, records, payload, flags))
+        buffers.append(frames.encode_frame(header.salt, at, sequence, 0, records, payload, flags))
         buffers.extend(payload)
         at += frames.FRAME_HEADER_SIZE + sum(map(len, payload))
 
-    addresses: list[list[object]] = []
-    for group in _groups(segments):
+    stored = {name: kept for name, kept in segments.items() if isinstance(kept, StoredSegment)}
+    new = {name: body for name, body in segments.items() if isinstance(body, bytes)}
+    for group in _groups(new):
         parts: list[Buffer] = []
-        for index, (name, body) in enumerate(group):
+        end = at + frames.FRAME_HEADER_SIZE
+        for name, body in group:
             frames.stage_records(parts, [(name.encode(), body)])
-            addresses.append([name, ledger_id, at, index, len(body)])
+            end += frames.RECORD_HEADER_SIZE + len(name.encode()) + len(body)
+            digested = segment_digest(body)
+            offset = end - len(body)
+            stored[name] = places.place(name, header.ledger_id, offset, len(body), digested)
         write(parts, len(group), frames.CHECKPOINT)
+    rows = [
+        [name, kept.ledger_id, kept.offset, kept.size, kept.digest]
+        for name, kept in sorted(stored.items())
+    ]
     marker: list[Buffer] = []
-    body = msgpack.packb([FORMAT_VERSION, sequence, digest, addresses])
-    frames.stage_records(marker, [(body, None)])
+    frames.stage_records(marker, [(msgpack.packb([FORMAT_VERSION, sequence, digest, rows]), None)])
     write(marker, 1, frames.CHECKPOINT | frames.CHECKPOINT_END)
-    return EncodedCheckpoint(buffers, at)
+    refers_from = min([header.ledger_id, *(kept.ledger_id for kept in stored.values())])
+    return EncodedCheckpoint(buffers, at, stored, refers_from)
 
 
 def _groups(segments: Mapping[str, bytes]) -> Iterable[list[tuple[str, bytes]]]:
@@ -87,13 +156,15 @@ def _groups(segments: Mapping[str, bytes]) -> Iterable[list[tuple[str, bytes]]]:
         yield group
 
 
-async def read_checkpoint(reader: LedgerReader, info: LedgerInfo) -> Checkpoint:
-    """The checkpoint at the start of a listed ledger.
+async def read_checkpoint(
+    reader: LedgerReader, info: LedgerInfo, unreadable: Unreadable = _nobody
+) -> Checkpoint:
+    """The checkpoint at the start of a listed ledger, with what it refers to in earlier ones.
 
-    Raises `CorruptJournal`: a ledger is listed only after its checkpoint is durable.
+    ``unreadable`` is told if a segment can't be read once more later. Raises `CorruptJournal`:
+    a ledger is listed only after its checkpoint is durable.
     """
-    stored: dict[tuple[int, int, int], tuple[str, bytes]] = {}
-    ledger_id = reader.header.ledger_id
+    found: dict[int, tuple[str, bytes]] = {}
     marker: Frame | None = None
     async for frame in reader.whole(reader.header.size, info.data_offset):
         if marker is not None or frame.header.sequence != info.first_sequence:
@@ -101,30 +172,38 @@ async def read_checkpoint(reader: LedgerReader, info: LedgerInfo) -> Checkpoint:
         if frame.header.flags & frames.CHECKPOINT_END:
             marker = frame
             continue
-        for index, (name, body) in enumerate(reader.pairs(frame)):
+        end = frame.offset + frames.FRAME_HEADER_SIZE
+        for name, body in reader.pairs(frame):
+            size = len(body) if body is not None else 0
+            end += frames.RECORD_HEADER_SIZE + len(name) + size
             if body is not None:
-                stored[(ledger_id, frame.offset, index)] = (str(name, "utf-8"), bytes(body))
+                found[end - size] = (str(name, "utf-8"), bytes(body))
     if marker is None:
         raise CorruptJournal(reader.file, reader.header.size, "the checkpoint has no marker")
-    return _assemble(reader, marker, stored)
+    sequence, digest, rows = _decode_marker(reader, marker)
+    places = Places(reader.store, reader.journal, unreadable)
+    stored = {row[0]: places.place(*row) for row in rows}
+    segments: dict[str, bytes] = {}
+    for name, place in stored.items():
+        if place.ledger_id != reader.header.ledger_id:
+            segments[name] = await places.read(place)
+            continue
+        own, raw = found.get(place.offset, ("", b""))
+        if own != name or len(raw) != place.size or segment_digest(raw) != place.digest:
+            raise CorruptJournal(
+                reader.file,
+                marker.offset,
+                f"checkpoint segment {name!r} is not at ledger {place.ledger_id}, "
+                f"byte {place.offset}",
+            )
+        segments[name] = raw
+    return Checkpoint(sequence, digest, segments, stored)
 
 
-def _assemble(
-    reader: LedgerReader, marker: Frame, stored: dict[tuple[int, int, int], tuple[str, bytes]]
-) -> Checkpoint:
+def _decode_marker(reader: LedgerReader, marker: Frame) -> tuple[int, bytes, list[Any]]:
     ((raw, _),) = reader.pairs(marker)
     version, *fields = msgpack.unpackb(raw)
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(reader.file, version)
-    sequence, digest, addresses = fields
-    segments: dict[str, bytes] = {}
-    for name, ledger_id, offset, index, size in addresses:
-        found = stored.get((ledger_id, offset, index))
-        if found is None or found[0] != name or len(found[1]) != size:
-            raise CorruptJournal(
-                reader.file,
-                marker.offset,
-                f"checkpoint segment {name!r} is not at ledger {ledger_id}, byte {offset}",
-            )
-        segments[name] = found[1]
-    return Checkpoint(sequence, digest, segments)
+    sequence, digest, rows = fields
+    return sequence, digest, rows

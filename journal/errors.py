@@ -49,7 +49,8 @@ class UnsupportedFormat(JournalError):
 
     def __init__(self, file: str, version: int) -> None:
         super().__init__(
-            f"{file}: format version {version} is unknown here; upgrade velaray to read it"
+            f"{file}: format version {version} is unknown here; upgrade velaray to read it, or "
+            f"use the version that wrote it"
         )
 
 

@@ -64,6 +64,7 @@ _pack_lengths = _LENGTHS.pack
 
 FRAME_HEADER_SIZE: Final = _FRAME.size
 MARK_SIZE: Final = _MARK.size
+RECORD_HEADER_SIZE: Final = _LENGTHS.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from velaray.events.ids import Position
+from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
-from velaray.journal.checkpoint import encode_checkpoint
+from velaray.journal.checkpoint import MAX_REFERRED, Places, encode_checkpoint
 from velaray.journal.errors import (
     Contended,
     CorruptJournal,
@@ -58,7 +59,8 @@ CACHED_LEDGERS: Final = 16
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
     """When a ledger is big enough to start the next one (either limit suffices), and how many
-    bytes are enough for one frame, so that more of them wait for the next.
+    bytes are enough for one frame, so that more of them wait for the next. An owner that is
+    short of memory, which a checkpoint frees, may start one after ``early_records``.
 
     ``sync_interval_ms`` 0: every commit is synced. Else the journal is *relaxed*: commits of
     entries alone are over when they are written, and whoever owns it calls `Journal.sync` after
@@ -71,6 +73,7 @@ class JournalSettings:
     frame_bytes: int = 2 << 20
     sync_interval_ms: int = 0
     unsynced_bytes: int = MAX_UNSYNCED
+    early_records: int = 1_000
 
     def __post_init__(self) -> None:
         if self.sync_interval_ms < 0:
@@ -151,8 +154,12 @@ class Journal:
         self._staged_large = False
         self._cache: OrderedDict[int, _Sealed] = OrderedDict()
         self._unfinished: _Unfinished | None = None
+        self._places = Places(store, key, self._lost)
+        self._stored: Mapping[str, StoredSegment] = {}
         self.key = key
         self.recovered = Recovered()
+        #: Called once a stored segment couldn't be read again; nothing can be written then.
+        self.on_lost: Callable[[JournalError], None] = _nobody
 
     # ---------------------------------------------------------------- opening
 
@@ -189,7 +196,7 @@ class Journal:
             # from a cache. After reading: what was read is now part of the history, and the
             # former owner may have written it in between without syncing it.
             await self._store.sync_ledger(self.key, last.ledger_id)
-        recovered, tail = await recover(self._store, self.key, ledgers)
+        recovered, tail = await recover(self._store, self.key, ledgers, self._lost)
         if last is not None and unsealed:
             await self._store.sync_ledger(self.key, last.ledger_id)
         self._adopt(tail)
@@ -209,8 +216,12 @@ class Journal:
         Raises `CorruptJournal`, `Misuse` while a commit or a roll is running.
         """
         self._check_usable("reload")
-        recovered, _ = await recover(self._store, self.key, self._trusted_ledgers())
+        recovered, _ = await recover(self._store, self.key, self._trusted_ledgers(), self._lost)
         return recovered
+
+    def _lost(self, error: JournalError) -> None:
+        self._failure = self._failure or error
+        self.on_lost(error)
 
     def _trusted_ledgers(self) -> tuple[LedgerInfo, ...]:
         """The listed ledgers with live counts, all with an exact end."""
@@ -241,6 +252,20 @@ class Journal:
         return self._live.next_offset if self._live else 0
 
     @property
+    def stored(self) -> Mapping[str, StoredSegment]:
+        """Where the segments of the newest checkpoint are that this owner wrote."""
+        return self._stored
+
+    @property
+    def referred(self) -> frozenset[int]:
+        """The ids of all ledgers that have a part of that checkpoint.
+
+        They must not be deleted. What an earlier ledger's checkpoint needs begins at its
+        `LedgerInfo.refers_from`.
+        """
+        return frozenset(place.ledger_id for place in self._stored.values())
+
+    @property
     def unsynced(self) -> int:
         """Bytes that a loss of power may take back: 0 unless the journal is relaxed."""
         if self._behind is None or self._live is None:
@@ -262,6 +287,11 @@ class Journal:
         return (
             live.records >= self._settings.roll_records or live.bytes >= self._settings.roll_bytes
         )
+
+    @property
+    def should_roll_for_memory(self) -> bool:
+        """Whether the current ledger has so many records that a checkpoint is worth its cost."""
+        return self._live is not None and self._live.records >= self._settings.early_records
 
     @property
     def failure(self) -> JournalError | None:
@@ -413,21 +443,24 @@ class Journal:
 
     # ---------------------------------------------------------------- ledgers
 
-    async def start(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def start(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Start the first ledger of this owner, with its state as checkpoint.
 
         ``segments`` is the state after everything in `recovered`, ``digest`` the caller's
-        digest of it. Returns the new ledger's id. When it returns the predecessor is sealed
-        and records may be staged.
+        digest of it. Segments that are stored already (in `recovered`, or in `stored` after
+        the last checkpoint) stay where they are, but for those that are too old. Returns the
+        new ledger's id. When it returns the predecessor is sealed, `stored` says where the
+        segments are, and records may be staged.
 
         Raises `StorageFull` (nothing changed, try again later), `Fenced`, `SyncFailed`
-        (both fatal), `Contended`.
+        (both fatal), `Contended`; `CorruptJournal` if a segment that is to be copied can't be
+        read (nothing changed).
         """
         if self._writer is not None:
             raise Misuse(f"journal {self.key}: started already; use roll")
         return await self._new_ledger(segments, digest)
 
-    async def roll(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def roll(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Seal the current ledger and start the next one; returns its id.
 
         ``segments`` is the state after the last durable record: nothing may be staged and
@@ -438,7 +471,7 @@ class Journal:
         await self.sync()
         return await self._new_ledger(segments, digest)
 
-    async def _new_ledger(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def _new_ledger(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         self._check_usable("roll")
         if self._staged_records:
             raise Misuse(f"journal {self.key}: {self._staged_records} records are staged")
@@ -459,14 +492,10 @@ class Journal:
         finally:
             self._busy = ""
 
-    async def _create_and_list(self, segments: Mapping[str, bytes], digest: bytes) -> int:
+    async def _create_and_list(self, segments: Mapping[str, Segment], digest: bytes) -> int:
+        segments = await self._with_copies(segments)
         header, writer = await self._create_ledger()
-        raw_header = frames.encode_ledger_header(
-            header.ledger_id, header.owner, header.epoch, header.salt
-        )
-        image = encode_checkpoint(
-            header.ledger_id, header.salt, len(raw_header), self.next_sequence, segments, digest
-        )
+        image = encode_checkpoint(header, self.next_sequence, segments, digest, self._places)
         info = LedgerInfo(
             ledger_id=header.ledger_id,
             first_sequence=self.next_sequence,
@@ -476,6 +505,7 @@ class Journal:
             entries=0,
             bytes=image.end,
             sealed=False,
+            refers_from=image.refers_from,
         )
         sealed = self._sealed_ledgers()
         manifest = replace(self._manifest, next_index=self._next_index, ledgers=(*sealed, info))
@@ -492,8 +522,19 @@ class Journal:
             await writer.close()
             raise
         await self._switch(manifest, version, writer, header)
+        self._stored = image.stored
         self.recovered = Recovered()
         return header.ledger_id
+
+    async def _with_copies(self, segments: Mapping[str, Segment]) -> Mapping[str, Segment]:
+        """The same, but what lies in ledgers that are too old to be referred to as bytes."""
+        near = {info.ledger_id for info in self.ledgers[-MAX_REFERRED:]}
+        return {
+            name: segment
+            if isinstance(segment, bytes) or segment.ledger_id in near
+            else await self._places.read(segment)
+            for name, segment in segments.items()
+        }
 
     async def _create_ledger(self) -> tuple[frames.LedgerHeader, LedgerWriter]:
         for _ in range(CREATE_TRIES):
@@ -643,6 +684,10 @@ class Journal:
         if self._writer is not None:
             await self._writer.close()
             self._writer = None
+
+
+def _nobody(error: JournalError) -> None:
+    """Nobody wants to be told."""
 
 
 async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:

@@ -26,6 +26,8 @@ class LedgerInfo:
     at its creation; `Journal.ledgers` gives the live ones. ``first_offset`` counts the
     entries (records with a blob) of the journal before this ledger, ``data_offset`` is where
     history starts in the file, behind the checkpoint. ``sealed_ms`` is 0 while open.
+    ``refers_from`` is the oldest ledger that has a segment of the checkpoint: it, and all from it
+    on, must be kept while this one's state is wanted.
     """
 
     ledger_id: int
@@ -37,6 +39,7 @@ class LedgerInfo:
     bytes: int
     sealed: bool
     sealed_ms: int = 0
+    refers_from: int = 0
 
     @property
     def next_sequence(self) -> int:
@@ -61,6 +64,7 @@ class LedgerInfo:
             end,
             self.sealed,
             self.sealed_ms,
+            self.refers_from,
         )
 
 
@@ -107,6 +111,7 @@ def _ledger_row(ledger: LedgerInfo) -> list[Any]:
         ledger.bytes,
         ledger.sealed,
         ledger.sealed_ms,
+        ledger.refers_from,
     ]
 
 

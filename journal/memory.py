@@ -351,6 +351,10 @@ class MemoryStore:
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger, unsynced ones too; see `LedgerStore`."""
         await self._step(Step.READ, journal)
+        return self.read_now(journal, ledger_id, offset, length)
+
+    def read_now(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """Bytes of a ledger, at once; see `LedgerStore`."""
         data = bytes(self.disk._file(journal, ledger_id).seen[offset : offset + length])
         self.counters.reads += 1
         self.counters.bytes_read += len(data)

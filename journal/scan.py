@@ -84,8 +84,8 @@ class LedgerReader:
     """One ledger, readable by anybody. Obtained from `LedgerReader.open`."""
 
     def __init__(self, store: LedgerStore, journal: str, header: LedgerHeader) -> None:
-        self._store = store
-        self._journal = journal
+        self.store = store
+        self.journal = journal
         self.header = header
         self.file = store.location(journal, header.ledger_id)
 
@@ -107,7 +107,7 @@ class LedgerReader:
 
     async def read(self, offset: int, length: int) -> bytes:
         """Raw bytes, unverified."""
-        return await self._store.read(self._journal, self.header.ledger_id, offset, length)
+        return await self.store.read(self.journal, self.header.ledger_id, offset, length)
 
     async def whole(self, start: int, end: int, chunk: int = CHUNK) -> AsyncIterator[Frame]:
         """The frames of a range known to be whole.
@@ -161,7 +161,7 @@ class LedgerReader:
             at, sequence = frame.end, frame.next_sequence
 
     async def _mark(self) -> Mark | None:
-        raw = await self._store.read_mark(self._journal, self.header.ledger_id)
+        raw = await self.store.read_mark(self.journal, self.header.ledger_id)
         if raw is None:
             return None
         return frames.decode_mark(self.header.salt, self.header.ledger_id, raw)

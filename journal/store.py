@@ -132,6 +132,13 @@ class LedgerStore(Protocol):
         """
         ...
 
+    def read_now(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """`read`, of some KiB that are known to be there, without leaving the caller's turn.
+
+        Raises `NotStored`.
+        """
+        ...
+
     async def read_mark(self, journal: str, ledger_id: int) -> bytes | None:
         """A ledger's mark as it was last written; an older one, a torn one or None after a
         crash. Never one that speaks of an append that isn't durable."""

@@ -212,10 +212,10 @@ def test_a_broken_cursor_is_named() -> None:
     with pytest.raises(InvariantViolation, match="beyond the mark"):
         cursor.check()
     cursor = Cursor(5)
-    cursor._partial[3] = 1
+    cursor._holes.put_mask(3, 1)
     with pytest.raises(InvariantViolation, match="acked or partly acked"):
         cursor.check()
     cursor = Cursor(5)
-    cursor._partial[7] = 0
+    cursor._holes.put_mask(7, 0)
     with pytest.raises(InvariantViolation, match="something remains"):
         cursor.check()

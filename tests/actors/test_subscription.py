@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from velaray.actors.cursor import Cursor
+from velaray.actors.holes import SEGMENT
 from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
 from velaray.actors.subscription import (
-    SEGMENT,
     Ack,
     AckBefore,
     Acked,

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from tests.journal.kit import KEY, MemoryBackend, events_of, on_loop, open_journal, started, write
 from velaray.events.ids import EARLIEST
+from velaray.events.segments import segment_digest
 from velaray.journal import frames
 from velaray.journal.checkpoint import read_checkpoint
 from velaray.journal.errors import CorruptJournal, JournalError, UnsupportedFormat
@@ -46,14 +47,16 @@ async def _checkpoint(*described: tuple[int, tuple[tuple[bytes, bytes | None], .
     return await read_checkpoint(reader, info)
 
 
-def _marker(*addresses: list, version: int = 1):
+def _marker(*addresses: list, version: int = 2):
     body = msgpack.packb([version, 0, b"digest", list(addresses)])
     return frames.CHECKPOINT | frames.CHECKPOINT_END, ((body, None),), 0
 
 
 AT = len(HEADER)
 SEGMENT = (frames.CHECKPOINT, ((b"name", b"body"),), 0)
-PLACE = ["name", LEDGER, AT, 0, 4]
+BODY_AT = AT + frames.FRAME_HEADER_SIZE + frames.RECORD_HEADER_SIZE + len(b"name")
+KNOWN = segment_digest(b"body")
+PLACE = ["name", LEDGER, BODY_AT, 4, KNOWN]
 
 
 @on_loop
@@ -66,19 +69,25 @@ async def test_a_checkpoint_holds_the_segments_that_its_marker_names():
 @pytest.mark.parametrize(
     "place",
     [
-        ["name", LEDGER, AT, 0, 5],
-        ["name", LEDGER, AT, 1, 4],
-        ["name", LEDGER, AT + 1, 0, 4],
-        ["name", LEDGER + 1, AT, 0, 4],
-        ["other", LEDGER, AT, 0, 4],
+        ["name", LEDGER, BODY_AT, 5, KNOWN],
+        ["name", LEDGER, BODY_AT, 4, segment_digest(b"else")],
+        ["name", LEDGER, BODY_AT + 1, 4, KNOWN],
+        ["other", LEDGER, BODY_AT, 4, KNOWN],
     ],
-    ids=["size", "index", "offset", "ledger", "name"],
+    ids=["size", "digest", "offset", "name"],
 )
 @on_loop
 async def test_a_marker_that_names_what_is_not_there_is_refused(place):
     with pytest.raises(CorruptJournal, match=f"segment {place[0]!r} is not at ledger") as caught:
         await _checkpoint(SEGMENT, _marker(place))
     assert caught.value.offset == AT + len(_frame(AT, *SEGMENT[1], flags=SEGMENT[0]))
+
+
+@on_loop
+async def test_a_marker_that_names_what_another_ledger_does_not_have_is_refused():
+    with pytest.raises(CorruptJournal, match="segment 'name' is gone") as caught:
+        await _checkpoint(SEGMENT, _marker(["name", LEDGER + 1, 55, 4, KNOWN]))
+    assert caught.value.offset == 55 and f"/{LEDGER + 1}.ledger" in caught.value.file
 
 
 @on_loop
@@ -99,8 +108,8 @@ async def test_what_follows_a_marker_or_bears_another_sequence_belongs_to_no_che
 
 @on_loop
 async def test_a_checkpoint_of_a_newer_format_asks_for_an_upgrade():
-    with pytest.raises(UnsupportedFormat, match="format version 2 is unknown here; upgrade"):
-        await _checkpoint(SEGMENT, _marker(PLACE, version=2))
+    with pytest.raises(UnsupportedFormat, match="format version 3 is unknown here; upgrade"):
+        await _checkpoint(SEGMENT, _marker(PLACE, version=3))
 
 
 @on_loop

@@ -33,12 +33,16 @@ class Cast:
     consumers: dict[str, ConsumerScript] = field(default_factory=dict)
     readers: dict[str, tuple[str, ReaderScript]] = field(default_factory=dict)
     administrators: dict[str, AdministratorScript] = field(default_factory=dict)
+    kept: int = 0
+    """How many of 1000 messages consumers leave for the end, which makes many holes; 0: few."""
 
 
 def make_cast(seed: int, shared: Shared) -> Cast:
     """The cast of a seed."""
     rng = Random(f"{seed}/workload")
     cast = Cast()
+    if Random(f"{seed}/gaps").random() < 0.25:
+        cast.kept = 400
     topics = [f"public/default/t{number}" for number in range(rng.randint(1, 2))]
     for topic in topics:
         cast.partitions[topic] = rng.choice([0, 0, 0, 2, 3])
@@ -89,6 +93,8 @@ def _add_subscription(
         plan = _consuming(rng, consumer, topic, name, kind, alone)
         if plan.cumulative:
             plan = _asking_again(plan, seed)
+        elif cast.kept:
+            plan = replace(plan, keep=cast.kept, nack=0, redeliver=0, leave=2)
         cast.consumers[consumer] = ConsumerScript(plan, shared, Random(rng.random()))
 
 

@@ -31,7 +31,9 @@ from velaray.topology.links import RemoteError
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
 EPOCH_MS = 1_800_000_000_000
-SMALL = JournalSettings(roll_records=25, roll_bytes=8 << 10, frame_bytes=500, unsynced_bytes=2_000)
+SMALL = JournalSettings(
+    roll_records=25, roll_bytes=8 << 10, frame_bytes=500, unsynced_bytes=2_000, early_records=10
+)
 DOOR = "front door"
 SERVING = "serve"
 """The phase of a process that isn't starting a ledger."""

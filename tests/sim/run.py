@@ -37,7 +37,9 @@ from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
 from tests.sim.workload import Shared
+from velaray.actors import holes
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal import journal
 from velaray.journal.errors import JournalError
 from velaray.journal.memory import MemoryStore
 from velaray.topology.brain import Brain
@@ -162,6 +164,10 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(velaray.aio.batcher, "time", lambda: EPOCH_MS / 1000 + loop.time())
     replace(velaray.aio.pool, "Connection", TappedConnection)
     replace(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
+    # Small enough that a cursor has many segments, of which some are only on disk.
+    replace(holes, "SEGMENT", 8)
+    replace(holes, "BUDGET", 1_000)
+    replace(journal, "MAX_REFERRED", 3)
     names = itertools.count(1)
     replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
     replace(Brain, "_pump", checked_pump)

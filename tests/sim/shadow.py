@@ -17,20 +17,15 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tests.sim.loop import current_node
-from velaray.actors.cursor import Cursor
-from velaray.actors.machine import Machine
+from velaray.actors.machine import Machine, SegmentKeeper
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset
+from velaray.events.segments import Segment, StoredSegment, bytes_of, digest_of
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
 from velaray.journal.recovery import Recovered
 
 Replace = Callable[[Any, str, Any], None]
-
-
-def acked_count(cursor: Cursor) -> int:
-    """How many entries are acknowledged as a whole."""
-    return cursor.acked_before + sum(end - first for first, end in cursor.holes())
 
 
 class CheckedMachine:
@@ -62,19 +57,30 @@ class CheckedMachine:
         if cursor is None:
             self.inner.evolve(state, event)
         else:
-            mark, acked = cursor.acked_before, acked_count(cursor)
+            mark, acked = cursor.acked_before, cursor.acked_count()
             self.inner.evolve(state, event)
             if not isinstance(event, CursorReset):
                 assert state.cursor.acked_before >= mark, f"{event} moves the cursor back"
-                assert acked_count(state.cursor) >= acked, f"{event} takes an acknowledgement back"
+                assert state.cursor.acked_count() >= acked, f"{event} takes an acknowledgement back"
         self.inner.check(state)
 
-    def snapshot(self, state: Any) -> Mapping[str, bytes]:
+    def snapshot(self, state: Any) -> Mapping[str, Segment]:
         """The state's segments, which must restore to the same state."""
         segments = self.inner.snapshot(state)
-        again = self.inner.snapshot(self.inner.restore(segments))
-        assert again == segments, "a snapshot restores to what it was taken of"
+        known = bytes_of(segments)
+        again = self.inner.snapshot(self.inner.restore(known))
+        assert again == known, "a snapshot restores to what it was taken of"
         return segments
+
+    def settle(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
+        """Segments are stored, which changes nothing but what is in memory."""
+        if isinstance(self.inner, SegmentKeeper):
+            self.inner.settle(state, stored)
+            self.inner.check(state)
+
+    def crowded(self, state: Any) -> bool:
+        """Whether a checkpoint is due for the sake of memory."""
+        return isinstance(self.inner, SegmentKeeper) and self.inner.crowded(state)
 
 
 class Shadow:
@@ -110,9 +116,12 @@ class Shadow:
     def compare(self, when: str) -> None:
         """Raise AssertionError unless the live state is the same."""
         self.compared += 1
-        ours, live = self._machine.snapshot(self._state), self._machine.snapshot(self._checked.live)
+        ours, live = self._digests(self._state), self._digests(self._checked.live)
         differing = sorted(name for name in {*ours, *live} if ours.get(name) != live.get(name))
         assert not differing, f"{when}: replay gives other {differing} than the live state has"
+
+    def _digests(self, state: Any) -> dict[str, bytes]:
+        return {name: digest_of(kept) for name, kept in self._machine.snapshot(state).items()}
 
 
 def watch_journals(replace: Replace) -> None:

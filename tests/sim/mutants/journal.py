@@ -42,9 +42,9 @@ def _ignore_the_manifests_version(original: Any) -> Any:
 
 
 def _skip_a_checkpoint_segment(original: Any) -> Any:
-    def encode(ledger_id: int, salt: bytes, at: int, sequence: int, segments: Any, mark: bytes):
+    def encode(header: Any, sequence: int, segments: Any, mark: bytes, places: Any) -> Any:
         fewer = {name: segments[name] for name in sorted(segments)[:-1]}
-        return original(ledger_id, salt, at, sequence, fewer, mark)
+        return original(header, sequence, fewer, mark, places)
 
     return encode
 

@@ -1,4 +1,4 @@
-"""A segment of a checkpoint that is stored already: where it is, and how to read it."""
+"""A part of a state as a checkpoint has it: its bytes, or where they are and how to read them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StoredSegment:
     """A segment as a durable checkpoint has it; ``offset`` is that of its first byte in the
     ledger.
 
-    ``read`` reads the bytes again, at once, and compares their digest. Raises `CorruptJournal`,
-    after which the journal must be recovered anew, or another `JournalError`.
+    ``read`` reads the bytes again, at once, and compares their digest. If they are damaged or gone
+    it raises what the journal raises; then the journal must be recovered anew.
     """
 
     name: str
