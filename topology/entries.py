@@ -1,8 +1,9 @@
 """The bytes of a partition's entries: a cache of the tail, and reads of what is older.
 
 The tail cache holds the newest durable entries up to a byte budget, so consumers that keep
-up never cause a disk read. Older entries are read from ledgers in chunks; a few chunks are
-kept, so that several consumers draining the same backlog share one read.
+up never cause a disk read. Older entries are read from ledgers in chunks, the next one while
+one is delivered; a few chunks are kept, so that several consumers draining the same backlog
+share one read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from velaray.wire.messages import key_hash
 TAIL_BUDGET = 32 << 20
 CHUNK_ENTRIES = 512
 CHUNK_BYTES = 2 << 20
-CHUNKS_KEPT = 8
+CHUNKS_KEPT = 16
 HASHES_KEPT = 20_000
 
 
@@ -56,7 +57,7 @@ class EntryCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes of the tail cache (the chunks hold at most another 16 MiB)."""
+        """Bytes of the tail cache (the chunks hold at most another 32 MiB)."""
         return self._tail_bytes
 
     def append(self, entry: CachedEntry) -> None:
@@ -92,7 +93,7 @@ class EntryCache:
     def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
         """The entries from ``offset`` on that are in memory together, at most ``count``.
 
-        Empty if that at ``offset`` isn't in memory.
+        Empty if that at ``offset`` isn't in memory. Of older ones the next chunk is read ahead.
         """
         index = offset - self._tail_start
         if index >= 0:
@@ -101,6 +102,7 @@ class EntryCache:
         for start in reversed(self._chunks):
             chunk = self._chunks[start]
             if start <= offset < start + len(chunk):
+                self._read_ahead(start + len(chunk))
                 return chunk[offset - start : offset - start + count]
         return ()
 
@@ -126,11 +128,15 @@ class EntryCache:
         """
         if self.get(offset) is not None:
             return
-        task = self._loading.get(offset)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._load(offset))
-            self._loading[offset] = task
-        await asyncio.shield(task)
+        await asyncio.shield(self._loading.get(offset) or self._start_loading(offset))
+
+    def _read_ahead(self, offset: int) -> None:
+        if offset < self._tail_start and offset not in self._chunks and offset not in self._loading:
+            self._start_loading(offset).add_done_callback(_fail_in_silence)
+
+    def _start_loading(self, offset: int) -> asyncio.Task[None]:
+        task = self._loading[offset] = asyncio.get_running_loop().create_task(self._load(offset))
+        return task
 
     async def _load(self, offset: int) -> None:
         try:
@@ -140,3 +146,9 @@ class EntryCache:
                 self._chunks.popitem(last=False)
         finally:
             self._loading.pop(offset, None)
+
+
+def _fail_in_silence(task: asyncio.Task[None]) -> None:
+    """Who needs the entries, loads them then, and is told."""
+    if not task.cancelled():
+        task.exception()

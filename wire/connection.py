@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -26,8 +27,33 @@ HIGH_WATER = 1024 * 1024
 """Bytes that wait to be sent from which on a connection is not `writable`."""
 
 _FLUSH_AT = 64 * 1024
+_LARGE = 4 * 1024
+"""Buffers of this size on average aren't joined: handing each over costs less than a copy."""
+_MOST_BUFFERS = 1024
+"""So many the system takes at once."""
 _PING = command(pb.CommandPing())
 _PONG = command(pb.CommandPong())
+
+
+def _plain_socket(transport: asyncio.BaseTransport) -> int:
+    """The descriptor of a socket that takes bytes as they are; -1 if there is none."""
+    socket = transport.get_extra_info("socket")
+    if socket is None or transport.get_extra_info("sslcontext") is not None:
+        return -1
+    return int(socket.fileno())
+
+
+def write_some(fd: int, buffers: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    """Write to a socket without waiting; returns what it didn't take."""
+    try:
+        written = os.writev(fd, buffers[:_MOST_BUFFERS])
+    except OSError:
+        return buffers  # full; or broken, which the transport will find and report
+    for number, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return (memoryview(buffer)[written:], *buffers[number + 1 :])
+        written -= len(buffer)
+    return ()
 
 
 class ConnectionHandler(Protocol):
@@ -100,6 +126,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
+        self._fd = -1
 
     # --- sending ---------------------------------------------------------------------------
 
@@ -148,9 +175,22 @@ class WireConnection(asyncio.BufferedProtocol):
         pending = self._pending
         if pending and not self._transport.is_closing():
             self._flushed += self._pending_size
-            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+            if len(pending) == 1:
+                self._transport.write(pending[0])
+            elif self._pending_size < len(pending) * _LARGE:
+                self._transport.write(b"".join(pending))
+            else:
+                self._write_large(pending)
         pending.clear()
         self._pending_size = 0
+
+    def _write_large(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Give the socket what it takes from where it is; only the rest is copied."""
+        transport = self._transport
+        if self._fd >= 0 and not transport.get_write_buffer_size():
+            buffers = write_some(self._fd, buffers)
+        for buffer in buffers:
+            transport.write(buffer)
 
     # --- closing ---------------------------------------------------------------------------
 
@@ -284,6 +324,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(high=self._high_water)
+        self._fd = _plain_socket(transport)
         address = transport.get_extra_info("peername")
         self.peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
         self.writable = True

@@ -49,6 +49,7 @@ _ENTRY_PREFIX = Struct(">HI")
 
 _SMALLEST = _FRAME_HEAD.size - 4
 _INITIAL_BUFFER = 64 * 1024
+_ROOMY_BUFFER = 512 * 1024
 _RETAINED_BUFFER = 1024 * 1024
 
 
@@ -97,17 +98,18 @@ class FrameParser:
 
     Bytes go into the parser's one buffer, either directly (`get_buffer`, then
     `buffer_updated`, as `asyncio.BufferedProtocol` does) or by `feed`. `next_frame` is then
-    called until it returns None. The buffer starts at 64 KiB, grows up to the largest frame
-    and no further if frames are taken out before more is put in, and is given back after a
-    frame of over 1 MiB.
+    called until it returns None. The buffer starts at 64 KiB, doubles up to 512 KiB whenever it
+    is filled to its end, grows up to the largest frame and no further if frames are taken out
+    before more is put in, and is given back after a frame of over 1 MiB.
     """
 
-    __slots__ = ("_buffer", "_end", "_limit", "_needed", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_limit", "_needed", "_start", "_view")
 
     def __init__(self, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         self._limit = max_message_size + FRAME_PADDING
         self._start = self._end = 0
         self._needed = 0
+        self._filled = False
         self._buffer = bytearray(min(_INITIAL_BUFFER, self._limit + 4))
         self._view = memoryview(self._buffer)
 
@@ -129,6 +131,10 @@ class FrameParser:
             self._start = self._end = 0
             if capacity > _RETAINED_BUFFER and self._needed <= _RETAINED_BUFFER:
                 self._replace_buffer(_INITIAL_BUFFER)
+            elif self._filled and capacity < _ROOMY_BUFFER:
+                # More came than there was room for: with more room it takes fewer calls.
+                self._replace_buffer(min(2 * capacity, _ROOMY_BUFFER, self._limit + 4))
+            self._filled = False
         else:
             wanted = max(self._needed, waiting + 1)
             if wanted > capacity:
@@ -141,6 +147,7 @@ class FrameParser:
     def buffer_updated(self, size: int) -> None:
         """``size`` bytes have been put into what `get_buffer` returned."""
         self._end += size
+        self._filled |= self._end == len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Put ``data`` into the buffer, which grows as far as that needs."""

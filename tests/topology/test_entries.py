@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from velaray.journal.errors import NotStored
 from velaray.topology.entries import CachedEntry, EntryCache
 
 
@@ -37,3 +40,53 @@ def test_the_tail_holds_the_newest_that_fit(first: int, budget: int, sizes: list
             assert list(run) == (entries[index : index + 3] if found is entry else [])
         assert cache.get(cache.end) is None
         assert cache.get(first - 1) is None
+
+
+class Log:
+    """An old log of single bytes, read five at a time; ``reads`` is where reads began."""
+
+    def __init__(self, end: int) -> None:
+        self.reads: list[int] = []
+        self.broken = False
+        self.cache = EntryCache(self._read, end)
+        self._end = end
+
+    async def _read(self, offset: int, max_entries: int, max_bytes: int) -> list[CachedEntry]:
+        self.reads.append(offset)
+        if self.broken:
+            raise NotStored(str(offset))
+        end = min(offset + 5, self._end)
+        return [CachedEntry(bytes([at]), 1, "") for at in range(offset, end)]
+
+
+def test_the_next_chunk_is_read_while_one_is_delivered() -> None:
+    async def drain() -> None:
+        log = Log(12)
+        await log.cache.load(0)
+        assert log.reads == [0]
+        assert len(log.cache.run(0, 5)) == len(log.cache.run(2, 3)) + 2 == 5
+        await log.cache.load(5)
+        assert log.reads == [0, 5], "the read ahead is the one that is waited for"
+        assert [entry.data for entry in log.cache.run(5, 9)] == [bytes([at]) for at in range(5, 10)]
+        await log.cache.load(10)
+        assert len(log.cache.run(10, 9)) == 2
+        await asyncio.sleep(0)
+        assert log.reads == [0, 5, 10], "nothing is older than the tail any more"
+
+    asyncio.run(drain())
+
+
+def test_a_read_ahead_that_fails_is_told_to_who_needs_it() -> None:
+    async def drain() -> None:
+        log = Log(12)
+        await log.cache.load(0)
+        log.broken = True
+        log.cache.run(0, 5)
+        await asyncio.sleep(0)
+        with pytest.raises(NotStored):
+            await log.cache.load(5)
+        log.broken = False
+        await log.cache.load(5)
+        assert len(log.cache.run(5, 5)) == 5
+
+    asyncio.run(drain())

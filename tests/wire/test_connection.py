@@ -9,7 +9,7 @@ import pytest
 
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message, MessageHeaders, Send, command, entry_header
-from velaray.wire.connection import WireConnection
+from velaray.wire.connection import WireConnection, write_some
 from velaray.wire.errors import (
     CorruptEntryError,
     FrameTooLargeError,
@@ -208,6 +208,42 @@ def test_one_tick_is_one_write() -> None:
             assert await read(reader, len(PING) * 5) == PING * 5
 
     run(scenario())
+
+
+def test_large_entries_arrive_whole_at_a_slow_reader() -> None:
+    async def scenario() -> None:
+        async with Server() as server:
+            reader, _, recorder = await server.connect(limit=4096)
+            sent = [bytes([number]) * 50_000 + b"." * number for number in range(240)]
+            for entry in sent:
+                recorder.connection.write_two(b"head", entry)
+            expected = b"".join(b"head" + entry for entry in sent)
+            assert recorder.connection._transport.get_write_buffer_size() > 0
+            assert await read(reader, len(expected)) == expected
+
+    run(scenario())
+
+
+def test_what_a_socket_does_not_take_is_left() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        buffers = [bytes([number]) * 30_000 for number in range(64)]
+        rest = write_some(ours.fileno(), buffers)
+        assert write_some(ours.fileno(), rest) is rest, "it is full"
+        ours.shutdown(socket.SHUT_WR)
+        arrived = b""
+        while piece := theirs.recv(1 << 20):
+            arrived += piece
+        assert 0 < len(arrived) < 64 * 30_000
+        assert arrived + b"".join(rest) == b"".join(buffers)
+
+
+def test_a_broken_socket_is_left_to_the_transport() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        assert list(write_some(ours.fileno(), [b"one", b"two"])) == [b"one", b"two"]
 
 
 def test_ping_is_answered() -> None:

@@ -123,6 +123,22 @@ def test_the_buffer_grows_to_a_frame_and_shrinks_after() -> None:
     assert parser.capacity == start
 
 
+def test_the_buffer_doubles_while_it_is_filled() -> None:
+    parser = FrameParser()
+    sizes = []
+    for _ in range(6):
+        buffer = parser.get_buffer()
+        sizes.append(parser.capacity >> 10)
+        parser.buffer_updated(len(buffer))
+        parser.take_rest()
+    for _ in range(2):
+        parser.get_buffer()
+        parser.buffer_updated(10)
+        parser.take_rest()
+    assert sizes == [64, 128, 256, 512, 512, 512]
+    assert parser.capacity >> 10 == 512
+
+
 def test_the_buffer_never_exceeds_the_largest_frame() -> None:
     limit = 200_000
     entry = seal_entry(b"\x00\x00\x00\x00" + bytes(limit - 10))
