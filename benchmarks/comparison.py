@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -109,6 +110,7 @@ def _measure(
     arguments = dict(cell.arguments)
     if cell.load != "topics":
         arguments["topic"] = topic.replace(",", "-")
+    os.sync()  # what others wrote without syncing it is not for this one to wait for
     began = time.monotonic()
     try:
         values = remote.run(cell.load, plan.WITHIN_S, way=cell.way, **arguments)

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +17,17 @@ _PACKAGES = (
 )
 
 
+IDLE_OVER_S = 3.0
+_IDLE = 3
+_GUEST = 9
+"""Time of guests comes after all others, and is in them already."""
+
+
 def describe_machine() -> dict[str, str]:
-    """Date, processor, memory, kernel, file system of the journals, versions, load."""
+    """Date, processor, memory, kernel, file system of the journals, versions, load.
+
+    Takes `IDLE_OVER_S`, to see whether anything else runs.
+    """
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
@@ -27,6 +37,7 @@ def describe_machine() -> dict[str, str]:
         "journals on": f"{_file_system(tempfile.gettempdir())} (the directory for temporary files)",
         "python": platform.python_version(),
         "load before": load(),
+        "idle before": f"{idle_share(IDLE_OVER_S):.2f}",
         **{name: _version(name) for name in _PACKAGES},
     }
 
@@ -34,6 +45,26 @@ def describe_machine() -> dict[str, str]:
 def load() -> str:
     """Averages of the last 1, 5 and 15 minutes."""
     return " ".join(f"{value:.2f}" for value in os.getloadavg())
+
+
+def idle_share(seconds: float) -> float:
+    """How much of the processors nobody used during the next ``seconds``, from 0 to 1.
+
+    Waiting for a disk isn't idleness: somebody uses the disk.
+    """
+    before = _ticks()
+    threading.Event().wait(seconds)
+    spent = [after - earlier for after, earlier in zip(_ticks(), before, strict=True)]
+    return spent[_IDLE] / max(sum(spent), 1)
+
+
+def _ticks() -> list[int]:
+    """What all processors did since the start: user, nice, system, idle, waiting and so on."""
+    return [int(value) for value in _first_line("/proc/stat").split()[1:_GUEST]]
+
+
+def _first_line(path: str) -> str:
+    return Path(path).read_text().partition("\n")[0]
 
 
 def _first(path: str, label: str) -> str:

@@ -25,6 +25,8 @@ _SHOWN = {
     "disk": ("append and fdatasync per MiB",),
 }
 _RATIO_OF = ("msg/s", "µs")
+QUIET = 0.9
+"""So much of the processors idle before the measurement is as good as all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +108,14 @@ def number(value: float) -> str:
 def caution(document: dict[str, Any]) -> str:
     """What a reader must know if other work ran on the machine; else nothing."""
     machine = document["machine"]
-    cores = int(machine["processor"].split()[0])
-    before = float(machine["load before"].split()[0])
-    if before < cores / 2:
+    idle = machine.get("idle before")  # older results don't have it
+    if idle is None or float(idle) >= QUIET:
         return ""
     return (
-        f"**Not a quiet machine:** other work ran on it (load {before:.0f} on {cores} cores). "
-        "Rates and latencies are those of a busy machine and a busy disk; systems that sync often "
-        "suffer most, so ratios to them are too good. CPU and bytes per message are of use.\n\n"
+        f"**Not a quiet machine:** other work took {1 - float(idle):.0%} of it before the first "
+        "measurement. Rates and latencies are those of a busy machine and a busy disk; systems "
+        "that sync often suffer most, so ratios to them are too good. CPU and bytes per message "
+        "are of use.\n\n"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import goals, plan, report, tables
+from benchmarks import goals, machine, plan, report, tables
 from benchmarks.model import Result, Samples
 from benchmarks.systems import registry
 
@@ -103,8 +103,14 @@ def test_the_page_shows_figures_goals_settings_and_notes() -> None:
 def test_a_busy_machine_is_named() -> None:
     busy = document()
     assert tables.caution(busy) == ""
-    busy["machine"]["load before"] = "14.04 15.40 13.83"
-    assert "load 14 on 2 cores" in report.page(busy, "plot.png", "there")
+    busy["machine"]["idle before"] = "0.97"
+    assert tables.caution(busy) == ""
+    busy["machine"]["idle before"] = "0.30"
+    assert "other work took 70% of it" in report.page(busy, "plot.png", "there")
+
+
+def test_idleness_is_a_share() -> None:
+    assert 0.0 <= machine.idle_share(0.05) <= 1.0
 
 
 def test_table_and_plot_are_made_without_measuring(tmp_path: Path) -> None:
