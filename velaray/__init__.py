@@ -200,8 +200,17 @@ if TYPE_CHECKING:
     from velaray.exceptions import (
         VelarayError as VelarayError,
     )
+    from velaray.interceptors import (
+        ConsumerInterceptor as ConsumerInterceptor,
+    )
+    from velaray.interceptors import (
+        ProducerInterceptor as ProducerInterceptor,
+    )
     from velaray.message import (
         Message as Message,
+    )
+    from velaray.message import (
+        OutgoingMessage as OutgoingMessage,
     )
     from velaray.message_id import (
         MessageId as MessageId,
@@ -307,7 +316,8 @@ _HOMES = {
         "UnsupportedVersionError",
         "VelarayError",
     ),
-    "velaray.message": ("Message",),
+    "velaray.interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
+    "velaray.message": ("Message", "OutgoingMessage"),
     "velaray.message_id": ("MessageId",),
     "velaray.policies": (
         "ConsumerBatchReceivePolicy",

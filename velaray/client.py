@@ -13,6 +13,7 @@ from velaray.aio.reader import ReaderBase
 from velaray.aio.table_view import TableView as AioTableView
 from velaray.consumer import Consumer, ThreadInbox
 from velaray.exceptions import AlreadyClosed
+from velaray.listeners import Workers
 from velaray.loop import LoopThread
 from velaray.options import (
     ClientOptions,
@@ -41,6 +42,7 @@ class Client:
     def __init__(self, options: ClientOptions) -> None:
         self._client = AioClient.with_options(options)
         self._thread = LoopThread()
+        self._workers = Workers(options.message_listener_threads)
         self._producers: set[Producer] = set()
         self._closed = False
 
@@ -75,9 +77,13 @@ class Client:
         after the operation timeout.
         """
         track = options.unacked_messages_timeout_ms is not None
-        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track)
+        special = bool(options.message_listener or options.interceptors)
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track, special)
         base = self._run(self._subscribe(options, inbox))
-        return Consumer(self._thread, base, inbox, options, self._client.forget)
+        consumer = Consumer(self._thread, base, inbox, options, self._client.forget)
+        if options.message_listener is not None:
+            consumer.listen(self._workers.next(), options.message_listener)
+        return consumer
 
     async def _subscribe(self, options: ConsumerOptions, inbox: ThreadInbox) -> SubscribedTopics:
         base = SubscribedTopics(self._client.core, options, inbox)
@@ -91,9 +97,12 @@ class Client:
         Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
         `Timeout` after the operation timeout.
         """
-        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, reader=True)
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, special=True)
         base = self._run(self._reader(options, inbox))
-        return Reader(self._thread, base, inbox, self._client.forget)
+        reader = Reader(self._thread, base, inbox, self._client.forget)
+        if options.reader_listener is not None:
+            reader.listen(self._workers.next(), options.reader_listener)
+        return reader
 
     async def _reader(self, options: ReaderOptions, inbox: ThreadInbox) -> ReaderBase:
         base = ReaderBase(self._client.core, options, inbox)
@@ -124,6 +133,7 @@ class Client:
         for producer in list(self._producers):
             producer.close()
         self._closed = True
+        self._workers.stop()
         self._thread.run(self._client.close())
         self._thread.stop()
 
@@ -132,6 +142,7 @@ class Client:
         if self._closed:
             return
         self._closed = True
+        self._workers.stop()
         self._thread.run(self._shutdown())
         self._thread.stop()
 

@@ -14,7 +14,14 @@ from velaray.aio.blocks import Block, BlockQueue, Segment
 from velaray.aio.consumer import many
 from velaray.aio.consumer_base import SubscribedTopics, described_topics
 from velaray.aio.partition_consumer import PartitionConsumer
-from velaray.exceptions import AlreadyClosed, Timeout, VelarayError
+from velaray.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    Timeout,
+    VelarayError,
+)
+from velaray.listeners import Listening, Worker
 from velaray.loop import Funnel, LoopThread
 from velaray.message import Message
 from velaray.message_id import MessageId
@@ -27,17 +34,19 @@ class ThreadInbox:
     """Messages that wait for other threads than the loop's. Holds what permits allow.
 
     ``fetch``: each is asked for by itself. ``track``: partitions want to know of each one
-    that is taken. ``reader``: a partition's ``taken`` must be right at any moment.
+    that is taken. ``special``: a partition's ``taken`` must be right at any moment, or
+    the user isn't to take messages from the queue itself.
     """
 
     def __init__(
-        self, thread: LoopThread, fetch: bool, track: bool = False, reader: bool = False
+        self, thread: LoopThread, fetch: bool, track: bool = False, special: bool = False
     ) -> None:
         self.parts: Callable[[], list[PartitionConsumer]] = list
+        self.on_arrival: Callable[[], object] | None = None
         self._thread = thread
         self._fetch = fetch
         self._track = track
-        self.simple = not (fetch or track or reader)
+        self.simple = not (fetch or track or special)
         self.queue = BlockQueue(self._taken)
         self._arrived = threading.Condition()
         self._waiting = 0
@@ -54,6 +63,8 @@ class ThreadInbox:
             self.queue.put(block)
             if self._waiting:
                 self._arrived.notify(len(block))
+        if self.on_arrival is not None:
+            self.on_arrival()
 
     def drop(self, part: PartitionConsumer) -> int:
         """Forget the partition's messages that wait; returns how many there were."""
@@ -62,7 +73,7 @@ class ThreadInbox:
 
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
-        if self._fetch and self._waiting:
+        if self._fetch and (self._waiting or self.on_arrival is not None):
             part.fetch_one()
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
@@ -112,7 +123,7 @@ class ThreadInbox:
         messages: list[Message] = []
         size = 0
         with self._arrived:
-            while not policy.full(len(messages), size):
+            while not policy.full(len(messages), size, self._next_size()):
                 message = self._pop()
                 if message is not None:
                     messages.append(message)
@@ -120,6 +131,15 @@ class ThreadInbox:
                 elif not self._wait(deadline):
                     break
         return messages
+
+    def _next_size(self) -> int:
+        current = self.queue.current
+        if not current and self.queue.refill():
+            current = self.queue.current
+        try:
+            return len(current[0])
+        except IndexError:
+            return 0  # nothing waits, or somebody took it without the lock
 
     def _wait(self, deadline: float | None) -> bool:
         self._thread.forbid_here()
@@ -192,6 +212,10 @@ class Consumer:
         self._parts = base.topics.parts
         self._with_receipt = options.ack_receipt_enabled
         self._notes = Funnel(thread, self._note_all)
+        self._watch = base.extras.interceptors
+        if self._watch is not None:
+            self._watch.owner = self
+        self._listening: Listening | None = None
 
     # --- receiving ---
 
@@ -212,14 +236,18 @@ class Consumer:
                     inbox.settle()
                 return message
         deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
+        self._refuse_beside_listener()
         found = inbox.get(deadline)
         if found is None:
             raise Timeout(f"no message in {timeout_millis} ms")
-        return found
+        return found if self._watch is None else self._watch.before_consume(found)
 
     def batch_receive(self) -> list[Message]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
-        return self._inbox.get_many(self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE)
+        self._refuse_beside_listener()
+        policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
+        messages = self._inbox.get_many(policy)
+        return messages if self._watch is None else list(map(self._watch.before_consume, messages))
 
     def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
@@ -232,6 +260,9 @@ class Consumer:
         below 1.
         """
         limit = many(max_messages)
+        self._refuse_beside_listener()
+        if self._watch is not None:
+            raise OperationNotSupported("receive_many makes no messages for interceptors to see")
         deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
         segments = self._inbox.get_segments(limit, deadline)
         if not segments:
@@ -246,6 +277,47 @@ class Consumer:
             except AlreadyClosed:
                 return
             yield message
+
+    # --- listening, and pausing ---
+
+    def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
+        """Have all messages handed to ``listener``; called by the client."""
+
+        def hear(message: Message) -> None:
+            listener(self, message if self._watch is None else self._watch.before_consume(message))
+
+        self._listening = Listening(worker, self._inbox, hear)
+
+    def _refuse_beside_listener(self) -> None:
+        if self._options.message_listener is not None:
+            raise InvalidConfiguration("this consumer's messages go to its message_listener")
+
+    def pause_message_listener(self) -> None:
+        """Call the listener no more, after the call that is under way."""
+        self._listener().pause()
+
+    def resume_message_listener(self) -> None:
+        """Go on after `pause_message_listener`."""
+        self._listener().resume()
+
+    def _listener(self) -> Listening:
+        if self._listening is None:
+            raise InvalidConfiguration("this consumer has no message_listener")
+        return self._listening
+
+    def pause(self) -> None:
+        """Ask the service for no more messages; what waits already can be received."""
+        self._run(self._paused(True))
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._run(self._paused(False))
+
+    async def _paused(self, paused: bool) -> None:
+        if paused:
+            self._base.pause()
+        else:
+            self._base.resume()
 
     # --- acknowledging ---
 
@@ -412,6 +484,8 @@ class Consumer:
         """
         if self._base.closed:
             return
+        if self._listening is not None:
+            self._listening.stop()
         self._run(self._base.close())
         self._on_close(self._base)
 

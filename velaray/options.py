@@ -27,6 +27,7 @@ from velaray.enums import (
     RegexSubscriptionMode,
 )
 from velaray.exceptions import InvalidConfiguration, OperationNotSupported
+from velaray.interceptors import ConsumerInterceptor, ProducerInterceptor
 from velaray.message_id import MessageId
 from velaray.policies import (
     ConsumerBatchReceivePolicy,
@@ -41,7 +42,6 @@ MIN_ACK_TIMEOUT_MS = 10_000
 
 _ENCRYPTION = "velaray has no end-to-end encryption"
 _TLS = "velaray's service speaks plain TCP; put TLS in front of it"
-_LISTENER = "listeners come with a later release; iterate over the consumer in a thread"
 _CHUNK_EVICTION = "incomplete chunked messages are always redelivered, never silently acked"
 
 
@@ -72,6 +72,15 @@ class Options:
                     f"{name} must be an int of at least {minimum}: {value!r}"
                 )
 
+    def _check_kinds(self, name: str, values: Sequence[object] | None, kind: type) -> None:
+        if not all(isinstance(value, kind) for value in values or ()):
+            raise InvalidConfiguration(f"{name} must be {kind.__name__} objects: {values!r}")
+
+    def _check_callable(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and not callable(value):
+            raise InvalidConfiguration(f"{name} must be a function: {value!r}")
+
     def _check_properties(self, properties: Mapping[str, str] | None) -> None:
         for key, value in (properties or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
@@ -87,12 +96,13 @@ class ClientOptions(Options):
         like, retries included.
     connection_timeout_ms: limit for one connection attempt, handshake included.
     listener_name: the advertised listener to ask for in look-ups.
+    message_listener_threads: how many threads call the listeners of consumers and readers;
+        each consumer's messages are handed over by one of them, in order.
     keep_alive_interval_seconds: a connection silent for two intervals is given up.
     """
 
     unsupported = {  # noqa: RUF012
         "io_threads": "a client runs one event loop; make several clients to use several threads",
-        "message_listener_threads": _LISTENER,
         "concurrent_lookup_requests": "look-ups are not limited",
         "log_conf_file_path": "configure the standard logger named velaray",
         "stats_interval_in_seconds": "clients print no statistics; ask the service's admin API",
@@ -130,7 +140,7 @@ class ClientOptions(Options):
             raise InvalidConfiguration(
                 f"authentication must be an Authentication: {self.authentication!r}"
             )
-        self._at_least(1, "connection_timeout_ms")
+        self._at_least(1, "connection_timeout_ms", "message_listener_threads")
         for name in ("operation_timeout_seconds", "keep_alive_interval_seconds"):
             if not getattr(self, name) > 0:
                 raise InvalidConfiguration(f"{name} must be positive: {getattr(self, name)!r}")
@@ -154,6 +164,7 @@ class ProducerOptions(Options):
     message_routing_mode, message_router: the partition of messages without key;
         ``message_router(message, partition_count)`` decides for every message.
     access_mode: see `ProducerAccessMode`.
+    interceptors: `ProducerInterceptor` objects, called in this order.
     """
 
     unsupported = {  # noqa: RUF012
@@ -183,10 +194,12 @@ class ProducerOptions(Options):
     crypto_key_reader: object = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
+    interceptors: Sequence[ProducerInterceptor] | None = None
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
         require_bytes_schema(self.schema)
+        self._check_kinds("interceptors", self.interceptors, ProducerInterceptor)
         self._at_least(0, "send_timeout_millis", "batching_max_publish_delay_ms")
         self._at_least(
             1,
@@ -234,10 +247,14 @@ class ConsumerOptions(Options):
     negative_ack_redelivery_backoff: a delay for each message instead of
         ``negative_ack_redelivery_delay_ms``, e.g. `MultiplierRedeliveryBackoff`.
     ack_timeout_redelivery_backoff: a delay on top of ``unacked_messages_timeout_ms``.
+    message_listener: called with (consumer, message) for every message, on one of the
+        client's ``message_listener_threads``, in order; ``receive`` is refused then. What it
+        raises is logged, and the message stays un-acknowledged. The asyncio client calls it
+        on the event loop and awaits what it returns if that is awaitable.
+    interceptors: `ConsumerInterceptor` objects, called in this order.
     """
 
     unsupported = {  # noqa: RUF012
-        "message_listener": _LISTENER,
         "broker_consumer_stats_cache_time_ms": "consumers keep no statistics of the service",
         "crypto_key_reader": _ENCRYPTION,
         "crypto_failure_action": _ENCRYPTION,
@@ -249,7 +266,7 @@ class ConsumerOptions(Options):
     subscription_name: str
     consumer_type: ConsumerType = ConsumerType.Exclusive
     schema: BytesSchema | None = None
-    message_listener: object = None
+    message_listener: Callable[[Any, Any], Any] | None = None
     receiver_queue_size: int = 1000
     max_total_receiver_queue_size_across_partitions: int = 50000
     consumer_name: str | None = None
@@ -276,6 +293,7 @@ class ConsumerOptions(Options):
     enable_retry: bool = False
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
     ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
+    interceptors: Sequence[ConsumerInterceptor] | None = None
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
@@ -297,6 +315,8 @@ class ConsumerOptions(Options):
             raise InvalidConfiguration("pattern_auto_discovery_period must be positive")
         if self.key_shared_policy and self.consumer_type != ConsumerType.KeyShared:
             raise InvalidConfiguration("key_shared_policy needs ConsumerType.KeyShared")
+        self._check_kinds("interceptors", self.interceptors, ConsumerInterceptor)
+        self._check_callable("message_listener")
         policy = self.dead_letter_policy
         if not isinstance(policy, ConsumerDeadLetterPolicy | None):
             raise InvalidConfiguration(
@@ -319,10 +339,10 @@ class ReaderOptions(Options):
         ``start_message_id_inclusive``.
     receiver_queue_size: messages that wait in the client. This bounds memory.
     subscription_role_prefix: put before the generated subscription name.
+    reader_listener: called with (reader, message); as a consumer's ``message_listener``.
     """
 
     unsupported = {  # noqa: RUF012
-        "reader_listener": _LISTENER,
         "crypto_key_reader": _ENCRYPTION,
         "crypto_failure_action": _ENCRYPTION,
     }
@@ -330,7 +350,7 @@ class ReaderOptions(Options):
     topic: str
     start_message_id: MessageId
     schema: BytesSchema | None = None
-    reader_listener: object = None
+    reader_listener: Callable[[Any, Any], Any] | None = None
     receiver_queue_size: int = 1000
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
@@ -346,6 +366,7 @@ class ReaderOptions(Options):
                 f"start_message_id must be a MessageId: {self.start_message_id!r}"
             )
         require_bytes_schema(self.schema)
+        self._check_callable("reader_listener")
         self._at_least(0, "receiver_queue_size")
 
 

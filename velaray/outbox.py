@@ -61,6 +61,7 @@ class Outbox:
             options.batching_enabled
             and options.batching_type == BatchingType.Default
             and options.message_router is None
+            and not options.interceptors
         )
         self._keys = not producer.partitioned
         self.closed = False

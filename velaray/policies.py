@@ -24,9 +24,15 @@ class ConsumerBatchReceivePolicy:
         self.max_num_bytes = max_num_bytes
         self.timeout_ms = timeout_ms
 
-    def full(self, messages: int, size: int) -> bool:
-        """Whether ``messages`` messages of together ``size`` bytes are enough."""
-        return (0 < self.max_num_message <= messages) or (0 < self.max_num_bytes <= size)
+    def full(self, messages: int, size: int, following: int = 0) -> bool:
+        """Whether ``messages`` messages of together ``size`` bytes are enough.
+
+        They are as well if a next one of ``following`` bytes would make them too many bytes.
+        """
+        if 0 < self.max_num_message <= messages:
+            return True
+        limit = self.max_num_bytes
+        return messages > 0 and limit > 0 and (size >= limit or size + following > limit)
 
 
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)

@@ -39,6 +39,8 @@ class Producer:
         self._producer = producer
         self._on_close = on_close
         self._outbox = Outbox(thread, producer, options)
+        if producer.interceptors is not None:
+            producer.interceptors.owner = self
 
     # --- sending ---
 

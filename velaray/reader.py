@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from velaray.aio.consumer_base import described_topics
 from velaray.aio.reader import ReaderBase
 from velaray.consumer import ThreadInbox
-from velaray.exceptions import AlreadyClosed, Timeout
+from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from velaray.listeners import Listening, Worker
 from velaray.loop import Funnel, LoopThread
 from velaray.message import Message
 from velaray.message_id import MessageId
@@ -35,12 +36,24 @@ class Reader:
         self._inbox = inbox
         self._on_close = on_close
         self._read = Funnel(thread, base.read_all)
+        self._listening: Listening | None = None
+
+    def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
+        """Have all messages handed to ``listener``; called by the client."""
+
+        def hear(message: Message) -> None:
+            self._read.put(message)
+            listener(self, message)
+
+        self._listening = Listening(worker, self._inbox, hear)
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Raises `AlreadyClosed` when the reader is closed.
         """
+        if self._listening is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
         deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
         message = self._inbox.get(deadline)
         if message is None:
@@ -77,6 +90,8 @@ class Reader:
         """Stop reading; closing twice does nothing."""
         if self._base.closed:
             return
+        if self._listening is not None:
+            self._listening.stop()
         self._thread.run(self._base.close())
         self._on_close(self._base)
 

@@ -108,8 +108,7 @@ def test_values_that_cannot_work_are_refused(make, name):
         lambda: ClientOptions("pulsar://a", use_tls=True),
         lambda: ProducerOptions("t", encryption_key="k"),
         lambda: ProducerOptions("t", schema=object()),
-        lambda: ConsumerOptions("t", "s", message_listener=print),
-        lambda: ReaderOptions("t", velaray.MessageId.latest, reader_listener=print),
+        lambda: ReaderOptions("t", velaray.MessageId.latest, crypto_key_reader=object()),
     ],
 )
 def test_what_is_not_supported_is_refused_not_ignored(make):

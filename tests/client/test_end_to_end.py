@@ -442,6 +442,34 @@ def test_a_consumer_without_queue_takes_one_at_a_time(client, topic):
         assert sorted(values(drain(consumer, 7))) == sorted([b"0", b"1", b"2", *numbered(4)])
 
 
+@pytest.mark.parametrize(
+    ("policy", "sizes"),
+    [
+        ((-1, 10, -1), [[4, 4], [4], [10], [30], [1, 1]]),
+        ((2, 10, 300), [[4, 4], [4], [10], [30], [1, 1]]),
+        ((3, -1, -1), [[4, 4, 4], [10, 30, 1]]),
+        ((-1, -1, 300), [[4, 4, 4, 10, 30, 1, 1], []]),
+    ],
+)
+def test_a_received_batch_has_no_more_bytes_than_the_policy_allows(client, topic, policy, sizes):
+    """One message that is larger comes alone. What isn't full waits for its time."""
+    producer = client.create_producer(topic)
+    for size in (4, 4, 4, 10, 30, 1, 1):
+        producer.send(b"x" * size)
+    consumer = client.subscribe(
+        topic, "s", batch_receive_policy=velaray.ConsumerBatchReceivePolicy(*policy), **EARLIEST
+    )
+    while len(consumer._inbox) < 7:
+        threading.Event().wait(0.01)
+    if policy == (-1, 10, -1):
+        sizes, last = sizes[:-1], sizes[-1]
+    found = [[len(message) for message in consumer.batch_receive()] for _ in sizes]
+    assert found == sizes
+    if policy == (-1, 10, -1):
+        producer.send(b"x" * 9)  # 1 + 1 + 9 are too many: now the two are a batch
+        assert [len(message) for message in consumer.batch_receive()] == last
+
+
 def test_batch_receive(client, topic):
     publish(client, topic, numbered(25))
     policy = velaray.ConsumerBatchReceivePolicy(10, -1, 300)

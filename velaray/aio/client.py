@@ -12,7 +12,7 @@ from velaray.aio.pool import parse_service_url
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.table_view import TableView
-from velaray.exceptions import AlreadyClosed
+from velaray.exceptions import AlreadyClosed, OperationNotSupported
 from velaray.options import (
     AioConsumerOptions,
     AioProducerOptions,
@@ -49,6 +49,10 @@ class Client:
 
     @takes(ClientOptions)
     def __init__(self, options: ClientOptions) -> None:
+        if options.message_listener_threads != 1:
+            raise OperationNotSupported(
+                "message_listener_threads: the asyncio client calls listeners on the event loop"
+            )
         self._set_up(options)
 
     def _set_up(self, options: ClientOptions) -> None:

@@ -6,14 +6,16 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from velaray.aio.consumer_base import SubscribedTopics, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
+from velaray.aio.listening import Listening
 from velaray.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
+    OperationNotSupported,
     Timeout,
     VelarayError,
 )
@@ -50,19 +52,59 @@ class Consumer:
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
         self._base = SubscribedTopics(core, options, self._inbox)
         self._on_close = on_close
+        self._watch = self._base.extras.interceptors
+        if self._watch is not None:
+            self._watch.owner = self
+        self._listening: Listening | None = None
 
     async def start(self) -> None:
         """Subscribe; called by the client."""
         await self._base.start()
+        listener = self._options.message_listener
+        if listener is not None:
+            self._listening = Listening(self._base.core, self._inbox, self._hear(listener))
+
+    def _hear(self, listener: Callable[[Any, Any], Any]) -> Callable[[Message], Any]:
+        def hear(message: Message) -> Any:
+            if self._watch is not None:
+                message = self._watch.before_consume(message)
+            return listener(self, message)
+
+        return hear
+
+    def pause_message_listener(self) -> None:
+        """Call the listener no more, after the call that is under way."""
+        self._listener().pause()
+
+    def resume_message_listener(self) -> None:
+        """Go on after `pause_message_listener`."""
+        self._listener().resume()
+
+    def _listener(self) -> Listening:
+        if self._listening is None:
+            raise InvalidConfiguration("this consumer has no message_listener")
+        return self._listening
+
+    def pause(self) -> None:
+        """Ask the service for no more messages; what waits already can be received."""
+        self._base.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._base.resume()
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Cancelling loses no message. Raises `AlreadyClosed` when the consumer is closed.
         """
+        self._refuse_beside_listener()
         message = self._inbox.pop()
-        if message is not None:
-            return message
+        if message is None:
+            message = await self._next(timeout_millis)
+        return message if self._watch is None else self._watch.before_consume(message)
+
+    async def _next(self, timeout_millis: int | None) -> Message:
         if timeout_millis is None:
             return await self._inbox.get()
         try:
@@ -71,8 +113,13 @@ class Consumer:
         except TimeoutError as error:
             raise Timeout(f"no message in {timeout_millis} ms") from error
 
+    def _refuse_beside_listener(self) -> None:
+        if self._options.message_listener is not None:
+            raise InvalidConfiguration("this consumer's messages go to its message_listener")
+
     async def batch_receive(self) -> list[Message]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
+        self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         messages: list[Message] = []
         size = 0
@@ -80,13 +127,16 @@ class Consumer:
         end = loop.time() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         try:
             async with asyncio.timeout_at(end):
-                while not policy.full(len(messages), size):
-                    message = self._inbox.pop() or await self._inbox.get()
+                while not policy.full(len(messages), size, self._inbox.next_size()):
+                    message = self._inbox.pop()
+                    if message is None:
+                        await self._inbox.arrival()
+                        continue
                     messages.append(message)
                     size += len(message)
         except TimeoutError:
-            return messages
-        return messages
+            pass
+        return messages if self._watch is None else list(map(self._watch.before_consume, messages))
 
     async def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
@@ -99,6 +149,9 @@ class Consumer:
         ``max_messages`` below 1. Cancelling loses no message.
         """
         limit = many(max_messages)
+        self._refuse_beside_listener()
+        if self._watch is not None:
+            raise OperationNotSupported("receive_many makes no messages for interceptors to see")
         try:
             async with asyncio.timeout(None if timeout_millis is None else timeout_millis / 1000):
                 return ReceivedBatch(await self._inbox.get_many(limit))
@@ -202,11 +255,17 @@ class Consumer:
 
         What was received and not acknowledged goes to other consumers, or waits.
         """
+        self._stop_listening()
         await self._base.close()
         self._on_close(self)
 
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.stop()
+
     def stop(self) -> None:
         """Leave at once, without sending what was acknowledged last."""
+        self._stop_listening()
         self._base.stop()
 
     def topic(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from velaray.aio.core import Core, topic_name
+from velaray.aio.extras import Extras
 from velaray.aio.letters import LetterRules, Letters, dead_letter_topic, retry_letter_topic
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
@@ -20,6 +21,7 @@ from velaray.exceptions import (
     InvalidMessage,
     OperationNotSupported,
 )
+from velaray.interceptors import ConsumerInterceptors
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
@@ -86,14 +88,15 @@ class ConsumerBase:
         subscription: Subscription,
         queue_limit: int,
         inbox: ConsumerInbox,
-        letters: Letters | None = None,
+        extras: Extras | None = None,
     ) -> None:
         self.core = core
         self.subscription = subscription
         self.inbox = inbox
-        self.letters = letters
-        self.topics = TopicSet(core, subscription, queue_limit, inbox, letters)
+        self.extras = extras or Extras()
+        self.topics = TopicSet(core, subscription, queue_limit, inbox, self.extras)
         self.closed = False
+        self._ended = False
 
     async def add_topics(self, topics: str | Sequence[str]) -> None:
         """Subscribe to one topic or several, with all their partitions."""
@@ -211,17 +214,31 @@ class ConsumerBase:
         """Leave, with acknowledgements made durable."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
-        if self.letters is not None:
-            self.letters.stop()
+        self._end_extras()
         await self.topics.close()
 
     def stop(self) -> None:
         """Leave at once."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
-        if self.letters is not None:
-            self.letters.stop()
+        self._end_extras()
         self.topics.stop()
+
+    def _end_extras(self) -> None:
+        letters, interceptors = self.extras.letters, self.extras.interceptors
+        if letters is not None:
+            letters.stop()
+        if interceptors is not None and not self._ended:
+            interceptors.close()
+        self._ended = True
+
+    def pause(self) -> None:
+        """Ask the service for no more messages; what waits already can be received."""
+        self.topics.pause(True)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.topics.pause(False)
 
 
 class SubscribedTopics(ConsumerBase):
@@ -231,7 +248,9 @@ class SubscribedTopics(ConsumerBase):
         limit = options.max_total_receiver_queue_size_across_partitions
         rules = letter_rules(options)
         letters = None if rules is None else Letters(core, options.subscription_name, rules)
-        super().__init__(core, subscription_of(options), limit, inbox, letters)
+        watching = ConsumerInterceptors(options.interceptors) if options.interceptors else None
+        extras = Extras(letters, watching)
+        super().__init__(core, subscription_of(options), limit, inbox, extras)
         self._options = options
 
     async def start(self) -> None:
@@ -247,14 +266,16 @@ class SubscribedTopics(ConsumerBase):
             await self.add_pattern(pattern, options.pattern_auto_discovery_period)
         else:
             await self.add_topics(topic)
-        if self.letters is not None and self.letters.rules.retry_letter_topic is not None:
-            await self.add_topics(self.letters.rules.retry_letter_topic)
+        letters = self.extras.letters
+        if letters is not None and letters.rules.retry_letter_topic is not None:
+            await self.add_topics(letters.rules.retry_letter_topic)
 
     async def reconsume_later(
         self, message: Message, delay_millis: int, properties: Mapping[str, str] | None
     ) -> None:
         """Have the message delivered again, as a copy from the retry topic."""
-        if self.letters is None or self.letters.rules.retry_letter_topic is None:
+        letters = self.extras.letters
+        if letters is None or letters.rules.retry_letter_topic is None:
             raise InvalidConfiguration("reconsume_later needs subscribe(enable_retry=True)")
         if not isinstance(message, Message):
             raise InvalidMessage(f"reconsume_later needs a Message as received: {message!r}")

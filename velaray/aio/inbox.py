@@ -68,21 +68,27 @@ class AsyncInbox:
         part.received(message.info)
         return message
 
+    def next_size(self) -> int:
+        """Bytes of the next message; 0 if none waits."""
+        queue = self._queue
+        return len(queue.current[0]) if queue.current or queue.refill() else 0
+
     async def get(self) -> Message:
         """The next message, as soon as there is one. Raises the error that ended it."""
         while (message := self.pop()) is None:
-            await self._arrival()
+            await self.arrival()
         return message
 
     async def get_many(self, limit: int) -> list[Segment]:
         """What waits, up to ``limit`` messages, as soon as there is something."""
         while not (segments := self._queue.take(limit)):
-            await self._arrival()
+            await self.arrival()
         for segment in segments:
             segment.block.part.received(segment.block.info)
         return segments
 
-    async def _arrival(self) -> None:
+    async def arrival(self) -> None:
+        """Return when there may be a message. Raises the error that ended the consumer."""
         if self._error is not None:
             raise self._error
         waiting = asyncio.get_running_loop().create_future()

@@ -15,7 +15,7 @@ from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
-from velaray.aio.letters import Letters
+from velaray.aio.extras import Extras
 from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivering import Redeliverer
 from velaray.aio.subscription import Subscription
@@ -25,6 +25,7 @@ from velaray.events.ids_pb2 import MessageIdData
 from velaray.exceptions import (
     AlreadyClosed,
     ConsumerBusy,
+    InvalidMessage,
     NotConnected,
     Timeout,
     VelarayError,
@@ -74,7 +75,7 @@ class PartitionConsumer:
         topic: TopicName,
         subscription: Subscription,
         inbox: Inbox,
-        letters: Letters | None = None,
+        extras: Extras,
     ) -> None:
         self.topic = str(topic)
         self.partition = topic.partition
@@ -82,6 +83,8 @@ class PartitionConsumer:
         self.name = subscription.consumer_name or ""
         self.uncredited = 0
         self.generation = 0
+        self._paused = False
+        self._withheld = 0  # permits that are for when it's resumed
         self._epoch = 0  # how often everything was asked for again
         self.taken: Message | None = None
         self._core = core
@@ -97,8 +100,9 @@ class PartitionConsumer:
         self._fetching = False
         self._acks = Acknowledger(core, subscription, self)
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
-        self._letters = letters
-        self._again = Redeliverer(core, subscription, self, self._acks.tracker, letters)
+        self._letters = extras.letters
+        self._interceptors = extras.interceptors
+        self._again = Redeliverer(core, subscription, self, self._acks.tracker, extras)
 
     # --- subscribing ---
 
@@ -150,7 +154,7 @@ class PartitionConsumer:
         """Begin a new generation: what was delivered before and not taken comes again."""
         self.generation += 1
         self._inbox.drop(self)
-        self.uncredited = 0
+        self.uncredited = self._withheld = 0
         self._fetching = False
         self._reader.forget_chunks()
         self._again.clear()
@@ -201,8 +205,19 @@ class PartitionConsumer:
 
     # --- permits and messages ---
 
+    def pause(self, paused: bool) -> None:
+        """Ask for no more messages, or for all that were not asked for meanwhile."""
+        self._paused = paused
+        if not paused:
+            permits, self._withheld = self._withheld, 0
+            self._flow(permits)
+            if self.connection is not None:
+                self._inbox.attached(self)
+
     def _flow(self, permits: int) -> None:
-        if self.connection is not None and permits > 0:
+        if self._paused:
+            self._withheld += permits
+        elif self.connection is not None and permits > 0:
             self.connection.send(
                 pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=permits)
             )
@@ -222,7 +237,7 @@ class PartitionConsumer:
 
     def fetch_one(self) -> None:
         """Ask for one message, if none is on its way: how a consumer without queue receives."""
-        if not self._fetching and self.connection is not None:
+        if not (self._fetching or self._paused) and self.connection is not None:
             self._fetching = True
             self._flow(1)
 
@@ -253,7 +268,7 @@ class PartitionConsumer:
             self._acks.tracker.chunks_arrived(where, opened.chunks)
         for skipped in opened.skipped:
             if self._subscription.durable:
-                self.acknowledge(skipped)
+                self._note(skipped)
         self._nack_abandoned()
         block = Block(self, opened.info, opened.layout, indexes)
         if self._letters is not None and indexes:
@@ -290,7 +305,17 @@ class PartitionConsumer:
     # --- acknowledging ---
 
     def acknowledge(self, message_id: MessageId) -> None:
-        """Put an acknowledgement into the next group."""
+        """Put an acknowledgement into the next group. Raises as `AckTracker.individual`."""
+        try:
+            self._note(message_id)
+        except InvalidMessage as error:
+            if self._interceptors is not None:
+                self._interceptors.failed(message_id, error)
+            raise
+        if self._interceptors is not None:
+            self._interceptors.acknowledged([message_id])
+
+    def _note(self, message_id: MessageId) -> None:
         if self._acks.tracker.individual(message_id):
             self._finished((message_id.ledger_id(), message_id.entry_id()))
         self._acks.schedule()
@@ -299,6 +324,9 @@ class PartitionConsumer:
         """Put an acknowledgement of several messages of one entry into the next group."""
         if self._acks.indexes(info, indexes):
             self._finished(info.where)
+        if self._interceptors is not None:
+            places = indexes if info.batch_size else [-1]
+            self._interceptors.acknowledged(map(info.message_id, places))
 
     def _finished(self, where: Where) -> None:
         """All of an entry is acknowledged: it needn't come again."""
@@ -312,6 +340,8 @@ class PartitionConsumer:
         done = self._acks.tracker.cumulative(message_id)
         self._again.finished_until(done)
         self._acks.schedule()
+        if self._interceptors is not None:
+            self._interceptors.acknowledged_cumulatively(message_id)
 
     async def receipt(self) -> None:
         """Wait until every acknowledgement given so far is durable; as `Acknowledger.receipt`."""
@@ -341,6 +371,10 @@ class PartitionConsumer:
                 request.message_ids.add(ledgerId=ledger, entryId=number)
         self.connection.send(request)
 
+    def entry_id(self, where: Where) -> MessageId:
+        """The id of an entry, of no message of it in particular."""
+        return MessageId(self.partition, *where, topic=self.topic)
+
     async def consume_later(
         self, message: Message, delay_ms: int, properties: Mapping[str, str] | None
     ) -> None:
@@ -357,6 +391,8 @@ class PartitionConsumer:
         info = message.info
         if self._acks.elsewhere(info, message.index):
             self._finished(info.where)
+        if self._interceptors is not None:
+            self._interceptors.acknowledged([message.message_id()])
         await self._acks.receipt()
         return info.generation == self.generation
 

@@ -19,9 +19,11 @@ from velaray.enums import BatchingType
 from velaray.exceptions import (
     AlreadyClosed,
     InvalidMessage,
+    OperationNotSupported,
     ProducerQueueIsFull,
     VelarayError,
 )
+from velaray.interceptors import ProducerInterceptors
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
@@ -48,6 +50,10 @@ class Producer:
         self._in_flight = 0
         self._room: deque[asyncio.Future[None]] = deque()
         self._watcher: asyncio.Task[None] | None = None
+        self.interceptors: ProducerInterceptors | None = None
+        if options.interceptors:
+            self.interceptors = ProducerInterceptors(options.interceptors)
+            self.interceptors.owner = self
         self._batch_room = Room(core.loop, lambda: self.pending_limit)
 
     async def start(self) -> None:
@@ -157,6 +163,8 @@ class Producer:
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed")
+        if self.interceptors is not None:
+            raise OperationNotSupported("send_many makes no messages for interceptors to see")
         assert self._router is not None
         by_key = self._options.batching_type == BatchingType.KeyBased
         call = SendMany(self._parts, self._router, self._batch_room, by_key)
@@ -190,6 +198,8 @@ class Producer:
         partition's producer that took the message.
         """
         assert self._router is not None
+        if self.interceptors is not None:
+            message, done = self._intercepted(self.interceptors, message, done)
         parts = self._parts
         index = 0
         if len(parts) > 1:
@@ -205,6 +215,17 @@ class Producer:
             part.start_lazily()
         part.send(message, done)
         return part
+
+    def _intercepted(
+        self, interceptors: ProducerInterceptors, message: OutgoingMessage, done: Done
+    ) -> tuple[OutgoingMessage, Done]:
+        message = interceptors.before_send(message)
+
+        def told(error: VelarayError | None, message_id: MessageId | None) -> None:
+            interceptors.acknowledged(message, message_id, error)
+            done(error, message_id)
+
+        return message, told
 
     @property
     def partitioned(self) -> bool:
@@ -247,6 +268,8 @@ class Producer:
         self._closed = True
         self._cancel_watcher()
         await asyncio.gather(*(part.close() for part in self._parts))
+        if self.interceptors is not None:
+            self.interceptors.close()
         self._on_close(self)
 
     def stop(self) -> None:

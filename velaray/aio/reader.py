@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from secrets import token_hex
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from velaray.aio.consumer_base import ConsumerBase, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
+from velaray.aio.listening import Listening
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox
-from velaray.exceptions import AlreadyClosed, Timeout
+from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ReaderOptions
@@ -83,16 +84,27 @@ class Reader:
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
         self._base = ReaderBase(core, options, self._inbox)
         self._on_close = on_close
+        self._listener = options.reader_listener
+        self._listening: Listening | None = None
 
     async def start(self) -> None:
         """Begin reading; called by the client."""
         await self._base.start()
+        if self._listener is not None:
+            self._listening = Listening(self._base.core, self._inbox, self._hear)
+
+    def _hear(self, message: Message) -> Any:
+        assert self._listener is not None
+        self._base.read(message)
+        return self._listener(self, message)
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Cancelling loses no message. Raises `AlreadyClosed` when the reader is closed.
         """
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
         message = self._inbox.pop()
         if message is None:
             seconds = None if timeout_millis is None else timeout_millis / 1000
@@ -114,11 +126,15 @@ class Reader:
 
     async def close(self) -> None:
         """Stop reading; closing twice does nothing."""
+        if self._listening is not None:
+            self._listening.stop()
         await self._base.close()
         self._on_close(self)
 
     def stop(self) -> None:
         """Stop at once, without telling the service."""
+        if self._listening is not None:
+            self._listening.stop()
         self._base.stop()
 
     def topic(self) -> str:

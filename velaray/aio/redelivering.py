@@ -15,11 +15,14 @@ from typing import Protocol
 from velaray.aio.acks import AckTracker, Where
 from velaray.aio.blocks import Block
 from velaray.aio.core import Core
+from velaray.aio.extras import Extras
 from velaray.aio.letters import Letters
 from velaray.aio.redelivery import RedeliveryTimer
 from velaray.aio.subscription import Subscription
 from velaray.exceptions import AlreadyClosed, VelarayError
+from velaray.interceptors import ConsumerInterceptors
 from velaray.message import EntryInfo, Message
+from velaray.message_id import MessageId
 
 logger = logging.getLogger("velaray")
 
@@ -35,6 +38,10 @@ class Deliverer(Protocol):
 
     def ask_again(self, entries: Sequence[Where]) -> None:
         """Ask the service for these entries once more."""
+
+    def entry_id(self, where: Where) -> MessageId:
+        """The id of an entry."""
+        ...
 
     async def settle(self, message: Message) -> bool:
         """Acknowledge ``message``, which went elsewhere, and return when that is durable.
@@ -53,13 +60,14 @@ class Redeliverer:
         subscription: Subscription,
         deliverer: Deliverer,
         tracker: AckTracker,
-        letters: Letters | None,
+        extras: Extras,
     ) -> None:
         self._core = core
         self._subscription = subscription
         self._deliverer = deliverer
         self._tracker = tracker
-        self._letters = letters
+        self._letters = extras.letters
+        self._interceptors = extras.interceptors
         self._nacks = RedeliveryTimer()
         self._overdue = RedeliveryTimer()
         self._timer: asyncio.TimerHandle | None = None
@@ -141,7 +149,7 @@ class Redeliverer:
         self._timer = None
         now = self._core.loop.time()
         nacked, overdue = self._nacks.due(now), self._overdue.due(now)
-        again = []
+        again: list[Where] = []
         for where in nacked + overdue:
             block = self._last.get(where)
             if block is None or self._letters is None:
@@ -149,8 +157,23 @@ class Redeliverer:
             else:
                 self._bury(self._letters, block, self._nacked.pop(where, _ALL))
         if again:
+            if self._interceptors is not None:
+                self._tell(self._interceptors, set(again), nacked, overdue)
             self._deliverer.ask_again(again)
         self._arm()
+
+    def _tell(
+        self,
+        interceptors: ConsumerInterceptors,
+        again: set[Where],
+        nacked: Sequence[Where],
+        overdue: Sequence[Where],
+    ) -> None:
+        name = self._deliverer.entry_id
+        interceptors.asked_again(
+            {name(where) for where in nacked if where in again},
+            {name(where) for where in overdue if where in again},
+        )
 
     # --- dead letters ---
 

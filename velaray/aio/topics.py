@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from velaray.aio.core import Core, start_all, topic_name, watch_partitions
-from velaray.aio.letters import Letters
+from velaray.aio.extras import Extras
 from velaray.aio.partition_consumer import Inbox, PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.enums import RegexSubscriptionMode
@@ -36,15 +36,16 @@ class TopicSet:
         subscription: Subscription,
         queue_limit: int,
         inbox: ConsumerInbox,
-        letters: Letters | None = None,
+        extras: Extras,
     ) -> None:
         self.parts: dict[str, PartitionConsumer] = {}
         self._core = core
         self._subscription = subscription
         self._queue_limit = queue_limit
         self._inbox = inbox
-        self._letters = letters
+        self._extras = extras
         self._topics: dict[str, int] = {}
+        self._paused = False
         self._watchers: list[asyncio.Task[None]] = []
 
     async def add(self, topics: Sequence[TopicName]) -> None:
@@ -72,10 +73,13 @@ class TopicSet:
             self._subscription = subscription.with_queue_size(size)
 
     def _made(self, topics: Sequence[TopicName]) -> list[PartitionConsumer]:
-        return [
-            PartitionConsumer(self._core, topic, self._subscription, self._inbox, self._letters)
+        made = [
+            PartitionConsumer(self._core, topic, self._subscription, self._inbox, self._extras)
             for topic in topics
         ]
+        for part in made:
+            part.pause(self._paused)
+        return made
 
     def _watch(self, topic: TopicName, count: int) -> None:
         async def grow(known: int, now: int) -> None:
@@ -117,6 +121,12 @@ class TopicSet:
             f"{message_id} of topic {topic} belongs to no topic of this consumer, or it's not"
             " known to which: give the topic to MessageId.deserialize"
         )
+
+    def pause(self, paused: bool) -> None:
+        """Have the service send no more messages, or go on."""
+        self._paused = paused
+        for part in self.parts.values():
+            part.pause(paused)
 
     def stop(self) -> None:
         """Leave all partitions at once."""
