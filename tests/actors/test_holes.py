@@ -1,0 +1,287 @@
+"""Acknowledgements in segments, of which some are only on disk: nobody sees the difference.
+
+The first part compares a cursor, whatever it is kept as and whenever its segments leave
+memory, with sets of integers. The second is the test plan of Pulsar's PIP-81.
+"""
+
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.actors.test_cursor import NaiveCursor, compare, step
+from velaray.actors import holes as module
+from velaray.actors.bitmaps import Bitmap
+from velaray.actors.cursor import Cursor
+from velaray.actors.holes import Holes
+from velaray.actors.machine import InvariantViolation
+from velaray.actors.ranges import RangeSet
+from velaray.events.segments import StoredSegment, bytes_of, segment_digest
+
+FORMS = [RangeSet, Bitmap]
+LIMIT = 30
+OFFSETS = st.integers(0, LIMIT)
+RANGES = st.tuples(OFFSETS, st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("range"), RANGES),
+        st.tuples(st.just("partial"), OFFSETS, st.integers(0, 15)),
+        st.tuples(st.just("before"), OFFSETS),
+        st.tuples(st.just("reset"), OFFSETS),
+        st.tuples(st.just("checkpoint")),
+        st.tuples(st.just("recover")),
+    ),
+    max_size=30,
+)
+
+
+class Disk:
+    """What checkpoints wrote; counts what is read again."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.written: list[int] = []
+
+    def checkpoint(self, held: Holes) -> dict[int, StoredSegment]:
+        """Store what isn't stored, and say where everything is."""
+        places: dict[int, StoredSegment] = {}
+        self.written = []
+        for number, kept in held.snapshot().items():
+            if isinstance(kept, bytes):
+                self.written.append(number)
+                read = partial(self._read, kept)
+                kept = StoredSegment(f"{number}", 1, 0, len(kept), segment_digest(kept), read)
+            places[number] = kept
+        held.settle(places)
+        return places
+
+    def _read(self, raw: bytes) -> bytes:
+        self.reads += 1
+        return raw
+
+
+def recovered(cursor: Cursor, disk: Disk, form: type, budget: int) -> Cursor:
+    """Another cursor, from what a checkpoint has of the first."""
+    places = disk.checkpoint(cursor.beyond)
+    again = Cursor(cursor.acked_before, beyond=Holes(form, budget))
+    packed = {number: place.read() for number, place in places.items()}
+    again.beyond.restore(cursor.beyond.segment_size, packed)
+    again.beyond.settle(places)
+    return again
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT", 8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("budget", [0, 1_500, 1 << 20])
+def test_what_is_in_memory_makes_no_difference(form, budget) -> None:
+    """K5 and K7: both forms, with segments that come and go, are the same set of offsets."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(STEPS, RANGES)
+    def check(steps, window) -> None:
+        cursor, naive, disk = Cursor(beyond=Holes(form, budget)), NaiveCursor(), Disk()
+        for taken in steps:
+            if taken == ("checkpoint",):
+                disk.checkpoint(cursor.beyond)
+                assert cursor.beyond.memory() <= budget
+            elif taken == ("recover",):
+                cursor = recovered(cursor, disk, form, budget)
+            else:
+                step(cursor, naive, taken)
+            compare(cursor, naive, window)
+            assert cursor.acked_count() == len(naive.acked)
+            assert cursor.partial_count() == len(naive.masks)
+
+    check()
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_the_forms_store_the_same_bytes(steps) -> None:
+    cursors = [Cursor(beyond=Holes(form, 0)) for form in FORMS]
+    disks, naive = [Disk() for _ in FORMS], NaiveCursor()
+    for taken in steps:
+        for cursor, disk in zip(cursors, disks, strict=True):
+            if taken[0] in ("checkpoint", "recover"):
+                disk.checkpoint(cursor.beyond)
+            else:
+                step(cursor, naive, taken)
+        first, second = (bytes_of(cursor.beyond.snapshot()) for cursor in cursors)
+        assert first == second
+        assert cursors[0] == cursors[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_only_what_changed_is_written_again(steps) -> None:
+    """A segment that is given by place has there what it has in memory."""
+    cursor, naive, disk = Cursor(beyond=Holes(Bitmap, 0)), NaiveCursor(), Disk()
+    for taken in steps:
+        if taken[0] in ("checkpoint", "recover"):
+            disk.checkpoint(cursor.beyond)
+        else:
+            step(cursor, naive, taken)
+        copy = Cursor(cursor.acked_before, cursor.holes(), cursor.all_partials())
+        assert bytes_of(cursor.beyond.snapshot()) == bytes_of(copy.beyond.snapshot())
+
+
+# -- PIP-81's test plan ------------------------------------------------------------
+
+
+def alternating(segments: int, budget: int) -> tuple[Cursor, Disk]:
+    """Every second entry is acknowledged, but the first; a checkpoint has it."""
+    cursor, disk = Cursor(beyond=Holes(Bitmap, budget)), Disk()
+    for offset in range(1, 8 * segments, 2):
+        cursor.ack_range(offset, offset + 1)
+    disk.checkpoint(cursor.beyond)
+    return cursor, disk
+
+
+def test_saved_and_restored() -> None:
+    cursor, disk = alternating(20, 0)
+    again = recovered(cursor, disk, Bitmap, 0)
+    assert again == cursor and again.hole_count() == 80
+
+
+def test_the_marker_shrinks_when_the_mark_moves() -> None:
+    cursor, disk = alternating(20, 0)
+    assert len(disk.checkpoint(cursor.beyond)) == 20 and disk.written == []
+    reads = disk.reads
+    cursor.ack_before(8 * 12)
+    assert sorted(disk.checkpoint(cursor.beyond)) == list(range(12, 20))
+    assert disk.reads <= reads + 1  # what is below the mark isn't read to be dropped
+    cursor.ack_before(8 * 20)
+    assert disk.checkpoint(cursor.beyond) == {} and not cursor.beyond
+
+
+def test_a_segment_that_the_mark_is_in_stays_until_the_mark_has_passed_it() -> None:
+    cursor, disk = alternating(3, 0)
+    cursor.ack_before(13)
+    assert sorted(disk.checkpoint(cursor.beyond)) == [1, 2]
+    assert list(cursor.holes()) == [(o, o + 1) for o in range(15, 24, 2)]
+
+
+def test_a_budget_smaller_than_one_segment() -> None:
+    cursor, disk = alternating(20, 0)
+    assert cursor.beyond.memory() == 0 and cursor.beyond.cold_count() == 20
+    assert cursor.is_acked(9) and not cursor.is_acked(90)
+    assert cursor.hole_count() == 80 and cursor.backlog(160) == 80
+    assert cursor.beyond.cold_count() == 19 and disk.reads == 2
+
+
+def test_what_was_used_longest_ago_leaves_memory() -> None:
+    one = alternating(1, 1 << 20)[0].beyond.memory()
+    cursor, disk = alternating(4, 3 * one)
+    assert cursor.beyond.cold_count() == 1  # the first one
+    cursor.is_acked(8)  # the second is used again
+    cursor.is_acked(0)  # the first comes back, the third goes
+    reads = disk.reads
+    cursor.is_acked(8)
+    cursor.is_acked(24)
+    assert disk.reads == reads
+    cursor.is_acked(16)
+    assert disk.reads == reads + 1
+
+
+def test_a_segment_that_comes_back_may_push_several_out() -> None:
+    cursor, disk = Cursor(beyond=Holes(RangeSet, 1 << 20)), Disk()
+    for first in (9, 11, 13, 15):  # the second segment has the most ranges
+        cursor.ack_range(first, first + 1)
+    big = cursor.beyond.memory()
+    for number in (2, 3, 4):
+        cursor.ack_range(8 * number + 1, 8 * number + 2)
+    small = (cursor.beyond.memory() - big) // 3
+    cursor.beyond._budget = 3 * small
+    cursor.is_acked(17), cursor.is_acked(25), cursor.is_acked(33)
+    disk.checkpoint(cursor.beyond)
+    assert cursor.beyond.cold_count() == 1
+    assert cursor.is_acked(9)
+    assert cursor.beyond.cold_count() == 2
+    assert cursor.beyond.memory() <= 3 * small
+
+
+def test_what_is_not_stored_never_leaves_memory() -> None:
+    cursor, disk = alternating(4, 0)
+    cursor.ack_range(10, 11)
+    assert cursor.beyond.crowded()
+    for offset in range(32):
+        cursor.is_acked(offset)
+    reads = disk.reads
+    assert cursor.is_acked(10) and disk.reads == reads
+    disk.checkpoint(cursor.beyond)
+    assert disk.written == [1] and not cursor.beyond.crowded()
+
+
+def test_what_is_wholly_acknowledged_needs_no_reading() -> None:
+    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    cursor.ack_range(3, 8 * 50)
+    disk.checkpoint(cursor.beyond)
+    assert cursor.next_unacked(80) == 400 and cursor.is_acked(77)
+    assert cursor.unacked_ranges(8, 400) == [] and disk.reads == 0
+    assert list(cursor.holes()) == [(3, 400)]
+    cursor.ack_before(3)
+    assert cursor.acked_before == 400 and not cursor.beyond
+
+
+def test_a_lost_segment_is_an_error_not_an_empty_one() -> None:
+    cursor, _ = alternating(4, 0)
+
+    def lost() -> bytes:
+        raise OSError("gone")
+
+    place = StoredSegment("1", 1, 0, 0, b"", lost)
+    cursor.beyond.settle({1: place})
+    with pytest.raises(OSError, match="gone"):
+        cursor.is_acked(9)
+    with pytest.raises(OSError, match="gone"):
+        cursor.ack_range(10, 11)
+
+
+def test_a_segment_that_is_nowhere_is_named() -> None:
+    cursor, _ = alternating(4, 0)
+    cursor.beyond._segments[2].stored = None
+    with pytest.raises(InvariantViolation, match="what isn't in memory is stored"):
+        cursor.check()
+    cursor, _ = alternating(4, 1 << 20)
+    del cursor.beyond._recent[2]
+    with pytest.raises(InvariantViolation, match="what is in memory is known to be"):
+        cursor.check()
+    cursor, _ = alternating(4, 1 << 20)
+    cursor.acked_before = 8
+    with pytest.raises(InvariantViolation, match="no segment is below the mark"):
+        cursor.check()
+    assert Holes() != 7
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations(range(24)), st.lists(st.integers(0, 23), max_size=6), st.data())
+def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
+    """K4, and Pulsar's random-order scenario: in the end there are no holes, whatever the order."""
+    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    for offset in (*order, *again):
+        cursor.ack_range(offset, offset + 1)
+        if data.draw(st.booleans()):
+            disk.checkpoint(cursor.beyond)
+        cursor.check()
+    assert cursor == Cursor(24) and cursor.hole_count() == 0 and not cursor.beyond
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations([(o, 1 << bit) for o in (1, 2, 9) for bit in range(3)]), st.data())
+def test_parts_of_batches_survive_and_complete(order, data) -> None:
+    """The last part of a batch moves the mark, whatever came before and was recovered."""
+    cursor, disk = Cursor(1, [(3, 9)], beyond=Holes(Bitmap, 0)), Disk()
+    left = {1: 0b111, 2: 0b111, 9: 0b111}
+    for offset, bit in order:
+        left[offset] &= ~bit
+        cursor.ack_partial(offset, 0b111 & ~bit)
+        if data.draw(st.booleans()):
+            cursor = recovered(cursor, disk, Bitmap, 0)
+        partly = {o: mask for o, mask in left.items() if mask not in (0, 0b111)}
+        assert dict(cursor.all_partials()) == partly
+    assert cursor == Cursor(10)
