@@ -46,7 +46,8 @@ class Fold(Protocol):
 @dataclass(slots=True)
 class LedgerReport:
     """What verifying one ledger found. ``problems`` is empty for a sound one;
-    ``unacknowledged`` counts the bytes behind the last whole frame, but for zeros at the end."""
+    ``unacknowledged`` counts the bytes behind the last whole frame, but for zeros at the end;
+    ``kept_segments`` how many of the checkpoint's ``segments`` are in earlier ledgers."""
 
     ledger_id: int
     file: str
@@ -57,6 +58,8 @@ class LedgerReport:
     bytes: int = 0
     unacknowledged: int = 0
     checkpoint_sequence: int | None = None
+    segments: int = 0
+    kept_segments: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -139,6 +142,10 @@ async def _verify_ledger(
     reader = await LedgerReader.open(store, key, info.ledger_id)
     checkpoint = await read_checkpoint(reader, info)
     report.checkpoint_sequence = checkpoint.sequence
+    report.segments = len(checkpoint.stored)
+    report.kept_segments = sum(
+        place.ledger_id != info.ledger_id for place in checkpoint.stored.values()
+    )
     if fold is not None:
         if folded and fold.digest() != checkpoint.digest:
             report.problems.append(

@@ -205,6 +205,8 @@ def verify_journal(show: Output, key: str | None, data: Path) -> None:
         "records": "EVENTS",
         "entries": "ENTRIES",
         "bytes": "BYTES",
+        "segments": "SEGMENTS",
+        "kept_segments": "KEPT",
         "problems": "PROBLEMS",
     }
     show.rows(columns, rows)
