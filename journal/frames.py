@@ -29,7 +29,7 @@ from crc32c import crc32c
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 from velaray.journal.store import Buffer
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 NO_BLOB: Final = 0xFFFFFFFF
 
 LARGE: Final = 16 << 10
@@ -54,8 +54,8 @@ _CRC: Final = struct.Struct("<I")
 
 _FRAME_MAGIC: Final = b"\x9eVLF"
 _MARK_MAGIC: Final = b"\x9eVLM"
-_FRAME: Final = struct.Struct("<4sIIIQQII")
-_FRAME_TAIL: Final = struct.Struct("<IIQQII")
+_FRAME: Final = struct.Struct("<4sIIIQQIIQ")
+_FRAME_TAIL: Final = struct.Struct("<IIQQIIQ")
 _MARK: Final = struct.Struct("<4sIQQQ")
 _MARK_TAIL: Final = struct.Struct("<QQQ")
 _SEED: Final = struct.Struct("<8sQ")
@@ -104,7 +104,8 @@ def decode_ledger_header(file: str, raw: bytes) -> LedgerHeader:
 
 class FrameHeader(NamedTuple):
     """What a frame's header says. ``sequence`` and ``entry`` are those of its first record
-    (for a checkpoint: of the first record after it)."""
+    (for a checkpoint: of the first record after it). ``at_ms`` is what the writer's clock
+    showed, in milliseconds since 1970: a label for people, which nothing depends on."""
 
     length: int
     payload_crc: int
@@ -112,6 +113,7 @@ class FrameHeader(NamedTuple):
     entry: int
     records: int
     flags: int
+    at_ms: int
 
     @property
     def kind(self) -> int:
@@ -145,16 +147,19 @@ def encode_frame(
     payload: Sequence[Buffer],
     flags: int,
     lag: int = 0,
+    at_ms: int = 0,
 ) -> bytes:
     """The header of a frame at ``offset``; the buffers of ``payload`` are to follow it.
 
-    ``lag`` (at most `MAX_LAG`) is how many bytes before ``offset`` aren't known to be synced.
+    ``lag`` (at most `MAX_LAG`) is how many bytes before ``offset`` aren't known to be synced;
+    ``at_ms`` is the time.
     """
     size, crc = 0, _seed(salt, offset)
     for buffer in payload:
         size += len(buffer)
         crc = crc32c(buffer, crc)
-    tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, flags | lag << _KIND_BITS)
+    kind = flags | lag << _KIND_BITS
+    tail = _FRAME_TAIL.pack(size, crc, sequence, entry, records, kind, at_ms)
     return _FRAME_MAGIC + _CRC.pack(crc32c(tail, _seed(salt, offset))) + tail
 
 

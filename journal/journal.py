@@ -176,7 +176,8 @@ class Journal:
 
         Creates the journal if there is none. Takes the next epoch first, which fences the
         former owner, then reads; what was read is durable and in `recovered`, until `start`
-        lets go of it. Nothing can be staged before `start`. ``clock_ms`` stamps sealed ledgers.
+        lets go of it. Nothing can be staged before `start`. ``clock_ms`` stamps frames and
+        sealed ledgers.
 
         Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched),
         `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
@@ -414,6 +415,7 @@ class Journal:
             *(salt, live.bytes, live.next_sequence, live.entries, self._staged_records, payload),
             flags=0,
             lag=self.unsynced,
+            at_ms=self._clock_ms(),
         )
         end = live.bytes + len(header) + sum(map(len, payload))
         after = live.grown(self._staged_records, self._staged_entries, end)

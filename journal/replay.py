@@ -19,12 +19,16 @@ from velaray.journal.store import LedgerStore
 
 
 class HistoryRecord(NamedTuple):
-    """One journaled event with its blob; ``position`` and ``blob`` are None without one."""
+    """One journaled event with its blob; ``position`` and ``blob`` are None without one.
+
+    ``at_ms`` is when it was written, by its owner's clock (milliseconds since 1970).
+    """
 
     sequence: int
     position: Position | None
     event: bytes
     blob: memoryview | None
+    at_ms: int
 
 
 class Fold(Protocol):
@@ -92,7 +96,7 @@ async def replay(
         continuity = Continuity(reader, info.first_sequence)
         async for frame in reader.history(info):
             for record, blob in continuity.records(frame):
-                yield HistoryRecord(*record, blob)
+                yield HistoryRecord(*record, blob, frame.header.at_ms)
 
 
 async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpoint:

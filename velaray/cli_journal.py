@@ -164,6 +164,7 @@ async def _show(show: Output, store: FileStore, key: str, first: int, last: int 
         if show.as_json:
             line = {
                 "sequence": record.sequence,
+                "time": record.at_ms,
                 "position": position or None,
                 "event": type(event).__name__,
                 "fields": fields,

@@ -7,6 +7,7 @@ import pytest
 from tests.journal.kit import KEY, on_loop, started, write
 from velaray.events.ids import Position
 from velaray.journal.errors import CorruptJournal, NotStored
+from velaray.journal.journal import Journal
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 
 
@@ -104,3 +105,15 @@ async def test_verify_names_a_divergence_and_a_damaged_frame(backend):
     assert f"{info.ledger_id}.ledger: corrupt at byte" in reports[1].problems[0]
     with pytest.raises(CorruptJournal):
         [record async for record in replay(backend.store(), KEY)]
+
+
+@on_loop
+async def test_history_tells_what_time_it_was(backend):
+    clock = [0]
+    journal = await Journal.open(backend.store(), KEY, clock_ms=lambda: clock[0])
+    await journal.start({}, b"digest")
+    for clock[0] in (1_000, 2_500, 2_400):
+        await write(journal, b"first", b"second of the same frame")
+    times = [record.at_ms async for record in replay(backend.store(), KEY)]
+    assert times == [1_000, 1_000, 2_500, 2_500, 2_400, 2_400]
+    await journal.close()
