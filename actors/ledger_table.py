@@ -4,6 +4,9 @@ An offset counts the entries of a partition since it was created. A ledger holds
 consecutive offsets, its entry ids starting at 0. The table is two sorted lists, ledger ids
 and the offset of each ledger's entry 0, so every question is a bisection. A ledger that got
 no entry before the next one was opened isn't kept: nothing can be found in it.
+
+Ledgers are trimmed away whole, in any order, but for the last one. The offsets of trimmed ones
+stay theirs; nothing is found at them any more.
 """
 
 from __future__ import annotations
@@ -39,28 +42,48 @@ class LedgerSpan(NamedTuple):
 class LedgerTable:
     """The ledgers of one partition. Ledger ids grow, as they do within a journal."""
 
-    __slots__ = ("_firsts", "_ids", "end_offset")
+    __slots__ = ("_firsts", "_gone", "_ids", "end_offset")
 
-    def __init__(self, ledgers: Iterable[tuple[int, int]] = (), end_offset: int = 0) -> None:
-        """``ledgers``: (ledger id, offset of its entry 0), ascending."""
+    def __init__(
+        self,
+        ledgers: Iterable[tuple[int, int]] = (),
+        end_offset: int = 0,
+        gone: Iterable[int] = (),
+    ) -> None:
+        """``ledgers``: (ledger id, offset of its entry 0), ascending; ``gone``: those that are
+        trimmed away between others, by id.
+        """
         pairs = list(ledgers)
         self._ids = [ledger_id for ledger_id, _ in pairs]
         self._firsts = [first for _, first in pairs]
+        self._gone = set(gone)
         self.end_offset = end_offset
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LedgerTable):
             return NotImplemented
-        return self.end_offset == other.end_offset and self.ledgers() == other.ledgers()
+        return (
+            self.end_offset == other.end_offset
+            and self.ledgers() == other.ledgers()
+            and self._gone == other._gone
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"LedgerTable({self.ledgers()}, end_offset={self.end_offset})"
+        gone = f", gone={self.gone()}" if self._gone else ""
+        return f"LedgerTable({self.ledgers()}, end_offset={self.end_offset}{gone})"
 
     def ledgers(self) -> list[tuple[int, int]]:
-        """(ledger id, offset of its entry 0) of every ledger, ascending."""
+        """(ledger id, offset of its entry 0) of every ledger, ascending.
+
+        With those that are `gone`, but not those that were trimmed away before the oldest.
+        """
         return list(zip(self._ids, self._firsts, strict=True))
+
+    def gone(self) -> list[int]:
+        """The ids of ledgers that are trimmed away between others, ascending."""
+        return sorted(self._gone)
 
     @property
     def first_offset(self) -> int:
@@ -72,6 +95,10 @@ class LedgerTable:
         """Whether there is a ledger to append to."""
         return bool(self._ids)
 
+    def is_closed(self, ledger_id: int) -> bool:
+        """Whether a ledger, if it is of this journal, takes no more entries."""
+        return bool(self._ids) and ledger_id < self._ids[-1]
+
     def open(self, ledger_id: int) -> None:
         """Entries appended from now on are in ``ledger_id``, from its entry 0 on."""
         if self._ids and self._firsts[-1] == self.end_offset:
@@ -79,6 +106,46 @@ class LedgerTable:
         else:
             self._ids.append(ledger_id)
             self._firsts.append(self.end_offset)
+
+    def trim(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers are trimmed away; the last one, and unknown ones, stay as they are."""
+        self._gone.update(set(ledger_ids).intersection(self._ids[:-1]))
+        while self._ids and self._ids[0] in self._gone:
+            self._gone.remove(self._ids.pop(0))
+            del self._firsts[0]
+
+    def gone_ranges(self) -> list[tuple[int, int]]:
+        """The offsets that are trimmed away, as ascending (first, last + 1) that don't touch."""
+        ranges = [(0, self.first_offset)] if self.first_offset else []
+        for ledger_id in self.gone():
+            _, first, end = self._span(bisect_left(self._ids, ledger_id))
+            if ranges and ranges[-1][1] == first:
+                ranges[-1] = (ranges[-1][0], end)
+            else:
+                ranges.append((first, end))
+        return ranges
+
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away, or `end_offset`."""
+        if offset < self.first_offset:
+            return self.first_offset
+        if self._gone and offset < self.end_offset:
+            index = bisect_right(self._firsts, offset) - 1
+            while self._ids[index] in self._gone:
+                index += 1
+                offset = self._firsts[index]
+        return min(offset, self.end_offset)
+
+    def kept_before(self, offset: int) -> int:
+        """The last offset before ``offset`` that isn't trimmed away; `first_offset` - 1 if none."""
+        offset = min(offset, self.end_offset) - 1
+        if offset < self.first_offset:
+            return self.first_offset - 1
+        index = bisect_right(self._firsts, offset) - 1
+        while self._ids[index] in self._gone:
+            offset = self._firsts[index] - 1
+            index -= 1
+        return offset
 
     def append(self) -> None:
         """One entry went into the ledger opened last; the same as ``end_offset += 1``."""
@@ -98,6 +165,8 @@ class LedgerTable:
                 f"{self.first_offset} to {self.end_offset - 1}"
             )
         index = bisect_right(self._firsts, offset) - 1
+        if self._ids[index] in self._gone:
+            raise NoSuchEntryError(f"the entry at offset {offset} is trimmed away")
         return Position(self._ids[index], offset - self._firsts[index])
 
     def span_of(self, offset: int) -> LedgerSpan:
@@ -111,7 +180,8 @@ class LedgerTable:
     def span(self, ledger_id: int) -> LedgerSpan:
         """The offsets of a ledger; ``first`` and ``end`` are 0 if it holds no entries here."""
         index = bisect_left(self._ids, ledger_id)
-        if index == len(self._ids) or self._ids[index] != ledger_id:
+        unknown = index == len(self._ids) or self._ids[index] != ledger_id
+        if unknown or ledger_id in self._gone:
             return LedgerSpan(ledger_id, 0, 0)
         return self._span(index)
 
@@ -130,34 +200,34 @@ class LedgerTable:
         """The first offset whose position isn't before ``position``; `end_offset` if none.
 
         ``EARLIEST`` gives `first_offset`, ``LATEST`` gives `end_offset`; a position beyond
-        the end of its ledger gives the first offset of the next one, a trimmed one gives
-        `first_offset`.
+        the end of its ledger gives the first offset of the next one, a trimmed one that of
+        the next one that is kept.
         """
         index = bisect_left(self._ids, position.ledger_id)
         if index == len(self._ids):
             return self.end_offset
         first = self._firsts[index]
         if self._ids[index] != position.ledger_id:
-            return first
+            return self.kept_from(first)
         border = self._firsts[index + 1] if index + 1 < len(self._ids) else self.end_offset
-        return min(first + max(position.entry_id, 0), border)
+        return self.kept_from(min(first + max(position.entry_id, 0), border))
 
     def at_or_before(self, position: Position) -> int:
-        """The last offset whose position isn't after ``position``.
+        """The last offset whose position isn't after ``position``, `first_offset` - 1 if none.
 
-        `first_offset` - 1 if there is none.
+        It may be trimmed away: for those who acknowledge up to there.
         """
         return self.at_or_after(Position(position.ledger_id, position.entry_id + 1)) - 1
 
     def position_before(self, offset: int) -> Position:
-        """The position of the entry before ``offset``, for example of a mark-delete.
+        """The position of the last entry kept before ``offset``, for example of a mark-delete.
 
         If there is no such entry: the place before the first entry of the oldest ledger,
         (-1, -1) if there is no ledger. ``offset`` beyond `end_offset` counts as that.
         """
-        offset = min(offset, self.end_offset)
-        if offset > self.first_offset:
-            return self.position_of(offset - 1)
+        kept = self.kept_before(offset)
+        if kept >= self.first_offset:
+            return self.position_of(kept)
         return Position(self._ids[0], -1) if self._ids else Position(-1, -1)
 
     def runs(self, first: int, end: int) -> Iterator[LedgerRun]:
@@ -170,7 +240,8 @@ class LedgerTable:
             index = bisect_right(self._firsts, first) - 1
             border = self._firsts[index + 1] if index + 1 < len(self._ids) else end
             stop = min(border, end)
-            yield LedgerRun(self._ids[index], first - self._firsts[index], stop - first)
+            if self._ids[index] not in self._gone:
+                yield LedgerRun(self._ids[index], first - self._firsts[index], stop - first)
             first = stop
 
     def check(self) -> None:
@@ -178,4 +249,6 @@ class LedgerTable:
         pairs = list(zip(self.ledgers(), self.ledgers()[1:], strict=False))
         require(all(a[0] < b[0] for a, b in pairs), "ledger ids grow", repr(self))
         require(all(a[1] < b[1] for a, b in pairs), "no empty ledger before the last", repr(self))
+        inner = self._ids[1:-1]
+        require(self._gone <= set(inner), "the oldest and the last ledger are kept", repr(self))
         require(self.first_offset <= self.end_offset, "ledgers start before the end", repr(self))

@@ -18,7 +18,7 @@ Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `Delete
 `ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
 LedgerOpened, ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten,
 TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept; and those of
-compaction.
+compaction and of `velaray.actors.trimming`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,27 @@ from velaray.actors.delayed import DelayedIndex, ReleaseDelayed
 from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.trimming import (
+    NoteActivity,
+    Trim,
+    decide_activity,
+    decide_trim,
+    evolve_idle,
+    evolve_trimmed,
+)
 from velaray.events.events_pb2 import (
     CompactionBegun,
     CompactionPublished,
     CompactionSwept,
     DelayedEntriesDue,
+    EntriesTrimmed,
     EntryAppended,
     LedgerOpened,
     ProducerForgotten,
     ProducerRegistered,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionIdle,
     SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
@@ -169,11 +179,13 @@ class DeleteSubscription:
     delete, which then says `ConfirmSwept`: until then `PartitionState.deleted` has it.
 
     With an incarnation (not 0) only that one is deleted, so that a command that arrives late
-    or twice can't delete a later subscription of the same name.
+    or twice can't delete a later subscription of the same name. With ``idle_before_ms`` (not 0)
+    it is refused BUSY unless the subscription has had no consumers since then at least.
     """
 
     name: str
     incarnation: int = 0
+    idle_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +274,11 @@ class Producer:
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscription of this partition."""
+    """A subscription of this partition; ``idle_since_ms`` is 0 unless it is known to be idle."""
 
     ref: SubscriptionRef
     properties: dict[str, str]
+    idle_since_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -273,7 +286,8 @@ class PartitionState:
     """Everything a partition's journal says, but for the entries themselves.
 
     ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
-    may be stored.
+    may be stored; ``trimmed`` the ledgers that nobody may read any more, while they are stored,
+    with the bytes of their entries.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)
@@ -287,6 +301,7 @@ class PartitionState:
     deleted: dict[int, str] = field(default_factory=dict)
     compactions: Compactions = field(default_factory=Compactions)
     delayed: DelayedIndex = field(default_factory=DelayedIndex)
+    trimmed: dict[int, int] = field(default_factory=dict)
 
     @property
     def end_offset(self) -> int:
@@ -404,6 +419,8 @@ def _delete_subscription(state: PartitionState, command: DeleteSubscription) -> 
     existing = state.subscriptions.get(command.name)
     if existing is None or command.incarnation not in (0, existing.ref.incarnation):
         return refuse(Reason.NOT_FOUND, f"no subscription {command.name!r}")
+    if command.idle_before_ms and not 0 < existing.idle_since_ms <= command.idle_before_ms:
+        return refuse(Reason.BUSY, f"subscription {command.name!r} is in use")
     return Decision((SubscriptionDeleted(name=command.name),), existing.ref)
 
 
@@ -506,6 +523,10 @@ class PartitionMachine:
                 return delayed.decide(state.delayed, command)
             case BeginCompaction() | PublishCompaction() | ConfirmCompactionSwept():
                 return compacted.decide(state.compactions, state.end_offset, command, now_ms)
+            case Trim():
+                return decide_trim(state, command, now_ms)
+            case NoteActivity():
+                return decide_activity(state, command, now_ms)
         raise TypeError(f"a partition knows no {type(command).__name__}")
 
     def evolve(self, state: PartitionState, event: Message) -> None:
@@ -537,6 +558,10 @@ class PartitionMachine:
                 state.delayed.take(until_ms)
             case CompactionBegun() | CompactionPublished() | CompactionSwept():
                 compacted.evolve(state.compactions, event)
+            case EntriesTrimmed():
+                evolve_trimmed(state, event)
+            case SubscriptionIdle():
+                evolve_idle(state, event)
             case _:
                 raise TypeError(f"a partition knows no {type(event).__name__}")
 
@@ -564,20 +589,30 @@ class PartitionMachine:
             require(ref.name == name, "a subscription is found by its own name", name)
             require(ref.incarnation < state.next_incarnation, "incarnations aren't reused", name)
             require(ref.start_offset <= state.end_offset, "subscriptions start in the log", name)
+        for ledger_id in state.trimmed:
+            require(state.table.is_closed(ledger_id), "the current ledger stays", str(ledger_id))
+            span = state.table.span(ledger_id)
+            require(span.end == 0, "nothing is found in a trimmed ledger", str(ledger_id))
 
     def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
-        """Segments: ledgers, producers, subscriptions, partition; deleted, compactions and
-        delayed/<n>, if there are any.
+        """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
+        trimmed, gone (between others), idle, compactions, delayed/<n>.
         """
         numbered = [state.by_index[index] for index in sorted(state.by_index)]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
-        deleted = {"deleted": _to_json(sorted(state.deleted.items()))} if state.deleted else {}
-        compactions = {}
-        if state.compactions.last:
-            compactions["compactions"] = _to_json(compacted.to_fields(state.compactions))
+        rare = {
+            "deleted": sorted(state.deleted.items()),
+            "trimmed": sorted(state.trimmed.items()),
+            "gone": state.table.gone(),
+            "idle": [
+                [known.ref.name, known.idle_since_ms] for known in named if known.idle_since_ms
+            ],
+            "compactions": compacted.to_fields(state.compactions)
+            if state.compactions.last
+            else None,
+        }
         return {
-            **deleted,
-            **compactions,
+            **{name: _to_json(found) for name, found in rare.items() if found},
             **state.delayed.snapshot(),
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
@@ -598,21 +633,29 @@ class PartitionMachine:
         """The state whose snapshot is ``segments``."""
         end_offset, ledgers = json.loads(segments["ledgers"])
         known = [_producer(*fields) for fields in json.loads(segments["producers"])]
+        rare = {name: json.loads(segments.get(name, b"[]")) for name in _RARE}
+        idle = dict(rare["idle"])
         return PartitionState(
-            table=LedgerTable(ledgers, end_offset),
+            table=LedgerTable(ledgers, end_offset, rare["gone"]),
             producers={producer.name: producer for producer in known},
             by_index={producer.index: producer for producer in known},
             subscriptions={
-                name: Subscription(SubscriptionRef(name, incarnation, start), dict(properties))
+                name: Subscription(
+                    SubscriptionRef(name, incarnation, start), dict(properties), idle.get(name, 0)
+                )
                 for name, incarnation, start, properties in json.loads(segments["subscriptions"])
             },
-            deleted=dict(json.loads(segments.get("deleted", b"[]"))),
             delayed=DelayedIndex.restore(segments),
             compactions=compacted.from_fields(json.loads(segments["compactions"]))
             if "compactions" in segments
             else Compactions(),
+            deleted=dict(rare["deleted"]),
+            trimmed=dict(rare["trimmed"]),
             **json.loads(segments["partition"]),
         )
+
+
+_RARE = ("deleted", "trimmed", "gone", "idle")
 
 
 def _producer_fields(producer: Producer) -> list[Any]:

@@ -4,8 +4,9 @@ States: until `Create` it isn't there and refuses everything; from then on it ho
 What is journaled is what an acknowledgement changed, never the request: acks are idempotent
 and commute, and one that says nothing new writes nothing.
 
-Commands: `Create`, `Ack`, `AckBefore`, `Reset`. Events: CursorCreated, EntriesAcked,
-MarkDeleted, CursorReset (and LedgerOpened, which changes nothing here).
+Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`. Events:
+CursorCreated, EntriesAcked, MarkDeleted, CursorReset, EntriesExpired (and LedgerOpened, which
+changes nothing here).
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ from velaray.actors.cursor import (
     unpack_ranges,
     words_to_mask,
 )
+from velaray.actors.expiry import (
+    Expire,
+    Why,
+    decide_expire,
+    evolve_expired,
+    expired,
+)
 from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.offset_sets import Range
 from velaray.actors.ranges import RangeSet, normalized
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,
     EntriesAcked,
+    EntriesExpired,
     LedgerOpened,
     MarkDeleted,
     PartialAck,
@@ -89,7 +99,8 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it.
+    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it, but for
+    ``gone``: ranges (first, last + 1) of entries that are trimmed away.
 
     Reply: `CursorAt`. Refused INVALID below 0; NOT_FOUND before `Create`. That the offset
     isn't beyond the partition's end is for the caller to see to.
@@ -97,6 +108,7 @@ class Reset:
 
     next_offset: int
     reason: str
+    gone: Sequence[Range] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +120,11 @@ class CursorAt:
 
 @dataclass(slots=True)
 class SubscriptionState:
-    """A cursor, once it is created."""
+    """A cursor, once it is created; ``expired`` counts entries by why they expired."""
 
     created: bool = False
     cursor: Cursor = field(default_factory=Cursor)
+    expired: dict[str, int] = field(default_factory=dict)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -184,9 +197,13 @@ def _decide_reset(cursor: Cursor, command: Reset) -> Decision:
     if next_offset < 0:
         return refuse(Reason.INVALID, f"reset to offset {next_offset}")
     reply = CursorAt(next_offset)
-    if cursor == Cursor(next_offset):
+    gone = [(max(first, next_offset), end) for first, end in command.gone if end > next_offset]
+    if cursor == Cursor(next_offset, gone):
         return Decision(reply=reply)
-    return Decision((CursorReset(next_offset=next_offset, reason=command.reason),), reply)
+    events: list[Message] = [CursorReset(next_offset=next_offset, reason=command.reason)]
+    if gone:
+        events.append(expired(gone, Why.TRIMMED))
+    return Decision(tuple(events), reply)
 
 
 def _partial_ack(offset: int, mask: int) -> PartialAck:
@@ -210,7 +227,7 @@ class SubscriptionMachine:
                 return refuse(Reason.INVALID, f"a subscription can't start at {start_offset}")
             case Create(start_offset):
                 return Decision((CursorCreated(start_offset=start_offset),), CursorAt(start_offset))
-            case Ack() | AckBefore() | Reset() if not state.created:
+            case Ack() | AckBefore() | Reset() | Expire() if not state.created:
                 return refuse(Reason.NOT_FOUND, "the subscription isn't created yet")
             case Ack():
                 return _decide_ack(cursor, command)
@@ -218,6 +235,8 @@ class SubscriptionMachine:
                 return _decide_ack_before(cursor, command)
             case Reset():
                 return _decide_reset(cursor, command)
+            case Expire():
+                return decide_expire(cursor, command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -239,6 +258,8 @@ class SubscriptionMachine:
                 cursor.reset(start_offset)
             case CursorReset(next_offset=next_offset):
                 cursor.reset(next_offset)
+            case EntriesExpired():
+                evolve_expired(cursor, state.expired, event)
             case LedgerOpened():
                 pass
             case _:
@@ -261,6 +282,8 @@ class SubscriptionMachine:
         segments: dict[str, Segment] = {
             "cursor": _to_json([state.created, cursor.acked_before, cursor.beyond.segment_size])
         }
+        if state.expired:
+            segments["expired"] = _to_json(sorted(state.expired.items()))
         for number, segment in cursor.beyond.snapshot().items():
             segments[f"{_HOLES}{number}"] = segment
         return segments
@@ -270,7 +293,8 @@ class SubscriptionMachine:
         created, acked_before, size = json.loads(segments["cursor"])
         cursor = Cursor(acked_before)
         cursor.beyond.restore(size, _numbered(segments))
-        return SubscriptionState(created, cursor)
+        counts = dict(json.loads(segments.get("expired", b"[]")))
+        return SubscriptionState(created, cursor, counts)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""

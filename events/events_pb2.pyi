@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class Event(_message.Message):
     SUBSCRIPTION_CREATED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_DELETED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_IDLE_FIELD_NUMBER: _ClassVar[int]
     DELAYED_ENTRIES_DUE_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +42,7 @@ class Event(_message.Message):
     DELIVERIES_RETURNED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_INTENDED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_MOVED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     ledger_opened: LedgerOpened
     cluster_registered: ClusterRegistered
     tenant_created: TenantCreated
@@ -60,6 +63,8 @@ class Event(_message.Message):
     subscription_created: SubscriptionCreated
     subscription_deleted: SubscriptionDeleted
     subscription_swept: SubscriptionSwept
+    entries_trimmed: EntriesTrimmed
+    subscription_idle: SubscriptionIdle
     delayed_entries_due: DelayedEntriesDue
     compaction_begun: CompactionBegun
     compaction_published: CompactionPublished
@@ -73,7 +78,8 @@ class Event(_message.Message):
     deliveries_returned: DeliveriesReturned
     dead_letters_intended: DeadLettersIntended
     dead_letters_moved: DeadLettersMoved
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ...) -> None: ...
+    entries_expired: EntriesExpired
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -321,6 +327,30 @@ class DelayedEntriesDue(_message.Message):
     until_ms: int
     def __init__(self, until_ms: _Optional[int] = ...) -> None: ...
 
+class EntriesTrimmed(_message.Message):
+    __slots__ = ("ledgers", "at_ms")
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ledgers: _containers.RepeatedCompositeFieldContainer[TrimmedLedger]
+    at_ms: int
+    def __init__(self, ledgers: _Optional[_Iterable[_Union[TrimmedLedger, _Mapping]]] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class TrimmedLedger(_message.Message):
+    __slots__ = ("ledger_id", "bytes")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    bytes: int
+    def __init__(self, ledger_id: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class SubscriptionIdle(_message.Message):
+    __slots__ = ("incarnation", "since_ms")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    since_ms: int
+    def __init__(self, incarnation: _Optional[int] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
 class CursorCreated(_message.Message):
     __slots__ = ("start_offset",)
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -384,3 +414,11 @@ class DeadLettersMoved(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EntriesExpired(_message.Message):
+    __slots__ = ("ranges", "reason")
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -42,6 +42,7 @@ class Applied:
     create_subscriptions: bool
     retention_ms: int
     retention_bytes: int
+    compacting: bool
     ttl_ms: int
     expiry_ms: int
     size_quota: Quota | None
@@ -63,6 +64,7 @@ class Applied:
             create_subscriptions=raw["autoSubscriptionCreation"]["allowAutoSubscriptionCreation"],
             retention_ms=_scaled(retention["retentionTimeInMinutes"], MINUTE_MS),
             retention_bytes=_scaled(retention["retentionSizeInMB"], MIB),
+            compacting=raw["compactionThreshold"] > 0,
             ttl_ms=raw["messageTTL"] * 1000,
             expiry_ms=raw["subscriptionExpirationTime"] * MINUTE_MS,
             size_quota=_size_quota(quotas.get("destination_storage")),

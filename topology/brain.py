@@ -2,10 +2,10 @@
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``due``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
-``stood``, ``stood_down``, ``terminated``, ``policies``. Requests in: ``open``, ``reset``,
-``skip_to``, ``cursor``, ``find_unacked``, ``stats``, ``details``. Notices out: ``attached``,
-``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``,
-``active``, ``end``, ``restart``.
+``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``. Requests in: ``open``,
+``reset``, ``skip_to``, ``expire``, ``holdings``, ``cursor``, ``find_unacked``, ``stats``,
+``details``. Notices out: ``attached``, ``want``, ``feed_from``, ``deliver``, ``redelivering``,
+``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -20,7 +20,7 @@ lives in the partition's process without one. The code is the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,7 @@ from velaray.actors.consumers import (
 )
 from velaray.actors.cursor import mask_to_words, words_to_mask
 from velaray.actors.dispatch import Dispatcher
+from velaray.actors.expiry import Expire, Why, missing
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import (
@@ -50,12 +51,24 @@ from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
 
-ENDS_STANDING = frozenset(("attach", "detach", "redeliver", "due", "policies", "stood_down"))
+ENDS_STANDING = frozenset(
+    ("attach", "detach", "redeliver", "due", "policies", "stood_down", "gone")
+)
 """Notices before which the channel ends its standing grant, if it has one."""
 
 
-def _pairs(flat: list[int]) -> list[tuple[int, int]]:
+def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _holdings(state: SubscriptionState, spans: Sequence[int]) -> list[Any]:
+    """The mark, and which of the spans (by number) are wholly acknowledged."""
+    cursor = state.cursor
+    pairs = enumerate(_pairs(spans))
+    return [
+        cursor.acked_before,
+        [number for number, (first, end) in pairs if cursor.next_unacked(first) >= end],
+    ]
 
 
 def _find_unacked(state: SubscriptionState, number: int, end: int) -> int | None:
@@ -103,6 +116,10 @@ class Brain:
                 return await self._reset(*args)
             case "skip_to":
                 return await self._skip_to(*args)
+            case "expire":
+                return await self._expire(*args)
+            case "holdings":
+                return await self._runtime.read(lambda state: _holdings(state, args))
             case "cursor":
                 return await self._runtime.read(lambda state: state.cursor.acked_before)
             case "find_unacked":
@@ -119,12 +136,18 @@ class Brain:
                 )
         raise RemoteError("not found", f"a subscription knows no method {method!r}")
 
-    async def _open(self, start: int, terminated_at: int | None) -> int:
-        """Begin with this partition; returns the cursor's mark."""
+    async def _open(
+        self, start: int, terminated_at: int | None, end: int, gone: Sequence[int]
+    ) -> int:
+        """Begin with this partition, whose log ends at ``end`` and lacks ``gone``; returns the
+        cursor's mark."""
         reply = await self._runtime.ask(Create(start))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         assert isinstance(reply, CursorAt)
+        lost = await self._runtime.ask(Expire(end, _pairs(gone), Why.TRIMMED))
+        if isinstance(lost, Refusal):
+            raise RemoteError(lost.reason, lost.message)
         self._cursor = self._runtime.state.cursor
         self._dispatcher = Dispatcher(self._cursor, self._partition)
         self._terminated_at = terminated_at
@@ -150,16 +173,16 @@ class Brain:
             self._send("attached", [number, None])
             self._tell_changes(changes)
 
-    async def _reset(self, next_offset: int, reason: str) -> None:
+    async def _reset(self, next_offset: int, reason: str, gone: Sequence[int] = ()) -> None:
         # The cursor moves before it is durable: deliver nothing from there.
-        reply = await self._move_cursor(Reset(next_offset, reason))
+        reply = await self._move_cursor(Reset(next_offset, reason, _pairs(gone)))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(next_offset)
         self._told_end.clear()
         self._begin_feed()
 
-    async def _move_cursor(self, command: Reset | AckBefore) -> Any:
+    async def _move_cursor(self, command: Reset | AckBefore | Expire) -> Any:
         """Ask for it while nothing is delivered, neither here nor by the channel itself."""
         self._resetting += 1
         try:
@@ -179,6 +202,24 @@ class Brain:
         if before < offset and self._runtime.state.cursor is self._cursor:
             self._dispatcher.acked([(before, offset)])
             self._schedule_pump()
+
+    async def _expire(self, end: int, flat: Sequence[int], why: str) -> int:
+        """Take entries for acknowledged; returns the cursor's mark then."""
+        reply = await self._move_cursor(Expire(end, _pairs(flat), Why(why)))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        if reply.ranges and self._runtime.state.cursor is self._cursor:
+            self._dispatcher.acked(reply.ranges)
+            self._schedule_pump()
+        return await self._runtime.read(lambda state: state.cursor.acked_before)
+
+    def _lose(self, end: int, flat: Sequence[int]) -> None:
+        """Entries are trimmed away under a subscription that isn't durable: its state changes
+        at once."""
+        lost = missing(self._cursor, _pairs(flat))
+        if lost:
+            self._runtime.submit(Expire(end, lost, Why.TRIMMED), lambda reply, effects: None)
+            self._dispatcher.acked(lost)
 
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()
@@ -236,6 +277,8 @@ class Brain:
                 self._tell_changes(self._dispatcher.detach(args))
             case "terminated":
                 self._terminated_at = args
+            case "gone":
+                self._lose(*args)
             case "policies":
                 self.policies = args
                 self._dispatcher.set_limits(
@@ -357,6 +400,7 @@ class Brain:
             "acked_before": cursor.acked_before,
             "backlog": cursor.backlog(end_offset),
             "holes": cursor.hole_count(),
+            "expired": dict(state.expired),
             "partial": len(cursor.partials(cursor.acked_before, end_offset)),
             "type": None if kind is None else kind.name,
             "next_offset": self._dispatcher.next_offset,

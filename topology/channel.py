@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from velaray.actors.consumers import KeySharedPolicy
 from velaray.actors.delayed import DelayedEntry
 from velaray.actors.dispatch import IN_ORDER
-from velaray.actors.ledger_table import LedgerSpan
+from velaray.actors.ledger_table import LedgerSpan, NoSuchEntryError
 from velaray.actors.standing import StandingDelivery
 from velaray.topology.brain import ENDS_STANDING
 from velaray.topology.entries import CachedEntry, EntryCache
@@ -104,7 +104,14 @@ class PartitionLog(Protocol):
         ...
 
     def span_of(self, offset: int) -> LedgerSpan:
-        """The ledger that holds the entry, hence the positions that clients see."""
+        """The ledger that holds the entry, hence the positions that clients see.
+
+        Raises `NoSuchEntryError` for one that is trimmed away.
+        """
+        ...
+
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away."""
         ...
 
     def reading_failed(self, error: Exception) -> None:
@@ -187,6 +194,14 @@ def answer_ack(
         answer.error = code
         answer.message = error
     consumer.connection.send(answer)
+
+
+def _overlaps(grant: Grant, gone: Sequence[int]) -> bool:
+    end = grant.first + grant.count
+    return any(
+        first < end and grant.first < stop
+        for first, stop in zip(gone[::2], gone[1::2], strict=True)
+    )
 
 
 class Channel:
@@ -288,15 +303,16 @@ class Channel:
         if self.consumers.pop(consumer.number, None) is not None:
             self.tell("detach", consumer.number)
 
-    async def reset(self, next_offset: int, reason: str) -> None:
+    async def reset(self, next_offset: int, reason: str, gone: Sequence[int]) -> None:
         """Move the cursor, durably, and let go of every consumer, as Pulsar does.
 
-        Consumers subscribe again and go on at ``next_offset``. Acknowledgements that come
-        while the cursor moves are of what was delivered before: they are void.
+        Consumers subscribe again and go on at ``next_offset``, but not with entries that are
+        ``gone``. Acknowledgements that come while the cursor moves are of what was delivered
+        before: they are void.
         """
         self.resetting = True
         try:
-            await self.ask("reset", [next_offset, reason])
+            await self.ask("reset", [next_offset, reason, gone])
         finally:
             self.resetting = False
         for consumer in list(self.consumers.values()):
@@ -336,6 +352,9 @@ class Channel:
         postponed = self._log.postponed if len(self._log.postponed) else None
         for offset in range(first, limit):
             entry = self._log.cache.get(offset)
+            if entry is None and self._log.kept_from(offset) != offset:
+                sizes.append(1)  # trimmed away: the cursor has it
+                continue
             later = None if postponed is None else postponed.get(offset)
             if entry is None and (later is None or not self._is_told(later)):
                 break
@@ -386,6 +405,8 @@ class Channel:
         if task.cancelled() or self.closed:
             return
         error = task.exception()
+        if isinstance(error, NoSuchEntryError):
+            return  # it was trimmed away meanwhile; `trimmed` goes on
         if isinstance(error, Exception):
             self._log.reading_failed(error)
         else:
@@ -563,6 +584,8 @@ class Channel:
                 used = [0, *accumulate(sizes)]
                 del sizes[bisect_left(used, allowance) :]
             written = self._write(consumer, first, run[: len(sizes)], consumer.epoch)
+            if not written:
+                break  # trimmed away: see `trimmed`
             keys = {
                 offset: entry.chunk_uuid
                 for offset, entry in enumerate(run[:written], first)
@@ -594,6 +617,8 @@ class Channel:
             written = self._write(
                 consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.remaining
             )
+            if not written:
+                return  # trimmed away: see `trimmed`
             grant.first += written
             grant.count -= written
             if not grant.count:
@@ -614,8 +639,14 @@ class Channel:
         redelivery_count: int = 0,
         remaining: Sequence[int] = (),
     ) -> int:
-        """Write entries while the socket takes them, of one ledger; returns how many."""
-        span = self._log.span_of(first)
+        """Write entries while the socket takes them, of one ledger; returns how many.
+
+        0 if the first one is trimmed away.
+        """
+        try:
+            span = self._log.span_of(first)
+        except NoSuchEntryError:
+            return 0
         header = MessageHeaders(
             consumer.consumer_id,
             span.ledger_id,
@@ -647,9 +678,31 @@ class Channel:
         if task.cancelled() or consumer.closed:
             return
         error = task.exception()
+        if isinstance(error, NoSuchEntryError):
+            return  # it was trimmed away meanwhile; `trimmed` goes on
         if isinstance(error, Exception):
             self._log.reading_failed(error)
         else:
+            self.deliver(consumer)
+
+    # -- trimming ------------------------------------------------------------------
+
+    def trimmed(self, gone: Sequence[int]) -> None:
+        """The log lacks these offsets (first, last + 1, first, ...) from now on, or still does.
+
+        A durable subscription has them acknowledged. A reader goes on at what is kept. Who was
+        granted some of them, and couldn't take them so far, subscribes again.
+        """
+        if self.closed:
+            return
+        for consumer in list(self.consumers.values()):
+            if any(_overlaps(grant, gone) for grant in consumer.grants):
+                self.remove(consumer)
+                consumer.session.consumer_closed(consumer)
+        if not self.durable:
+            self.tell("gone", [self._log.end_offset, gone])
+        self.feed()
+        for consumer in list(self.consumers.values()):
             self.deliver(consumer)
 
     # -- the end -------------------------------------------------------------------

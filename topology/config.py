@@ -33,7 +33,8 @@ class ClusterConfig:
 
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
     start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
-    cluster's actors: a link that doesn't begin with it is closed.
+    cluster's actors: a link that doesn't begin with it is closed. Partitions look every
+    ``upkeep_s`` seconds what may expire or be trimmed.
     """
 
     data_dir: str
@@ -49,6 +50,7 @@ class ClusterConfig:
     tunnel: bool = False
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
+    upkeep_s: float = 30.0
 
     @property
     def ray_namespace(self) -> str:

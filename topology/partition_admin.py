@@ -54,7 +54,7 @@ async def _cursor_stats(partition: PartitionBody, subscription: Subscription) ->
 
 def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
     return {
-        "entries": end_offset - state.first_offset,
+        "entries": sum(run.entries for run in state.table.runs(0, end_offset)),
         "first_offset": state.first_offset,
         "end_offset": end_offset,
         "terminated": state.terminated,
@@ -148,6 +148,12 @@ async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
     offset = min(args.get("offset", end), end)
     await partition.sync()
     await partition.ask_subscription(args["name"], "skip_to", [end, offset])
+    partition.upkeep.touched(args["name"])
+
+
+async def expire(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Have a subscription's messages that are older than ``age_ms`` expire now."""
+    await partition.upkeep.expire(args["name"], args["age_ms"])
 
 
 async def terminate(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
@@ -203,6 +209,7 @@ METHODS: dict[str, Method] = {
     "describe_subscription": describe_subscription,
     "find_unacked": find_unacked,
     "skip_to": skip_to,
+    "expire": expire,
     "terminate": terminate,
     "last_message_id": last_message_id,
     "peek": peek,

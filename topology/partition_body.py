@@ -35,11 +35,13 @@ from velaray.actors.partition import (
 from velaray.actors.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.trimming import NoteActivity
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
 from velaray.journal.errors import Fenced, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.manifest import LedgerInfo
 from velaray.topology import partition_admin
 from velaray.topology.applied import Applied
 from velaray.topology.brain import Brain, LocalPort
@@ -54,6 +56,7 @@ from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
 from velaray.topology.postponed import Postponed
+from velaray.topology.upkeep import Upkeep
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import delivery_time, key_hash, publish_time, read_metadata
@@ -62,6 +65,10 @@ PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
 _EXPIRY_CHECK_S = 600.0
+
+
+def _flat(state: PartitionState) -> list[int]:
+    return [at for pair in state.table.gone_ranges() for at in pair]
 
 
 class _BrainLink:
@@ -94,6 +101,7 @@ class PartitionBody(HostedBody):
         self.sessions: set[PartitionSession] = set()
         self.channels: dict[str, Channel] = {}
         self.policies = Applied.of({})
+        self.upkeep = Upkeep(self)
         self.cache: EntryCache
         self.postponed: Postponed
         self.terminated_at: int | None = None
@@ -127,6 +135,7 @@ class PartitionBody(HostedBody):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
+        self.spawn(self.upkeep.run())
         self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
@@ -234,6 +243,13 @@ class PartitionBody(HostedBody):
         for channel in list(self.channels.values()):
             channel.log_synced()
 
+    @property
+    def ledgers(self) -> tuple[LedgerInfo, ...]:
+        """Every ledger of the journal, trimmed ones too, oldest first."""
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return journal.ledgers
+
     def position_of(self, offset: int) -> Position:
         """The position that clients see."""
         return self.runtime.state.table.position_of(offset)
@@ -264,16 +280,28 @@ class PartitionBody(HostedBody):
             await self.cache.load(offset)
         return found
 
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away."""
+        return self.runtime.state.table.kept_from(offset)
+
+    def flat_gone(self) -> list[int]:
+        """The offsets that are trimmed away: first, last + 1, first, ..."""
+        return _flat(self.runtime.state)
+
+    async def _durably_gone(self) -> list[int]:
+        return await self.runtime.read(_flat)
+
     async def offset_at_time(self, publish_ms: int) -> int:
         """The first offset whose publish time isn't before ``publish_ms``, by bisection."""
         low, high = self.runtime.state.first_offset, self.end_offset
         while low < high:
             middle = (low + high) // 2
-            if publish_time((await self.entry(middle)).data) < publish_ms:
-                low = middle + 1
-            else:
+            kept = self.kept_from(middle)
+            if kept >= high or publish_time((await self.entry(kept)).data) >= publish_ms:
                 high = middle
-        return low
+            else:
+                low = kept + 1
+        return self.kept_from(low)
 
     def reading_failed(self, error: Exception) -> None:
         """An entry of the log can't be read: this partition can't serve it."""
@@ -283,6 +311,8 @@ class PartitionBody(HostedBody):
 
     def connect_producer(self, spec: ProducerSpec) -> Accepted | Waiting | Refusal:
         """As `ProducerRegistry.connect`; refused BUSY beyond the topic's limit as well."""
+        if self.upkeep.held_back is not None:
+            return Refusal(self.upkeep.held_back, "the topic's backlog exceeds its quota")
         limit = self.policies.max_producers
         if limit and len(self.registry.names() - {spec.name}) >= limit:
             return Refusal(Reason.BUSY, f"the topic has reached its limit of {limit} producers")
@@ -434,7 +464,7 @@ class PartitionBody(HostedBody):
         for channel in self.channels.values():
             channel.tell("terminated", end_offset)
         for session in list(self.sessions):
-            session.topic_terminated()
+            session.close_producers()
 
     # -- subscriptions -------------------------------------------------------------
 
@@ -459,7 +489,15 @@ class PartitionBody(HostedBody):
             if not (self.policies.create_subscriptions or self._has(name)):
                 raise RemoteError(Reason.NO_SUBSCRIPTION, f"no subscription {name!r}")
             ref = await self.create_subscription(name, start, properties)
+            self.upkeep.touched(name)
+            await self._note_use(ref)
             return await self._connect_brain(ref)
+
+    async def _note_use(self, ref: SubscriptionRef) -> None:
+        """A subscription that was counted as unused is in use again."""
+        known = self.runtime.state.subscriptions.get(ref.name)
+        if known is not None and known.idle_since_ms:
+            await self.runtime.ask(NoteActivity(ref.name, ref.incarnation, active=True))
 
     def _has(self, name: str) -> bool:
         return name in self.runtime.state.subscriptions
@@ -485,7 +523,8 @@ class PartitionBody(HostedBody):
         try:
             with self._superseded_if_fenced():
                 told = self.policies.for_brains()
-                await channel.port.request("open", [epoch, ref.start_offset, terminated_at])
+                log = [terminated_at, self.end_offset, await self._durably_gone()]
+                await channel.port.request("open", [epoch, ref.start_offset, *log])
                 channel.tell("policies", told)
             if channel.closed:
                 raise LinkClosed(f"the link to subscription {ref.name!r} broke")
@@ -528,10 +567,22 @@ class PartitionBody(HostedBody):
         )
         brain = Brain(runtime, self.partition_index, channel.on_notice)
         channel.port = LocalPort(brain, runtime.abort)
-        await channel.port.request("open", [start, self.terminated_at])
+        log = [self.terminated_at, self.end_offset, self.flat_gone()]
+        await channel.port.request("open", [start, *log])
         channel.tell("policies", self.policies.for_brains())
         self.channels[name] = channel
+        if gone := self.flat_gone():
+            channel.trimmed(gone)  # some may have gone meanwhile
         return channel
+
+    def tell_trimmed(self) -> None:
+        """Ledgers were let go of: nobody gets anything of them any more."""
+        gone = self.flat_gone()
+        for channel in list(self.channels.values()):
+            consumers = len(channel.consumers)
+            channel.trimmed(gone)
+            if len(channel.consumers) < consumers:
+                self.drop_if_unused(channel)
 
     def _reader_failed(self, error: BaseException) -> None:
         self.fabric.fatal(self.key, error)
@@ -571,14 +622,16 @@ class PartitionBody(HostedBody):
         Done again if its brain restarts meanwhile. Raises `RemoteError` if there is none,
         `Unreachable` if its brain can't be had.
         """
-        async with self._lock(name):
+        async with self._lock(name), self.upkeep.moving(name):
             await self.sync()
+            # Durable: what is trimmed only in words must come again.
+            gone = await self._durably_gone()
             channel = self.channels.get(name)
             if channel is not None:
                 with contextlib.suppress(LinkClosed):
-                    await channel.reset(offset, reason)
+                    await channel.reset(offset, reason, gone)
                     return
-            await self._call_brain(name, "reset", [offset, reason])
+            await self._call_brain(name, "reset", [offset, reason, gone])
 
     async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
         """Ask a subscription's brain, connected or not; the method must be idempotent.
@@ -599,7 +652,12 @@ class PartitionBody(HostedBody):
             raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
         key = self.key.of_subscription(name, found.ref.incarnation)
         # A brain begins where it is told to, unless it has begun before.
-        request = {"start": found.ref.start_offset, "method": method, "args": args}
+        request = {
+            "epoch": self.runtime.journal.epoch,
+            "start": found.ref.start_offset,
+            "method": method,
+            "args": args,
+        }
         with self._superseded_if_fenced():
             answer = await self.fabric.call(key, "brain", request)
         self.meter.told(name, method, args, answer)
@@ -618,6 +676,9 @@ class PartitionBody(HostedBody):
 
     async def _delete_subscription(self, command: DeleteSubscription) -> None:
         async with self._lock(command.name):
+            channel = self.channels.get(command.name)
+            if command.idle_before_ms and channel is not None and channel.consumers:
+                raise RemoteError(Reason.BUSY, f"{command.name!r} has connected consumers")
             reply = await self.runtime.ask(command)
             if isinstance(reply, Refusal):
                 raise RemoteError(reply.reason, reply.message)

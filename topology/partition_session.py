@@ -50,6 +50,7 @@ _CALL_ERRORS = (
     TimeoutError,
     StorageFull,
     Stopped,
+    NoSuchEntryError,
 )
 
 
@@ -283,7 +284,7 @@ class PartitionSession(Session):
         """The producers connected here."""
         return list(self._producers.values())
 
-    def topic_terminated(self) -> None:
+    def close_producers(self) -> None:
         """Producers are closed; their next attempt is refused with the reason."""
         for producing in self.producers():
             self.fence_producer(producing)
@@ -599,10 +600,11 @@ class PartitionSession(Session):
         end = partition.end_offset
         index = partition.partition_index
         last = MessageId(-1, -1, index)
-        if end > partition.runtime.state.first_offset:
-            metadata = read_metadata((await partition.entry(end - 1)).data)
+        newest = partition.runtime.state.table.kept_before(end)
+        if newest >= partition.runtime.state.first_offset:
+            metadata = read_metadata((await partition.entry(newest)).data)
             batch_index = metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
-            last = MessageId(*partition.position_of(end - 1), index, batch_index)
+            last = MessageId(*partition.position_of(newest), index, batch_index)
         before = partition.runtime.state.table.position_before(mark)
         self.connection.send(
             pb.CommandGetLastMessageIdResponse(

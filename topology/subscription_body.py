@@ -51,15 +51,20 @@ class SubscriptionBody(HostedBody):
         return await self.call(method, args)
 
     def _take_hand(self, link: Link, epoch: int) -> None:
-        if epoch < self._hand_epoch:
-            raise RemoteError(Reason.FENCED, "a newer activation of the partition is connected")
+        self._check_epoch(epoch)
         if self._hand is not None and self._hand is not link:
             self._hand.close()
         if self._brain is not None:
             self._brain.close()
         self._hand = link
-        self._hand_epoch = epoch
         self._brain = Brain(self.runtime, self.key.partition, link.notify)
+
+    def _check_epoch(self, epoch: int) -> None:
+        """A newer activation of the partition relies on what it was told: no older one may
+        change that."""
+        if epoch < self._hand_epoch:
+            raise RemoteError(Reason.FENCED, "a newer activation of the partition is at work")
+        self._hand_epoch = epoch
 
     def on_notice(self, link: Link, method: str, args: Any) -> None:
         """Notices are the hand's; those of a former hand are void."""
@@ -81,6 +86,7 @@ class SubscriptionBody(HostedBody):
         """
         if method != "brain":
             return await super().call(method, args)
+        self._check_epoch(args["epoch"])
         if args["method"] == "reset" and self._hand is not None:
             self._hand.close()
             self.on_link_closed(self._hand)

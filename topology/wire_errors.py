@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason
 from velaray.events.ids import InvalidNameError
 from velaray.journal.errors import StorageFull
@@ -41,6 +42,8 @@ def code_of(error: Exception) -> pb.ServerError:
             return _CODES[Reason(error.kind)]
         except ValueError:
             return pb.UnknownError
+    if isinstance(error, NoSuchEntryError):
+        return pb.ServiceNotReady  # it was trimmed away while it was being read
     if isinstance(error, StorageFull):
         return pb.PersistenceError
     return pb.ServiceNotReady

@@ -128,7 +128,8 @@ def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
         if name in skipped or kinds[name] != {EXCLUSIVE} or to != "earliest" or not ended[name]:
             continue
         for topic in sorted(topics[name]):
-            stored = [content for found in run.logs.get(topic, {}).values() for content in found]
+            excused = run.excused.get((name, topic), set())
+            stored = [content for content in run.kept(topic) if content not in excused]
             missing = [content for content in stored if content not in received[name]]
             if missing:
                 yield f"{name} went back to the beginning at {time} s and never got {missing[:5]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.sim.again import (
@@ -30,10 +30,22 @@ Log = Mapping[Place, list[str]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run that is over: its history, and the logs as a reader of the disk finds them."""
+    """A run that is over: its history, and the logs as a reader of the disk finds them.
+
+    ``excused`` has, by subscription and topic, what it needn't have got; ``trimmed``, by topic,
+    the places that were trimmed away.
+    """
 
     history: History
     logs: Mapping[str, Log]
+    excused: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
+    trimmed: Mapping[str, set[Place]] = field(default_factory=dict)
+
+    def kept(self, topic: str) -> list[str]:
+        """The messages of a topic that weren't trimmed away, in order."""
+        gone = self.trimmed.get(topic, set())
+        log = self.logs.get(topic, {})
+        return [text for place, found in log.items() if place not in gone for text in found]
 
     def sent(self) -> dict[str, float]:
         """When each message was sent."""
@@ -153,6 +165,8 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
             for content in stored
             if content not in received[subscription] and sent[content] > until
         ]
+        excused = run.excused.get((subscription, topic), set())
+        missing = [content for content in missing if content not in excused]
         if missing:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"
 
@@ -246,7 +260,9 @@ def readers_get_the_log(run: Evidence) -> Iterator[str]:
     newest = {name: max(life for by, life in lives if by == name) for name, _ in lives}
     for (name, life), topics in lives.items():
         for topic, contents in topics.items():
-            log = [content for found in run.logs.get(topic, {}).values() for content in found]
+            log = run.kept(topic)
+            if topic in run.trimmed:
+                contents = [content for content in contents if content in log]
             if topic in struck:  # what was read and then lost may come again, elsewhere
                 again = dict.fromkeys(content for content in reversed(contents) if content in log)
                 contents = list(again)[::-1]

@@ -17,6 +17,7 @@ from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
 from tests.sim.losses import synced_entries
 from tests.sim.network import Network
 from tests.sim.shadow import CheckedMachine, Shadow
+from tests.sim.trimming import NEVER_S, make_plan
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
@@ -168,6 +169,9 @@ class SimCluster:
     def __init__(self, loop: SimLoop, seed: int, history: History, relaxed: bool = False) -> None:
         self.loop = loop
         self.relaxed = relaxed
+        self.plan = make_plan(seed)
+        #: How far a clock was ever ahead.
+        self.fastest_ms = 0
         self.history = history
         self.rng = Random(f"{seed}/cluster")
         self.disk = MemoryDisk()
@@ -180,6 +184,7 @@ class SimCluster:
             tunnel=Random(f"{seed}/tunnel").random() < 0.2,
             partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
             sync_interval_ms=Random(f"{seed}/sync").choice([200, 1_000, 5_000]),
+            upkeep_s=NEVER_S if self.plan is None else self.plan.upkeep_s,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}

@@ -180,6 +180,7 @@ def _do_to(cluster: SimCluster, fault: Fault, node: Activation, rng: Random) -> 
             cluster.network.block(node, other, size * 20)
         case "clock jump":
             node.skew_ms += int((size - 0.5) * 7_200_000)
+            cluster.fastest_ms = max(cluster.fastest_ms, node.skew_ms)
         case "passivate" if node.key is not None:
             task = cluster.loop.create_task(cluster.dismiss(node.key))
             task.set_name("passivation")

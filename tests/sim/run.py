@@ -34,8 +34,9 @@ from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
 from tests.sim.readers import ReaderScript
 from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
-from tests.sim.stored import audit, expected_journals, read_log, strays
+from tests.sim.stored import audit, contents_of, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
+from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.workload import Shared
 from velaray.actors import holes
 from velaray.events.ids import ActorKey, ActorKind
@@ -135,6 +136,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         setattr(owner, name, value)
 
     pump, skip_to, reset = Brain._pump, Brain._skip_to, Brain._reset
+    expire = Brain._expire
     moving: Counter[Brain] = Counter()
 
     # What ends by an error leaves its brain unchecked: it lost its hand, and nobody needs it any
@@ -144,10 +146,16 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         await skip_to(brain, end, offset)
         moving[brain] -= 1
 
-    async def noted_reset(brain: Brain, next_offset: int, reason: str) -> None:
+    async def noted_reset(brain: Brain, *arguments: Any) -> None:
         moving[brain] += 1
-        await reset(brain, next_offset, reason)
+        await reset(brain, *arguments)
         moving[brain] -= 1
+
+    async def noted_expire(brain: Brain, *arguments: Any) -> int:
+        moving[brain] += 1
+        mark = await expire(brain, *arguments)
+        moving[brain] -= 1
+        return mark
 
     def checked_pump(brain: Brain) -> None:
         pump(brain)
@@ -173,7 +181,9 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(Brain, "_pump", checked_pump)
     replace(Brain, "_skip_to", noted_skip_to)
     replace(Brain, "_reset", noted_reset)
+    replace(Brain, "_expire", noted_expire)
     watch_journals(replace)
+    shorten_units(replace)
     try:
         yield
     finally:
@@ -194,6 +204,7 @@ class World:
         self._faults = faults
         self._history = history
         self._logs: dict[str, dict[tuple[int, int], list[str]]] = {}
+        self._excuses = Excuses({}, {})
         self._problems: list[str] = []
         self._stage = "starting"
         self._reading: list[tuple[str, ReaderScript]] = []
@@ -205,7 +216,10 @@ class World:
         if self._stage != "over":
             found.append(f"the run got stuck while {self._stage}")
         if self._logs:
-            found += judge(Evidence(self._history, self._logs), (*CHECKERS, *STAFF_CHECKERS))
+            evidence = Evidence(
+                self._history, self._logs, self._excuses.messages, self._excuses.places
+            )
+            found += judge(evidence, (*CHECKERS, *STAFF_CHECKERS))
         return found
 
     async def live(self) -> None:
@@ -250,9 +264,20 @@ class World:
                 path = f"{PREFIX}/persistent/{topic}/partitions"
                 status, answer = await ask(ADMIN_PORT, "PUT", path, partitions)
                 assert status == 204, answer
+        await self._set_policies(cast)
         self._subscriptions = cast.subscriptions
         self._reading = [(topic, reader) for topic, reader in cast.readers.values()]
         return cast
+
+    async def _set_policies(self, cast: Cast) -> None:
+        plan = self.cluster.plan
+        for name, value in () if plan is None else plan.policies():
+            held = name == "backlogQuota" and value["destination_storage"]["policy"] != EVICTION
+            if held and cast.administrators:
+                continue  # who makes a subscription that nobody reads stops the producers
+            path = f"{PREFIX}/namespaces/public/default/policies/{name}"
+            status, answer = await ask(ADMIN_PORT, "PUT", path, value)
+            assert status == 204, answer
 
     def _readers(self, cast: Cast) -> dict[str, Script]:
         return {name: reader for name, (_, reader) in cast.readers.items()}
@@ -316,10 +341,15 @@ class World:
             for key in await self._partitions():
                 if str(key.topic_name.topic).endswith(topic):
                     log = await read_log(MemoryStore(self.cluster.disk), key)
-                    whole.update(content for contents in log.values() for content in contents)
+                    gone = (await self._find_excuses([key])).places[str(key.topic_name)]
+                    kept = [contents for place, contents in log.items() if place not in gone]
+                    whole.update(content for contents in kept for content in contents)
             if not whole <= reader.seen:
                 return False
         return True
+
+    async def _find_excuses(self, keys: list[ActorKey]) -> Excuses:
+        return await find_excuses(self.cluster.disk, keys, contents_of)
 
     def _check_active(self, where: str, found: dict[str, Any], partition: int) -> None:
         """Of Failover consumers the one is active that Pulsar's rule says."""
@@ -353,3 +383,5 @@ class World:
         self._problems += await audit(cluster) + await strays(cluster)
         for key in await self._partitions():
             self._logs[str(key.topic_name)] = await read_log(MemoryStore(cluster.disk), key)
+        if cluster.plan is not None:
+            self._excuses = await self._find_excuses(await self._partitions())

@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tests.sim.loop import current_node
+from tests.sim.trimming import check_frame
 from velaray.actors.machine import Machine, SegmentKeeper
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset
@@ -145,6 +146,7 @@ def watch_journals(replace: Replace) -> None:
         tried = runtime is not None and runtime._deferred
         # What is more than one frame's worth is in the live state already.
         ahead = runtime is not None and (runtime._queued or runtime._staged)
+        await check_frame(shadow.staged)
         if not tried:
             shadow.fold_staged()
             if not ahead:

@@ -68,7 +68,7 @@ def with_hand(scenario: Callable[[Hand], Awaitable[None]], alone: bool = False) 
 
         hand.runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, fatal)
         hand.brain = Brain(hand.runtime, 0, hand.on_notice)
-        await hand.brain.on_request("open", [0, None])
+        await hand.brain.on_request("open", [0, None, 0, []])
         if not alone:
             hand.attach(IDLE, 0)
         hand.tell("feed", [0, [1] * 5, {}, []])

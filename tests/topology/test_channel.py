@@ -88,6 +88,9 @@ class Setting:
     def span_of(self, offset: int) -> LedgerSpan:
         return LedgerSpan(7, 0, self.cache.end)
 
+    def kept_from(self, offset: int) -> int:
+        return offset
+
     def reading_failed(self, error: Exception) -> None:
         raise error
 

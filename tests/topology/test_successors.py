@@ -41,7 +41,8 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
         for method in ("cursor", "reset"):
             assert not channel.closed
             args = [0, "seek"] if method == "reset" else None
-            question = {"start": 0, "method": method, "args": args}
+            epoch = partition.runtime.journal.epoch + 1
+            question = {"epoch": epoch, "start": 0, "method": method, "args": args}
             await fabric.call(brain, "brain", question)
         async with asyncio.timeout(5):
             while not channel.closed:
@@ -59,7 +60,7 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
         partition, brain = await _partition_with_a_subscription(fabric)
         of_successor = Channel("s", partition, lambda *_: None, durable=True)
         link = await fabric.open_link(brain, _BrainLink(of_successor))
-        await link.request("open", [partition.runtime.journal.epoch + 1, 0, None])
+        await link.request("open", [partition.runtime.journal.epoch + 1, 0, None, 0, []])
 
         with pytest.raises(Unreachable, match="served elsewhere"):
             await partition.durable_channel("s", StartAt.EARLIEST, {})

@@ -1,0 +1,89 @@
+"""How much of a partition's log is left to read, in bytes and in time.
+
+Bytes are those of entries and their events as journaled. Within a ledger every entry counts the
+same, so that no entry need be read; what a subscription acknowledged beyond its mark counts, too,
+unless its ledger is trimmed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from velaray.journal.manifest import LedgerInfo
+from velaray.wire.errors import MalformedEntryError
+from velaray.wire.messages import publish_time
+
+if TYPE_CHECKING:
+    from velaray.topology.partition_body import PartitionBody
+
+SCAN_ENTRIES = 100_000
+"""So many entries are looked at in one go; the rest is for the next one."""
+
+
+def entry_bytes(info: LedgerInfo) -> int:
+    """The bytes of a ledger without its checkpoint."""
+    return info.bytes - info.data_offset
+
+
+class Backlog:
+    """Of one partition."""
+
+    def __init__(self, partition: PartitionBody) -> None:
+        self._partition = partition
+        # Everything from the first to the second offset was published before the time.
+        self._scanned = (0, 0, 0)
+
+    def _kept(self) -> list[LedgerInfo]:
+        trimmed = self._partition.runtime.state.trimmed
+        return [info for info in self._partition.ledgers if info.ledger_id not in trimmed]
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes of the entries at and after ``offset``."""
+        total = 0
+        for info in self._kept():
+            left = min(info.next_offset - offset, info.entries)
+            if left > 0:
+                total += entry_bytes(info) * left // info.entries
+        return total
+
+    def last_bytes(self, limit: int) -> int:
+        """The offset from which on there are at most ``limit`` bytes."""
+        for info in reversed(self._kept()):
+            size = entry_bytes(info)
+            if size > limit:
+                return info.next_offset - info.entries * limit // size
+            limit -= size
+        return 0
+
+    async def age_ms(self, offset: int) -> int:
+        """How long ago the first entry at or after ``offset`` was published; 0 if none is there."""
+        at = self._partition.kept_from(offset)
+        if at >= self._partition.end_offset:
+            return 0
+        return max(self._partition.fabric.clock_ms() - await self._published_ms(at), 0)
+
+    async def _published_ms(self, offset: int) -> int:
+        """When an entry was published; 0 if it doesn't say: nobody can read it."""
+        try:
+            return publish_time((await self._partition.entry(offset)).data)
+        except MalformedEntryError:
+            return 0
+
+    async def older_than(self, start: int, age_ms: int) -> int:
+        """The offset up to which everything from ``start`` on was published longer ago.
+
+        By the publish times that clients gave, one entry after the other: an entry that isn't
+        old enough stops it, whatever comes behind.
+        """
+        partition = self._partition
+        before_ms = partition.fabric.clock_ms() - age_ms
+        first, until, known_ms = self._scanned
+        if not (first <= start <= until and before_ms >= known_ms):
+            first = until = start
+        end = min(partition.end_offset, until + SCAN_ENTRIES)
+        at = partition.kept_from(until)
+        while at < end and await self._published_ms(at) < before_ms:
+            until = at + 1
+            at = partition.kept_from(until)
+        self._scanned = (first, until, before_ms)
+        return until
