@@ -191,6 +191,7 @@ class Runtime(Generic[StateT]):
         "__weakref__",
         "_actor",
         "_asked",
+        "_behind",
         "_bytes",
         "_clock_ms",
         "_closing",
@@ -266,6 +267,7 @@ class Runtime(Generic[StateT]):
         # While the disk is full: why, and the events of the one command that is tried.
         self._full: StorageFull | None = None
         self._deferred: tuple[Message, ...] = ()
+        self._behind: list[tuple[Any, Release]] = []  # to be decided when it's known of those
         self._closing = False
         # Of a relaxed journal: when it is synced, and who waits for that.
         self._sync_interval_s = 0.0
@@ -480,6 +482,9 @@ class Runtime(Generic[StateT]):
             if self._settled():
                 release(decision.reply, decision.effects)
                 return
+            if self._deferred:  # it has none only if those come to nothing
+                self._behind.append((command, release))
+                return
         elif self._full is None:
             if len(events) == 1:  # nearly always
                 record, blob = encode(events[0]), decision.blob
@@ -606,6 +611,7 @@ class Runtime(Generic[StateT]):
         for release, reply, effects in self._flushing:
             release(reply, effects)
         self._flushing = []
+        self._decide_behind()
         if written and self._sync_interval_s and not self._journal.unsynced:
             self._synced()
 
@@ -673,6 +679,11 @@ class Runtime(Generic[StateT]):
             self._decide(command, release)
         self._parked = None
 
+    def _decide_behind(self) -> None:
+        behind, self._behind = self._behind, []
+        for command, release in behind:
+            self._decide(command, release)
+
     # ---------------------------------------------------------------- failing
 
     async def _fall_back(self, error: StorageFull) -> None:
@@ -682,7 +693,7 @@ class Runtime(Generic[StateT]):
         dropped = self._flushing + [one for batch in self._queued for one in batch.waiting]
         dropped += self._waiting
         kept: list[tuple[Release, Any, tuple[Any, ...]]] = []
-        if tried:  # those behind it have no events: what they say holds all the same
+        if tried:  # those behind it are reads: what they found holds all the same
             dropped, kept = dropped[:1], dropped[1:]
         self._drop()
         if not tried:
@@ -695,6 +706,7 @@ class Runtime(Generic[StateT]):
             self._refuse(release)
         for release, reply, effects in kept:
             release(reply, effects)
+        self._decide_behind()
         self._unpark()
 
     def _drop(self) -> None:
@@ -747,7 +759,7 @@ class Runtime(Generic[StateT]):
             return
         self._error = error
         self._drop()
-        self._parked = None
+        self._parked, self._behind = None, []
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         for future in self._asked:

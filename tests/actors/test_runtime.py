@@ -471,6 +471,23 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_recovers() -> None:
 
 
 @on_a_loop
+async def test_what_follows_a_command_on_a_full_disk_is_decided_after_it() -> None:
+    """Simulation found it, seed 42260: a reset did nothing, as the acknowledgement before it
+    hadn't come into effect yet."""
+    disk = MemoryDisk()
+    host = await Host(disk).start()
+    disk.capacity = 0
+    host.submit(Add("a"))
+    await host.until(1)
+    disk.capacity = None
+    host.submit(Add("b"), Drop("b"), Look())
+    await host.until(4)
+    assert host.released[1:] == [1, 0, 0]
+    assert host.runtime.state.names == []
+    await host.runtime.close()
+
+
+@on_a_loop
 async def test_what_arrives_during_the_fall_back_waits_for_it() -> None:
     disk = MemoryDisk()
     host = await Host(disk).start()
