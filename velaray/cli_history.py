@@ -1,17 +1,52 @@
-"""``velaray subscriptions describe``: what a subscription holds, and what holds it back."""
+"""``velaray subscriptions describe`` and ``state``: what a subscription holds and held."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
 from velaray.admin import Admin
-from velaray.cli_admin import subscriptions
-from velaray.cli_common import Output, with_admin
+from velaray.cli_admin import TimeType, subscriptions
+from velaray.cli_common import Output, with_admin, with_output
+from velaray.cli_journal import run_reading, with_data
+from velaray.events.ids import InvalidMessageIdError, Position, TopicName
+from velaray.events.ids import MessageId as StoredId
+from velaray.journal.files import FileStore
+from velaray.topology.history import (
+    Moment,
+    described,
+    positions_of,
+    published_at,
+    state_at,
+    subscriptions_of,
+)
 
 Found = Mapping[str, Any]
+_FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
+
+
+class MomentType(click.ParamType):
+    """A message id (when it was published), a time, or the number of an event."""
+
+    name = "moment"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Moment | Position:
+        """Read what was typed."""
+        if value.isascii() and value.isdigit() and int(value) < _FIRST_MS:
+            return Moment(sequence=int(value))
+        if value.count(":") == 1 and "-" not in value:
+            try:
+                found = StoredId.parse(value)
+            except InvalidMessageIdError as error:
+                self.fail(str(error), param, ctx)
+            return Position(found.ledger_id, found.entry_id)
+        return Moment(at_ms=TimeType().convert(value, param, ctx))
 
 
 @subscriptions.command("describe")
@@ -79,3 +114,68 @@ def _some(count: int | None, shown: Iterator[str]) -> str:
         return "none"
     more = ", ..." if count > len(texts) else ""
     return f"{count}: {', '.join(texts)}{more}"
+
+
+@subscriptions.command("state")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--at",
+    type=MomentType(),
+    help="A time, a message id (when that was published) or the number of an event; now if absent.",
+)
+@with_data
+@with_output
+def state(
+    show: Output, topic: str, subscription: str, at: Moment | Position | None, data: Path
+) -> None:
+    """Show the cursor of SUBSCRIPTION of TOPIC as it was, from its journal on disk.
+
+    The cluster need not run; if it does, it isn't asked.
+    """
+    store = FileStore(data)
+    name = TopicName.parse(topic)
+    found = run_reading(_states(store, name, subscription, at or Moment()), store)
+    if show.as_json:
+        show.value(found)
+        return
+    for one in found:
+        click.echo("\n".join([one["topic"], *(f"  {line}" for line in _past(one))]))
+
+
+async def _states(
+    store: FileStore, topic: TopicName, subscription: str, at: Moment | Position
+) -> list[dict[str, Any]]:
+    keys = await subscriptions_of(store, topic, subscription)
+    if isinstance(at, Position) and len(keys) > 1:
+        raise click.UsageError("a message id belongs to one partition: name the partition")
+    found = []
+    for key in keys:
+        moment = at
+        if isinstance(moment, Position):
+            moment = Moment(at_ms=await published_at(store, key, moment))
+        past = await state_at(store, key, moment)
+        found.append(described(past, key, await positions_of(store, key)))
+    return found
+
+
+def _past(found: Found) -> Iterator[str]:
+    yield f"after event {found['event']}" + (
+        f", {time_text(found['atMs'])}" if found["atMs"] else ""
+    )
+    if not found["created"]:
+        yield "the subscription wasn't created yet"
+        return
+    yield (
+        f"cursor: all up to {found['markDelete']} was acknowledged (offset {found['ackedBefore']})"
+    )
+    holes = found["ackedRanges"]
+    yield f"holes: {_some(len(holes), map(_span, holes))}"
+    partial = found["partial"]
+    halves = (str(one["position"]) for one in partial)
+    yield f"half-acknowledged batches: {_some(len(partial), halves)}"
+
+
+def time_text(at_ms: int) -> str:
+    """Milliseconds since 1970 as people read them, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

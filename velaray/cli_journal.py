@@ -103,7 +103,9 @@ def journal() -> None:
     """
 
 
-def _run(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
+def run_reading(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
+    """What ``work`` returns; ``store`` is closed then."""
+
     async def closing() -> Any:
         try:
             return await work
@@ -113,7 +115,7 @@ def _run(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
     return asyncio.run(closing())
 
 
-_data = click.option(
+with_data = click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path("velaray-data"),
@@ -123,12 +125,12 @@ _data = click.option(
 
 
 @journal.command("list")
-@_data
+@with_data
 @with_output
 def list_journals(show: Output, data: Path) -> None:
     """List the actors that have a journal."""
     store = FileStore(data)
-    rows = [{"key": key} for key in _run(_actors(store), store)]
+    rows = [{"key": key} for key in run_reading(_actors(store), store)]
     show.rows({"key": "KEY"}, rows)
 
 
@@ -140,14 +142,14 @@ async def _actors(store: FileStore) -> list[str]:
 
 @journal.command("show")
 @click.argument("key")
-@_data
+@with_data
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, help="First event.")
 @click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
 @with_output
 def show_events(show: Output, key: str, data: Path, first: int, last: int | None) -> None:
     """Print the events of KEY's journal, one JSON object a line with -o json."""
     store = FileStore(data)
-    _run(_show(show, store, ActorKey.parse(key).text(), first, last), store)
+    run_reading(_show(show, store, ActorKey.parse(key).text(), first, last), store)
 
 
 async def _show(show: Output, store: FileStore, key: str, first: int, last: int | None) -> None:
@@ -188,7 +190,7 @@ async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | Non
 
 @journal.command("verify")
 @click.argument("key", required=False)
-@_data
+@with_data
 @with_output
 def verify_journal(show: Output, key: str | None, data: Path) -> None:
     """Check KEY's journal (all of them without KEY): checksums, order, digests, invariants.
@@ -197,7 +199,7 @@ def verify_journal(show: Output, key: str | None, data: Path) -> None:
     with what the actor recorded in its checkpoints. Fails if anything differs.
     """
     store = FileStore(data)
-    rows = _run(_verify(store, key), store)
+    rows = run_reading(_verify(store, key), store)
     columns = {
         "key": "KEY",
         "ledger_id": "LEDGER",
@@ -228,7 +230,7 @@ async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
 
 @journal.command("replay")
 @click.argument("key")
-@_data
+@with_data
 @click.option(
     "--to",
     "last",
@@ -240,7 +242,7 @@ def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None
     """Print the state of actor KEY as it was after an event."""
     store = FileStore(data)
     parsed = ActorKey.parse(key)
-    event, fold = _run(_replay(store, parsed, last), store)
+    event, fold = run_reading(_replay(store, parsed, last), store)
     facts = {"key": key, "event": event, "digest": fold.digest().hex()}
     found = {**facts, "state": describe(fold.state)}
     if show.as_json:
