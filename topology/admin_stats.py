@@ -16,15 +16,31 @@ _TYPES = {
     "FAILOVER": "Failover",
     "KEY_SHARED": "Key_Shared",
 }
-_SUMS = ("msgBacklog", "unackedMessages", "nonContiguousDeletedMessagesRanges")
+_SUMS = (
+    "msgBacklog",
+    "backlogSize",
+    "unackedMessages",
+    "nonContiguousDeletedMessagesRanges",
+    "totalMsgExpired",
+)
+_TOPIC_SUMS = (
+    "storageSize",
+    "retainedSize",
+    "backlogSize",
+    "numberOfEntries",
+    "trimmedLedgersPending",
+    "trimmedSizePending",
+)
 
 
 def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
     """Statistics of one partition (or plain topic).
 
     ``raw`` is what the partition's ``stats`` answers, ``sizes`` the stored bytes of each of
-    its ledgers.
+    its ledgers. ``storageSize`` doesn't count those that only wait for their deletion.
+    ``firstPosition``, ``retainedSize``, what is pending and the policies are velaray's own.
     """
+    trimmed = raw["trimmed"]
     return {
         "publishers": [
             {"producerName": each["name"], "producerId": each["producer_id"]}
@@ -33,7 +49,15 @@ def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
         "subscriptions": {
             name: _subscription(found) for name, found in sorted(raw["subscriptions"].items())
         },
-        "storageSize": sum(sizes.values()),
+        "storageSize": sum(size for number, size in sizes.items() if number not in trimmed),
+        "retainedSize": raw["retained_bytes"],
+        "backlogSize": raw["backlog_bytes"],
+        "oldestBacklogMessageAgeSeconds": raw["oldest_backlog_ms"] // 1000,
+        "producersHeldBack": raw["held_back"],
+        "trimmedLedgersPending": len(trimmed),
+        "trimmedSizePending": sum(trimmed.values()),
+        "firstPosition": "{}:{}".format(*raw["first_position"]),
+        "appliedPolicies": raw["policies"],
         "numberOfEntries": raw["entries"],
         "topicEpoch": raw["topic_epoch"],
         "terminated": raw["terminated"],
@@ -44,6 +68,9 @@ def _subscription(raw: Mapping[str, Any]) -> Stats:
     consumers = raw["consumers"]
     found: Stats = {
         "msgBacklog": raw["backlog"],
+        "backlogSize": raw.get("backlog_bytes", 0),
+        "totalMsgExpired": sum(raw["expired"].values()),
+        "expiredEntries": raw["expired"],
         "unackedMessages": sum(each["unacked"] for each in consumers),
         "blockedSubscriptionOnUnackedMsgs": raw["blocked"],
         "drainingHashesCount": raw["draining"],
@@ -84,8 +111,10 @@ def partitioned_stats(partitions: Mapping[str, Stats]) -> Stats:
             name: _merged([s["subscriptions"][name] for s in every if name in s["subscriptions"]])
             for name in names
         },
-        "storageSize": sum(stats["storageSize"] for stats in every),
-        "numberOfEntries": sum(stats["numberOfEntries"] for stats in every),
+        **{field: sum(stats[field] for stats in every) for field in _TOPIC_SUMS},
+        "oldestBacklogMessageAgeSeconds": max(
+            (stats["oldestBacklogMessageAgeSeconds"] for stats in every), default=0
+        ),
         "terminated": all(stats["terminated"] for stats in every),
     }
 

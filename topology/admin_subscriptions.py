@@ -209,6 +209,25 @@ async def skip_all(request: web.Request) -> web.Response:
     return done()
 
 
+async def expire(request: web.Request) -> web.Response:
+    """Have messages published so many seconds ago, or longer, expire now."""
+    age_ms = number_in_path(request, "seconds") * 1000
+    for holder in await _holders(request, await find_target(request)):
+        await ask_each(request, holder, "expire", {"name": _name(request), "age_ms": age_ms})
+    return done()
+
+
+async def expire_all(request: web.Request) -> web.Response:
+    """As `expire`, of every durable subscription."""
+    age_ms = number_in_path(request, "seconds") * 1000
+    target = await find_target(request)
+    fabric = fabric_of(request)
+    for key, names in zip(target.keys(), await _subscriptions(request, target), strict=True):
+        for name in names:
+            await fabric.call(key, "expire", {"name": name, "age_ms": age_ms})
+    return done()
+
+
 async def peek(request: web.Request) -> web.Response:
     """A subscription's n-th (from 1) un-acknowledged entry: its payload, uncompressed.
 
@@ -277,5 +296,7 @@ ROUTES: tuple[Route, ...] = (
     ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
     ("POST", f"{_ONE}/skip/{{count}}", skip),
     ("POST", f"{_ONE}/skip_all", skip_all),
+    ("POST", f"{_ONE}/expireMessages/{{seconds}}", expire),
+    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
     ("GET", f"{_ONE}/position/{{position}}", peek),
 )

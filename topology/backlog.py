@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.journal.manifest import LedgerInfo
 from velaray.wire.errors import MalformedEntryError
 from velaray.wire.messages import publish_time
@@ -60,7 +61,11 @@ class Backlog:
         at = self._partition.kept_from(offset)
         if at >= self._partition.end_offset:
             return 0
-        return max(self._partition.fabric.clock_ms() - await self._published_ms(at), 0)
+        try:
+            published_ms = await self._published_ms(at)
+        except NoSuchEntryError:
+            return 0  # it was trimmed away meanwhile
+        return max(self._partition.fabric.clock_ms() - published_ms, 0)
 
     async def _published_ms(self, offset: int) -> int:
         """When an entry was published; 0 if it doesn't say: nobody can read it."""

@@ -46,6 +46,7 @@ async def _cursor_stats(partition: PartitionBody, subscription: Subscription) ->
     mark = partition.runtime.state.table.position_before(stats["acked_before"])
     return {
         **stats,
+        "backlog_bytes": partition.upkeep.backlog.bytes_from(stats["acked_before"]),
         "mark_delete": _id(partition, mark),
         "properties": subscription.properties,
         "durable": True,
@@ -56,6 +57,8 @@ def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
     return {
         "entries": sum(run.entries for run in state.table.runs(0, end_offset)),
         "first_offset": state.first_offset,
+        "first_position": list(_first_position(state)),
+        "trimmed": dict(state.trimmed),
         "end_offset": end_offset,
         "terminated": state.terminated,
         "topic_epoch": state.topic_epoch,
@@ -66,12 +69,32 @@ def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
     }
 
 
+def _first_position(state: PartitionState) -> Position:
+    """Where the log begins; where its next entry will be if it's empty."""
+    if state.first_offset < state.end_offset:
+        return state.table.position_of(state.first_offset)
+    return state.table.next_position() if state.table.is_open else Position(-1, -1)
+
+
+async def _backlog_stats(partition: PartitionBody, marks: list[int]) -> dict[str, Any]:
+    """Of the slowest durable subscription, and what is done about it."""
+    upkeep, slowest = partition.upkeep, min(marks, default=partition.end_offset)
+    return {
+        "retained_bytes": upkeep.backlog.bytes_from(0),
+        "backlog_bytes": upkeep.backlog.bytes_from(slowest),
+        "oldest_backlog_ms": await upkeep.backlog.age_ms(slowest),
+        "held_back": None if upkeep.held_back is None else str(upkeep.held_back),
+        "policies": dict(partition.policies.raw),
+    }
+
+
 async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
     """Counters of the log, its producers and its subscriptions."""
     end_offset = partition.end_offset
     log = await partition.runtime.read(lambda state: _log_stats(state, end_offset))
     durable = await partition.runtime.read(lambda state: sorted(state.subscriptions.items()))
     subscriptions = {name: await _cursor_stats(partition, found) for name, found in durable}
+    marks = [found["acked_before"] for found in subscriptions.values()]
     for name, channel in list(partition.channels.items()):
         if not channel.durable:
             found = await channel.ask("stats", partition.end_offset)
@@ -79,6 +102,7 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
     return {
         "topic": partition.topic,
         **log,
+        **await _backlog_stats(partition, marks),
         "producers": [
             {"name": producing.name, "producer_id": producing.producer_id}
             for session in partition.sessions

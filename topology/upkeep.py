@@ -62,7 +62,8 @@ class Upkeep:
 
     def __init__(self, partition: PartitionBody) -> None:
         self._partition = partition
-        self._backlog = Backlog(partition)
+        #: How much there is to read.
+        self.backlog = Backlog(partition)
         self._moving: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
         self._trimming = asyncio.Lock()
@@ -85,7 +86,8 @@ class Upkeep:
             self._hold_back(None)
             return
         held = await self._ask_subscriptions()
-        await self._expire(held, policies.ttl_ms, Why.TTL)
+        if policies.ttl_ms:
+            await self._expire(held, policies.ttl_ms, Why.TTL)
         await self._keep_quotas(held)
         if policies.expiry_ms:
             await self._delete_unused(held)
@@ -152,9 +154,9 @@ class Upkeep:
     # -- too old, too much ---------------------------------------------------------
 
     async def _expire(self, held: Mapping[str, Holdings], age_ms: int, why: Why) -> None:
-        if age_ms and held:
+        if held:
             start = min(each.mark for each in held.values())
-            until = await self._backlog.older_than(start, age_ms)
+            until = await self.backlog.older_than(start, age_ms)
             for name, each in held.items():
                 await self._move_on(name, each, until, why)
 
@@ -180,7 +182,7 @@ class Upkeep:
             if quota.policy != _EVICTION:
                 reason = Reason.QUOTA_HELD if quota.policy == _HOLD else Reason.QUOTA_EXCEEDED
             elif quota is policies.size_quota:
-                until = self._backlog.last_bytes(int(quota.limit * EVICT_TO))
+                until = self.backlog.last_bytes(int(quota.limit * EVICT_TO))
                 for name, each in held.items():
                     await self._move_on(name, each, until, Why.QUOTA)
             else:
@@ -189,11 +191,11 @@ class Upkeep:
 
     async def _too_big(self, quota: Quota, held: Mapping[str, Holdings]) -> bool:
         slowest = min(each.mark for each in held.values())
-        return self._backlog.bytes_from(slowest) > quota.limit
+        return self.backlog.bytes_from(slowest) > quota.limit
 
     async def _too_old(self, quota: Quota, held: Mapping[str, Holdings]) -> bool:
         slowest = min(each.mark for each in held.values())
-        return await self._backlog.age_ms(slowest) > quota.limit
+        return await self.backlog.age_ms(slowest) > quota.limit
 
     def _hold_back(self, reason: Reason | None) -> None:
         """Producers are refused for ``reason`` from now on, if any."""

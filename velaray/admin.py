@@ -352,6 +352,15 @@ class Admin:
         """What a subscription holds and what holds it back, by the name of the partition."""
         return dict(self.request("GET", f"{_subscription(topic, subscription)}/describe"))
 
+    def expire(self, topic: str, subscription: str | None, seconds: int) -> None:
+        """Have messages expire that were published ``seconds`` ago or longer; for one
+        subscription, or (None) for all.
+        """
+        whose = f"{_topic(topic)}/all_subscription"
+        if subscription is not None:
+            whose = _subscription(topic, subscription)
+        self.request("POST", f"{whose}/expireMessages/{seconds}")
+
     def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
         """A plain topic's or partition's ``number``-th un-acknowledged entry (from 1), or None."""
         path = f"{_subscription(topic, subscription)}/position/{number}"

@@ -110,6 +110,9 @@ def topic_stats(show: Output, admin: Admin, topic: str) -> None:
         "topic": "TOPIC",
         "entries": "ENTRIES",
         "bytes": "BYTES",
+        "backlog_bytes": "BACKLOG BYTES",
+        "oldest_s": "OLDEST (S)",
+        "pending": "TRIMMED LEDGERS",
         "publishers": "PUBLISHERS",
         "terminated": "TERMINATED",
     }
@@ -135,6 +138,9 @@ def _topic_row(name: str, stats: dict[str, Any]) -> dict[str, Any]:
         "topic": name,
         "entries": stats["numberOfEntries"],
         "bytes": stats["storageSize"],
+        "backlog_bytes": stats["backlogSize"],
+        "oldest_s": stats["oldestBacklogMessageAgeSeconds"],
+        "pending": stats["trimmedLedgersPending"],
         "publishers": len(stats["publishers"]),
         "terminated": stats["terminated"],
     }
@@ -278,6 +284,24 @@ def skip(
         raise click.UsageError("give a number of entries, or --all")
     admin.skip(topic, subscription, entries)
     show.done(f"skipped {entries or 'all'} of {subscription}", skipped=subscription, topic=topic)
+
+
+@subscriptions.command("expire")
+@click.argument("topic")
+@click.argument("subscription", required=False)
+@click.option(
+    "--older-than",
+    "seconds",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Age in seconds, by the time of publishing.",
+)
+@with_admin
+def expire(show: Output, admin: Admin, topic: str, subscription: str | None, seconds: int) -> None:
+    """Have old messages of TOPIC expire for SUBSCRIPTION, or for all."""
+    admin.expire(topic, subscription, seconds)
+    whose = subscription or "all subscriptions"
+    show.done(f"expired what is older than {seconds} s for {whose}", expired=whose, topic=topic)
 
 
 # -- tenants and namespaces --------------------------------------------------------

@@ -251,12 +251,12 @@ def test_a_backlog_beyond_its_quota_is_evicted_from_its_old_end() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(40, size=1000)
-        total = setting.partition.upkeep._backlog.bytes_from(0)
+        total = setting.partition.upkeep.backlog.bytes_from(0)
         quota = {"policy": "consumer_backlog_eviction", "limitSize": total // 2}
         await setting.apply(backlogQuota={"destination_storage": quota}, **KEEP_ALL)
         await setting.partition.upkeep.once()
         mark = await setting.mark("s")
-        left = setting.partition.upkeep._backlog.bytes_from(mark)
+        left = setting.partition.upkeep.backlog.bytes_from(mark)
         assert 0.4 * total < left <= 0.45 * total
         await setting.partition.upkeep.once()
         assert await setting.mark("s") == mark
@@ -359,7 +359,7 @@ def test_retention_by_size_keeps_the_newest_megabytes() -> None:
         limits = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1}
         await setting.apply(retention=limits)
         await setting.partition.upkeep.once()
-        left = setting.partition.upkeep._backlog.bytes_from(0)
+        left = setting.partition.upkeep.backlog.bytes_from(0)
         assert MIB <= left < MIB + (PER_LEDGER + 1) * 100_500
 
     run(scenario)

@@ -21,6 +21,8 @@ from velaray.exceptions import (
     AlreadyClosed,
     MessageTooBig,
     NotConnected,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceUnitNotReady,
     Timeout,
@@ -35,8 +37,14 @@ from velaray.wire.commands import entry_header
 
 logger = logging.getLogger("velaray")
 
-_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ProducerBusy)
-"""What a producer that was registered before tries to get over: its old self may linger."""
+_PASSING: tuple[type[VelarayError], ...] = (
+    *RETRIABLE,
+    ProducerBusy,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+)
+"""What a producer that was registered before tries to get over: its old self may linger, and
+a backlog may be consumed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -433,6 +441,9 @@ class PartitionProducer:
                 logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
                 if self._builder is None and not isinstance(error, RETRIABLE):
                     self._fail(error)
+                elif isinstance(error, ProducerBlockedQuotaExceededException):
+                    pending, self._pending = self._pending, deque()
+                    self._fail_all(pending, error)
             except VelarayError as error:
                 logger.warning("producer on %s is out: %s", self.topic, error)
                 self._fail(error)
