@@ -78,7 +78,7 @@ bench-docs: $(BENCH) ## Put plot and tables of the last make bench into docs and
 	$(PYTHON) -m benchmarks render benchmarks/out/results.json --docs
 
 bench-alone: $(BENCH) ## Measure recovery, memory and the loss of a node
-	$(PYTHON) -m benchmarks recovery_bytes memory recovery node_loss --rounds 3
+	$(PYTHON) -m benchmarks ack_state recovery_bytes memory recovery node_loss --rounds 3
 
 proto: $(DEV) ## Regenerate the committed protobuf modules
 	$(PYTHON) tools/generate_protobuf.py

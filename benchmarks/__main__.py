@@ -14,7 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import comparison, goals, memory, node_loss, plan, recovery, recovery_bytes, report
+from benchmarks import (
+    ack_state,
+    comparison,
+    goals,
+    memory,
+    node_loss,
+    plan,
+    recovery,
+    recovery_bytes,
+    report,
+)
 from benchmarks.install import install, missing
 from benchmarks.machine import describe_machine, load
 from benchmarks.model import Result
@@ -25,6 +35,7 @@ from benchmarks.systems import registry
 FILE_WIDTH = 160
 LOGS = Path(__file__).parent / "out" / "logs"
 ALONE: dict[str, Callable[[Options], Result]] = {
+    "ack_state": ack_state.run,
     "recovery_bytes": recovery_bytes.run,
     "memory": memory.run,
     "recovery": recovery.run,
