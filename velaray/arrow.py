@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from velaray.exceptions import InvalidMessage, OperationNotSupported
 from velaray.wire.batches import plain_head
 
 if TYPE_CHECKING:
     from velaray.aio.blocks import Segment
+
+_LARGEST_ARRAY: Final = (1 << 31) - 1
+"""Bytes that an Arrow array of values with 32 bit offsets can hold."""
 
 KEY_LIMIT = 112
 """Keys of up to this many bytes have heads of one form; longer ones go through lists."""
@@ -135,28 +138,60 @@ def _pack_equal(np: Any, values: Any, size: int) -> bytes | memoryview:
 def array_of(segments: Sequence[Segment], nulls: Callable[[Segment], list[int]]) -> Any:
     """The values of received segments as one ``BinaryArray``; those in ``nulls`` are null."""
     pa = _pyarrow()
-    arrays = [_segment_array(pa, segment, nulls(segment)) for segment in segments]
-    if not arrays:
+    if not segments:
         return pa.array([], pa.binary())
+    uniform = [_uniform(segment) for segment in segments]
+    known = [each for each in uniform if each is not None]
+    if len(known) == len(segments) and sum(each.nbytes for each in known) <= _LARGEST_ARRAY:
+        return _array_of_equal(pa, known)
+    arrays = [_segment_array(pa, segment, nulls(segment)) for segment in segments]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _segment_array(pa: Any, segment: Segment, nulls: list[int]) -> Any:
+class _Uniform(NamedTuple):
+    """Values of one length within a batch: ``messages`` times a head and ``size`` bytes."""
+
+    view: memoryview
+    messages: int
+    head: int
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.messages * self.size
+
+
+def _uniform(segment: Segment) -> _Uniform | None:
+    indexes = segment.indexes
+    if not isinstance(indexes, range):
+        return None
+    found = segment.block.layout.uniform(indexes.start, indexes.stop)
+    if found is None:
+        return None
+    view, stride, head = found
+    return _Uniform(view, len(indexes), head, stride - head)
+
+
+def _array_of_equal(pa: Any, parts: Sequence[_Uniform]) -> Any:
+    """One array of all values, each copied once."""
     import numpy as np
 
-    indexes = segment.indexes
-    uniform = None
-    if isinstance(indexes, range):
-        uniform = segment.block.layout.uniform(indexes.start, indexes.stop)
-    if uniform is None:
-        values: list[bytes | None] = list(segment.values())
-        for number in nulls:
-            values[number] = None
-        return pa.array(values, pa.binary())
-    view, stride, head = uniform
-    count, size = len(indexes), stride - head
-    rows = np.frombuffer(view, np.uint8).reshape(count, stride)
-    data = np.ascontiguousarray(rows[:, head:])
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    counts = [part.messages for part in parts]
+    sizes = np.repeat(np.array([part.size for part in parts], np.int32), counts)
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    at = 0
+    for view, count, head, size in parts:
+        rows = np.frombuffer(view, np.uint8).reshape(count, head + size)
+        data[at : at + count * size].reshape(count, size)[:] = rows[:, head:]
+        at += count * size
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def _segment_array(pa: Any, segment: Segment, nulls: list[int]) -> Any:
+    values: list[bytes | None] = list(segment.values())
+    for number in nulls:
+        values[number] = None
+    return pa.array(values, pa.binary())
