@@ -34,6 +34,7 @@ QUICK_MUTANTS = (
     "confirm-acks-early",
     "send-again-backwards",
     "acknowledge-unsynced-entries",
+    "take-holes-for-granted",
 )
 
 
