@@ -4,9 +4,9 @@ States: until `Create` it isn't there and refuses everything; from then on it ho
 What is journaled is what an acknowledgement changed, never the request: acks are idempotent
 and commute, and one that says nothing new writes nothing.
 
-Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`. Events:
-CursorCreated, EntriesAcked, MarkDeleted, CursorReset, EntriesExpired (and LedgerOpened, which
-changes nothing here).
+Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
+`velaray.actors.undoing.Restore`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
+CursorRestored, EntriesExpired (and LedgerOpened, which changes nothing here).
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from velaray.actors.expiry import (
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.offset_sets import Range
 from velaray.actors.ranges import RangeSet, normalized
+from velaray.actors.undoing import Restore, decide_restore, evolve_restored
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,
+    CursorRestored,
     EntriesAcked,
     EntriesExpired,
     LedgerOpened,
@@ -85,6 +87,7 @@ class AckBefore:
     end_offset: int
     offset: int
     remaining: int | None = None
+    reason: str = ""  # of who skips; empty if it is a consumer's acknowledgement
 
 
 @dataclass(slots=True)
@@ -186,7 +189,7 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
     new = cursor.unacked_ranges(cursor.acked_before, offset)
     if not new and not partial:
         return Decision(reply=Acked())
-    event = MarkDeleted(before_offset=offset)
+    event = MarkDeleted(before_offset=offset, reason=command.reason)
     for batch, mask in partial:
         event.partial.CopyFrom(_partial_ack(batch, mask))
     return Decision((event,), Acked(tuple(new), tuple(partial)))
@@ -227,7 +230,7 @@ class SubscriptionMachine:
                 return refuse(Reason.INVALID, f"a subscription can't start at {start_offset}")
             case Create(start_offset):
                 return Decision((CursorCreated(start_offset=start_offset),), CursorAt(start_offset))
-            case Ack() | AckBefore() | Reset() | Expire() if not state.created:
+            case Ack() | AckBefore() | Reset() | Expire() | Restore() if not state.created:
                 return refuse(Reason.NOT_FOUND, "the subscription isn't created yet")
             case Ack():
                 return _decide_ack(cursor, command)
@@ -237,6 +240,8 @@ class SubscriptionMachine:
                 return _decide_reset(cursor, command)
             case Expire():
                 return decide_expire(cursor, command)
+            case Restore():
+                return decide_restore(cursor, command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -258,6 +263,8 @@ class SubscriptionMachine:
                 cursor.reset(start_offset)
             case CursorReset(next_offset=next_offset):
                 cursor.reset(next_offset)
+            case CursorRestored():
+                evolve_restored(cursor, event)
             case EntriesExpired():
                 evolve_expired(cursor, state.expired, event)
             case LedgerOpened():

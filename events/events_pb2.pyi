@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "cursor_restored")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Event(_message.Message):
     DEAD_LETTERS_INTENDED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_MOVED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_RESTORED_FIELD_NUMBER: _ClassVar[int]
     ledger_opened: LedgerOpened
     cluster_registered: ClusterRegistered
     tenant_created: TenantCreated
@@ -79,7 +80,8 @@ class Event(_message.Message):
     dead_letters_intended: DeadLettersIntended
     dead_letters_moved: DeadLettersMoved
     entries_expired: EntriesExpired
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ...) -> None: ...
+    cursor_restored: CursorRestored
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -374,12 +376,14 @@ class PartialAck(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., remaining: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MarkDeleted(_message.Message):
-    __slots__ = ("before_offset", "partial")
+    __slots__ = ("before_offset", "partial", "reason")
     BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     before_offset: int
     partial: PartialAck
-    def __init__(self, before_offset: _Optional[int] = ..., partial: _Optional[_Union[PartialAck, _Mapping]] = ...) -> None: ...
+    reason: str
+    def __init__(self, before_offset: _Optional[int] = ..., partial: _Optional[_Union[PartialAck, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CursorReset(_message.Message):
     __slots__ = ("next_offset", "reason")
@@ -422,3 +426,15 @@ class EntriesExpired(_message.Message):
     ranges: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     def __init__(self, ranges: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CursorRestored(_message.Message):
+    __slots__ = ("next_offset", "ranges", "partial", "reason")
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    partial: _containers.RepeatedCompositeFieldContainer[PartialAck]
+    reason: str
+    def __init__(self, next_offset: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -228,6 +228,44 @@ async def expire_all(request: web.Request) -> web.Response:
     return done()
 
 
+def _moment(request: web.Request) -> dict[str, int]:
+    """The query parameters ``event`` or ``time``. Raises `AdminError`."""
+    found = {}
+    for name, field in (("event", "sequence"), ("time", "at_ms")):
+        text = request.query.get(name)
+        if text is not None:
+            if not (text.isascii() and text.isdigit() and int(text) <= INT64_MAX):
+                raise AdminError(400, f"{name} must be a whole number, not {text[:40]!r}")
+            found[field] = int(text)
+    if len(found) == 2:
+        raise AdminError(400, "give event or time, not both")
+    return found
+
+
+async def preview_undo(request: web.Request) -> web.Response:
+    """What undoing would change, by partition: back to before the last seek, skip or expiry on
+    request, to after ``event`` of the subscription's journal, or to ``time``."""
+    arguments = {"name": _name(request), "preview": True, **_moment(request)}
+    found = {}
+    for holder in await _holders(request, await find_target(request)):
+        (one,) = await ask_each(request, holder, "undo", arguments)
+        found[one["topic"]] = one
+    return answer(found)
+
+
+async def undo(request: web.Request) -> web.Response:
+    """Do what the same request with GET tells; consumers are closed and come again."""
+    name, found = _name(request), {}
+    for holder in await _holders(request, await find_target(request)):
+        preview = {"name": name, "preview": True, **_moment(request)}
+        (plan,) = await ask_each(request, holder, "undo", preview)
+        # The same however often the call is repeated.
+        arguments = {"name": name, "sequence": plan["after_event"]}
+        (one,) = await ask_each(request, holder, "undo", arguments)
+        found[one["topic"]] = one
+    return answer(found)
+
+
 async def peek(request: web.Request) -> web.Response:
     """A subscription's n-th (from 1) un-acknowledged entry: its payload, uncompressed.
 
@@ -292,6 +330,8 @@ ROUTES: tuple[Route, ...] = (
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
     ("GET", f"{_ONE}/describe", describe),
+    ("GET", f"{_ONE}/undo", preview_undo),
+    ("POST", f"{_ONE}/undo", undo),
     ("POST", f"{_ONE}/resetcursor", reset_to_id),
     ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
     ("POST", f"{_ONE}/skip/{{count}}", skip),

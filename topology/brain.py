@@ -46,6 +46,7 @@ from velaray.actors.subscription import (
     Reset,
     SubscriptionState,
 )
+from velaray.actors.undoing import Restore
 from velaray.topology.brain_details import details
 from velaray.topology.links import RemoteError
 
@@ -182,7 +183,16 @@ class Brain:
         self._told_end.clear()
         self._begin_feed()
 
-    async def _move_cursor(self, command: Reset | AckBefore | Expire) -> Any:
+    async def restore(self, command: Restore) -> None:
+        """Make the cursor what it was. Raises `RemoteError` if that is refused."""
+        reply = await self._move_cursor(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        self._dispatcher.reset(reply.acked_before)
+        self._told_end.clear()
+        self._begin_feed()
+
+    async def _move_cursor(self, command: Reset | AckBefore | Expire | Restore) -> Any:
         """Ask for it while nothing is delivered, neither here nor by the channel itself."""
         self._resetting += 1
         try:
@@ -196,7 +206,7 @@ class Brain:
 
     async def _skip_to(self, end: int, offset: int) -> None:
         before = self._runtime.state.cursor.acked_before
-        reply = await self._move_cursor(AckBefore(end, offset))
+        reply = await self._move_cursor(AckBefore(end, offset, reason="by an administrator"))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         if before < offset and self._runtime.state.cursor is self._cursor:

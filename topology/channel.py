@@ -310,11 +310,24 @@ class Channel:
         ``gone``. Acknowledgements that come while the cursor moves are of what was delivered
         before: they are void.
         """
+        await self._moved("reset", [next_offset, reason, gone])
+
+    async def undo(self, moment: Sequence[int | None], gone: Sequence[int]) -> dict[str, Any]:
+        """Move the cursor back to what it was; to consumers it is a `reset`."""
+        found = await self._moved("undo", [*moment, gone])
+        assert isinstance(found, dict)
+        return found
+
+    async def _moved(self, method: str, args: Any) -> Any:
         self.resetting = True
         try:
-            await self.ask("reset", [next_offset, reason, gone])
+            found = await self.ask(method, args)
         finally:
             self.resetting = False
+        self._let_go()
+        return found
+
+    def _let_go(self) -> None:
         for consumer in list(self.consumers.values()):
             self.remove(consumer)
             consumer.session.consumer_closed(consumer)

@@ -175,6 +175,23 @@ async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
     partition.upkeep.touched(args["name"])
 
 
+async def undo(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """Undo moves of a subscription's cursor, or (``preview``) only tell what would change.
+
+    Back to after event ``sequence`` or to time ``at_ms``; a preview without either: to before
+    the last move. (An undoing that is repeated would undo itself if it could say that.)
+    """
+    name = args["name"]
+    await _subscription(partition, name)
+    moment = [args.get("sequence"), args.get("at_ms")]
+    if args.get("preview"):
+        found = await partition.ask_subscription(name, "undo", [*moment, None])
+    else:
+        found = await partition.undo(name, moment)
+        partition.upkeep.touched(name)
+    return {"topic": partition.topic, **found}
+
+
 async def expire(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Have a subscription's messages that are older than ``age_ms`` expire now."""
     await partition.upkeep.expire(args["name"], args["age_ms"])
@@ -234,6 +251,7 @@ METHODS: dict[str, Method] = {
     "find_unacked": find_unacked,
     "skip_to": skip_to,
     "expire": expire,
+    "undo": undo,
     "terminate": terminate,
     "last_message_id": last_message_id,
     "peek": peek,

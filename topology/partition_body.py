@@ -633,6 +633,22 @@ class PartitionBody(HostedBody):
                     return
             await self._call_brain(name, "reset", [offset, reason, gone])
 
+    async def undo(self, name: str, moment: list[int | None]) -> dict[str, Any]:
+        """Move a subscription's cursor back to what it was at a moment (event number and time;
+        neither: before it was moved last); its consumers are closed and come again.
+
+        Returns what changed. Raises as `reset_subscription` does, and `RemoteError` if
+        nothing is to be undone, or can be.
+        """
+        async with self._lock(name), self.upkeep.moving(name):
+            await self.sync()
+            gone = await self._durably_gone()
+            channel = self.channels.get(name)
+            if channel is not None:
+                return await channel.undo(moment, gone)
+            found: dict[str, Any] = await self._call_brain(name, "undo", [*moment, gone])
+            return found
+
     async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
         """Ask a subscription's brain, connected or not; the method must be idempotent.
 

@@ -70,7 +70,7 @@ class PartitionMeter:
         """A subscription without a channel was asked something by an administrator."""
         if method == "stats":
             self._known[name] = {**answer, "end_offset": args}
-        elif method in ("reset", "skip_to"):
+        elif method in ("reset", "skip_to", "expire", "undo"):
             self._known.pop(name, None)  # until it is asked again
 
     async def _ask(self, channel: Channel) -> None:

@@ -6,11 +6,16 @@ from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.subscription import Create, SubscriptionMachine
+from velaray.actors.undoing import Restore
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
 from velaray.topology.fabric import Fabric
+from velaray.topology.history import Moment, NoHistory
 from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, RemoteError
+from velaray.topology.undoing import plan_undo
+
+_UNDO_TRIES = 5
 
 
 class SubscriptionBody(HostedBody):
@@ -47,8 +52,36 @@ class SubscriptionBody(HostedBody):
             assert self._brain is not None
             return await self._brain.on_request("open", rest)
         if link is self._hand and self._brain is not None:
+            if method == "undo":
+                return await self._undo(self._brain, *args)
             return await self._brain.on_request(method, args)
         return await self.call(method, args)
+
+    async def _undo(
+        self, brain: Brain, sequence: int | None, at_ms: int | None, gone: list[int] | None
+    ) -> dict[str, Any]:
+        """Back to a moment (none: to before the last move by command); tells what changes.
+
+        ``gone`` None: only tell. Raises `RemoteError`, also if acknowledgements keep coming.
+        """
+        moment = Moment(sequence, at_ms)
+        for _ in range(_UNDO_TRIES):
+            await self.runtime.read(lambda state: None)  # from now on what was decided is durable
+            try:
+                plan = await plan_undo(self.fabric.store, self.key, moment)
+            except NoHistory as error:
+                raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+            if gone is None:
+                return plan.described()
+            pairs = list(zip(gone[::2], gone[1::2], strict=True))
+            reason = f"back to after event {plan.after_event}"
+            try:
+                await brain.restore(Restore(plan.expected, plan.restored, pairs, reason))
+                return plan.described()
+            except RemoteError as error:
+                if error.kind != Reason.CONFLICT:
+                    raise
+        raise RemoteError(Reason.BUSY, "acknowledgements keep coming; try again")
 
     def _take_hand(self, link: Link, epoch: int) -> None:
         self._check_epoch(epoch)
@@ -87,7 +120,10 @@ class SubscriptionBody(HostedBody):
         if method != "brain":
             return await super().call(method, args)
         self._check_epoch(args["epoch"])
-        if args["method"] == "reset" and self._hand is not None:
+        moves = args["method"] == "reset" or (
+            args["method"] == "undo" and args["args"][2] is not None
+        )
+        if moves and self._hand is not None:
             self._hand.close()
             self.on_link_closed(self._hand)
         reply = await self.runtime.ask(Create(args["start"]))
@@ -96,6 +132,8 @@ class SubscriptionBody(HostedBody):
         brain = self._brain
         if brain is None:
             brain = Brain(self.runtime, self.key.partition, lambda method, args: None)
+        if args["method"] == "undo":
+            return await self._undo(brain, *args["args"])
         return await brain.on_request(args["method"], args["args"])
 
     def idle(self) -> bool:

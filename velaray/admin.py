@@ -361,6 +361,28 @@ class Admin:
             whose = _subscription(topic, subscription)
         self.request("POST", f"{whose}/expireMessages/{seconds}")
 
+    def undo(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        event: int | None = None,
+        time_ms: int | None = None,
+        preview: bool = False,
+    ) -> dict[str, Any]:
+        """Undo what moved a subscription's cursor: the last seek, skip or expiry on request, or
+        all since ``event`` of its journal or since ``time_ms``. Acknowledgements made since stay.
+
+        Returns what changes, by the name of the partition; with ``preview`` that is all.
+        Raises `NotFound` if there is nothing to undo (or it is no longer known), and
+        `PreconditionFailed` if what would have to be delivered again was trimmed.
+        """
+        named = {"event": event, "time": time_ms}
+        query = {name: str(value) for name, value in named.items() if value is not None}
+        method = "GET" if preview else "POST"
+        path = f"{_subscription(topic, subscription)}/undo"
+        return dict(self.request(method, path, query=query))
+
     def peek(self, topic: str, subscription: str, number: int = 1) -> PeekedEntry | None:
         """A plain topic's or partition's ``number``-th un-acknowledged entry (from 1), or None."""
         path = f"{_subscription(topic, subscription)}/position/{number}"

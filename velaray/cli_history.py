@@ -179,3 +179,56 @@ def _past(found: Found) -> Iterator[str]:
 def time_text(at_ms: int) -> str:
     """Milliseconds since 1970 as people read them, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@subscriptions.command("undo")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--to", type=MomentType(), help="A time or the number of an event; the last move if absent."
+)
+@click.option("--yes", is_flag=True, help="Do it; without this only tell what would change.")
+@with_admin
+def undo(
+    show: Output,
+    admin: Admin,
+    topic: str,
+    subscription: str,
+    to: Moment | Position | None,
+    yes: bool,
+) -> None:
+    """Undo a mistaken seek, skip or expiry of SUBSCRIPTION of TOPIC.
+
+    The cursor goes back to what it was before; what consumers acknowledged since stays
+    acknowledged. Refused if messages that would have to come again were trimmed.
+    """
+    if isinstance(to, Position):
+        raise click.UsageError("--to takes a time or the number of an event")
+    moment = to or Moment()
+    found = admin.undo(
+        topic, subscription, event=moment.sequence, time_ms=moment.at_ms, preview=True
+    )
+    if yes:
+        # Each partition back to what was told, whatever happened since.
+        found = {
+            name: admin.undo(name, subscription, event=one["after_event"])[name]
+            for name, one in found.items()
+        }
+    if show.as_json:
+        show.value({name: {**one, "done": yes} for name, one in found.items()})
+        return
+    for name, one in found.items():
+        click.echo("\n".join([name, *(f"  {line}" for line in _undone(one, yes))]))
+    if not yes:
+        click.echo("nothing was changed; do it with --yes")
+
+
+def _undone(found: Found, done: bool) -> Iterator[str]:
+    would = "" if done else "would be "
+    for move in found["undone"]:
+        yield f"{would}undone: {move}"
+    yield (
+        f"offset {found['acked_before_then']} instead of {found['acked_before']}: "
+        f"{found['to_deliver_again']} entries {would}un-acknowledged again, "
+        f"{found['to_acknowledge']} {would}acknowledged again"
+    )
