@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from velaray.aio.blocks import Block, BlockQueue, Segment
 from velaray.aio.consumer import many
-from velaray.aio.consumer_base import SubscribedTopics, described_topics
+from velaray.aio.consumer_base import SeekTarget, SubscribedTopics, described_topics
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.exceptions import (
     AlreadyClosed,
@@ -457,18 +457,24 @@ class Consumer:
         self._notes.drain()
         return await work
 
-    def seek(self, messageid: MessageId | int) -> None:
+    def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription: the next message is the one after ``messageid``.
 
         (Or that message itself, with ``start_message_id_inclusive``.) An int is a publish
         time in milliseconds: the next message is the first published then or later. On
         return the position is durable and messages received from now on are from there.
+        A function gets the name of every topic partition and returns where to go there.
         """
         self._run(self._base.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
         last: MessageId = self._run(self._base.last_message_id())
+        return last
+
+    def get_last_message_ids(self) -> list[MessageId]:
+        """The id of every topic partition's last message; entry id -1 where there is none."""
+        last: list[MessageId] = self._run(self._base.last_message_ids())
         return last
 
     def unsubscribe(self) -> None:

@@ -7,14 +7,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from velaray.aio.consumer_base import described_topics
+from velaray.aio.consumer_base import SeekTarget, described_topics
 from velaray.aio.reader import ReaderBase
 from velaray.consumer import ThreadInbox
 from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from velaray.listeners import Listening, Worker
 from velaray.loop import Funnel, LoopThread
 from velaray.message import Message
-from velaray.message_id import MessageId
 
 
 class Reader:
@@ -78,11 +77,14 @@ class Reader:
         self._read.drain()
         return await self._base.has_message_available()
 
-    def seek(self, messageid: MessageId | int) -> None:
-        """Go on after ``messageid``, or at a publish time in milliseconds."""
+    def seek(self, messageid: SeekTarget) -> None:
+        """Go on after ``messageid``, or at a publish time in milliseconds.
+
+        A function gets the name of every partition and returns either.
+        """
         self._thread.run(self._seek(messageid))
 
-    async def _seek(self, target: MessageId | int) -> None:
+    async def _seek(self, target: SeekTarget) -> None:
         self._read.drain()
         await self._base.seek(target)
 

@@ -41,7 +41,8 @@ class TableView:
     def for_each_and_listen(self, callback: Callable[[str, bytes], None]) -> None:
         """As `for_each`, then for every new value as it comes, both on the client's thread.
 
-        The callback must not block; an error in it ends the view.
+        The value of a key that is removed is b"". The callback must not block; what it raises
+        for a new value is logged.
         """
         self._thread.run(self._listen(callback))
 

@@ -47,6 +47,7 @@ def catalog(cluster):
 
     return SimpleNamespace(
         partitioned=lambda topic, n: call("create_topic", topic=topic, partitions=n),
+        terminate=lambda topic: velaray.Admin(cluster.admin_url).terminate(topic),
         grow=lambda topic, n: call("grow_partitions", topic=topic, partitions=n),
         deduplicated=lambda topic: (
             call("create_topic", topic=topic, exist_ok=True),

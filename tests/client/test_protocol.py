@@ -274,8 +274,8 @@ def entry_of(*contents):
     return builder.flush()[0].data
 
 
-def deliver(connection, entry_id, entry, ack_set=(), consumer_epoch=None):
-    headers = MessageHeaders(0, 1, ack_set=ack_set, consumer_epoch=consumer_epoch)
+def deliver(connection, entry_id, entry, ack_set=(), consumer_epoch=None, consumer_id=0):
+    headers = MessageHeaders(consumer_id, 1, ack_set=ack_set, consumer_epoch=consumer_epoch)
     connection.write(headers.header(entry_id, len(entry)))
     connection.write(entry)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
-from velaray.aio.acks import AckTracker, PendingAck, PendingAcks, bits_at, words
+from velaray.aio.acks import AckTracker, PendingAck, PendingAcks, words
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.subscription import Subscription
@@ -45,13 +44,6 @@ class Acknowledger:
 
     def __len__(self) -> int:
         return len(self.tracker)
-
-    def indexes(self, info: EntryInfo, indexes: Sequence[int]) -> bool:
-        """Note messages of one entry; True if all of it is acknowledged now."""
-        bits = bits_at(indexes) if info.batch_size else 0
-        whole = self.tracker.individual_bits(info.where, info.batch_size, bits)
-        self.schedule()
-        return whole
 
     def elsewhere(self, info: EntryInfo, index: int) -> bool:
         """Note a message that went elsewhere; True if all of its entry is acknowledged now.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from velaray.aio.consumer_base import SubscribedTopics, described_topics
+from velaray.aio.consumer_base import SeekTarget, SubscribedTopics, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.listening import Listening
@@ -232,18 +232,23 @@ class Consumer:
         for part in self._base.topics.parts.values():
             part.redeliver_all()
 
-    async def seek(self, messageid: MessageId | int) -> None:
+    async def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription: the next message is the one after ``messageid``.
 
         (Or that message itself, with ``start_message_id_inclusive``.) An int is a publish
         time in milliseconds: the next message is the first published then or later. On
         return the position is durable and messages received from now on are from there.
+        A function gets the name of every topic partition and returns where to go there.
         """
         await self._base.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
         return await self._base.last_message_id()
+
+    async def get_last_message_ids(self) -> list[MessageId]:
+        """The id of every topic partition's last message; entry id -1 where there is none."""
+        return await self._base.last_message_ids()
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close: its position and backlog are gone for good."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from velaray.aio.core import Core, topic_name
@@ -27,6 +27,9 @@ from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
 from velaray.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
 from velaray.received import ReceivedBatch
+
+SeekTarget = MessageId | int | Callable[[str], MessageId | int]
+"""An id, a publish time in milliseconds, or a function that says either of each partition."""
 
 
 def subscription_of(options: ConsumerOptions) -> Subscription:
@@ -185,8 +188,11 @@ class ConsumerBase:
             raise InvalidMessage(f"not a Message or MessageId: {message!r}")
         return self.topics.of(message), message
 
-    async def seek(self, target: MessageId | int) -> None:
-        """Seek on one partition (by id) or on all (by time, or to either end)."""
+    async def seek(self, target: SeekTarget) -> None:
+        """Seek on one partition (by id) or on all (by time, to either end, or as told)."""
+        if callable(target):
+            await self._seek_each(target)
+            return
         if isinstance(target, bool) or not isinstance(target, MessageId | int):
             raise InvalidMessage(f"seek to a MessageId or to milliseconds since 1970: {target!r}")
         parts = list(self.topics.parts.values())
@@ -195,13 +201,26 @@ class ConsumerBase:
             parts = [self.topics.of(target)]
         await asyncio.gather(*(part.seek(target) for part in parts))
 
+    async def _seek_each(self, target_of: Callable[[str], MessageId | int]) -> None:
+        targets = {part: target_of(part.topic) for part in self.topics.parts.values()}
+        for part, target in targets.items():
+            if isinstance(target, bool) or not isinstance(target, MessageId | int):
+                raise InvalidMessage(f"{part.topic}: seek to a MessageId or to a time: {target!r}")
+        await asyncio.gather(*(part.seek(target) for part, target in targets.items()))
+
+    async def last_message_ids(self) -> list[MessageId]:
+        """The last id of every partition, with its topic; entry id -1 where there is none."""
+        parts = self.topics.parts.values()
+        found = await asyncio.gather(*(part.last_message_id() for part in parts))
+        return [last for last, _ in found]
+
     async def last_message_id(self) -> MessageId:
         """The last id of the topic. Raises `OperationNotSupported` for several partitions."""
         parts = list(self.topics.parts.values())
         if len(parts) != 1:
             raise OperationNotSupported(
                 "get_last_message_id needs a consumer of one topic partition; this one has"
-                f" {len(parts)}"
+                f" {len(parts)}: use get_last_message_ids"
             )
         return (await parts[0].last_message_id())[0]
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from velaray.aio.acknowledging import Acknowledger
-from velaray.aio.acks import Where, bits_of, indexes_of
+from velaray.aio.acks import Where, bits_at, bits_of, indexes_of
 from velaray.aio.backoff import Backoff
 from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
@@ -19,6 +19,7 @@ from velaray.aio.extras import Extras
 from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivering import Redeliverer
 from velaray.aio.subscription import Subscription
+from velaray.aio.tail import Tail
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName
 from velaray.events.ids_pb2 import MessageIdData
@@ -47,6 +48,9 @@ _PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy)
 
 class Inbox(Protocol):
     """Where a partition's messages go to wait for the user."""
+
+    def __len__(self) -> int:
+        """How many messages wait."""
 
     def put(self, block: Block) -> None:
         """Messages arrived."""
@@ -102,6 +106,7 @@ class PartitionConsumer:
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
         self._letters = extras.letters
         self._interceptors = extras.interceptors
+        self._tail = Tail()
         self._again = Redeliverer(core, subscription, self, self._acks.tracker, extras)
 
     # --- subscribing ---
@@ -157,6 +162,7 @@ class PartitionConsumer:
         self.uncredited = self._withheld = 0
         self._fetching = False
         self._reader.forget_chunks()
+        self._tail.restart()
         self._again.clear()
         self._acks.tracker.subscribed_again()
         if self._seek is not None:
@@ -171,29 +177,11 @@ class PartitionConsumer:
 
     def _command(self) -> pb.CommandSubscribe:
         subscription = self._subscription
-        subscribe = pb.CommandSubscribe(
-            topic=self.topic,
-            subscription=subscription.name,
-            subType=int(subscription.consumer_type),  # type: ignore[arg-type]
-            consumer_id=self.consumer_id,
-            durable=subscription.durable,
-            read_compacted=subscription.read_compacted,
-            initialPosition=int(subscription.initial_position),  # type: ignore[arg-type]
-        )
-        if not self._subscription.shared:
+        subscribe = subscription.command(self.topic, self.consumer_id)
+        if not subscription.shared:
             subscribe.consumer_epoch = self._epoch
-        if subscription.consumer_name is not None:
-            subscribe.consumer_name = subscription.consumer_name
         if not subscription.durable and self._start is not None:
             subscribe.start_message_id.CopyFrom(self._start.to_stored().to_proto())
-        for key, value in (subscription.properties or {}).items():
-            subscribe.metadata.add(key=key, value=value)
-        if subscription.key_shared is not None:
-            policy = subscription.key_shared
-            subscribe.keySharedMeta.keySharedMode = int(policy.key_shared_mode)  # type: ignore[assignment]
-            subscribe.keySharedMeta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
-            for first, last in policy.sticky_ranges:
-                subscribe.keySharedMeta.hashRanges.add(start=first, end=last)
         return subscribe
 
     async def _leave(self, connection: Connection) -> None:
@@ -247,6 +235,7 @@ class PartitionConsumer:
         if delivery.consumer_epoch is not None and delivery.consumer_epoch < self._epoch:
             self._settle(_debited(delivery, entry), 0)
             return  # it was under way when everything was asked for again, and comes again
+        self._tail.came(where)
         opened = self._reader.read(delivery, entry)
         if opened is None:
             self._settle(1, 0)
@@ -322,8 +311,10 @@ class PartitionConsumer:
 
     def acknowledge_indexes(self, info: EntryInfo, indexes: Sequence[int]) -> None:
         """Put an acknowledgement of several messages of one entry into the next group."""
-        if self._acks.indexes(info, indexes):
+        bits = bits_at(indexes) if info.batch_size else 0
+        if self._acks.tracker.individual_bits(info.where, info.batch_size, bits):
             self._finished(info.where)
+        self._acks.schedule()
         if self._interceptors is not None:
             places = indexes if info.batch_size else [-1]
             self._interceptors.acknowledged(map(info.message_id, places))
@@ -461,8 +452,16 @@ class PartitionConsumer:
                 await self.attached()
         except TimeoutError as error:
             raise Timeout(f"{self.topic}: not subscribed again after the seek") from error
-        if not self._subscription.durable and not isinstance(target, MessageId):
-            # The service forgets a non-durable position with the connection; this is it.
+        if not isinstance(target, MessageId) or target == MessageId.latest:
+            await self.hold_position()
+
+    async def hold_position(self) -> None:
+        """Note where a subscription that isn't durable begins.
+
+        The service forgets that with the connection; what is published meanwhile isn't to be
+        missed.
+        """
+        if not self._subscription.durable and self.taken is None:
             marked = (await self.last_message_id())[1]
             at = (self.partition, marked.ledger_id(), marked.entry_id())
             self._start, self._inclusive = MessageId(*at, batch_index=_END_OF_BATCH), False
@@ -478,15 +477,37 @@ class PartitionConsumer:
         )
 
     async def has_message_available(self) -> bool:
-        """Whether the topic has a message after the last that was taken, or the start."""
+        """Whether the topic has a message after the last that was taken, or the start.
+
+        Raises `Timeout` if the service delivers nothing of what it has.
+        """
         last, marked = await self.last_message_id()
-        if last.entry_id() < 0:
+        if last.entry_id() < 0 or not self._is_ahead(last, marked):
             return False
+        # What was never completed, or can't be read, is there but isn't a message.
+        return not self._subscription.queue_size or await self._comes(last)
+
+    def _is_ahead(self, last: MessageId, marked: MessageId) -> bool:
         if self.taken is not None:
             return last > self.taken.message_id()
         if self._start is None or self._start == MessageId.latest:
             return last.position > marked.position
         return last >= self._start if self._inclusive else last > self._start
+
+    async def _comes(self, last: MessageId) -> bool:
+        try:
+            async with asyncio.timeout(self._core.timeout):
+                while not len(self._inbox):
+                    if self._tail.last >= last.position:
+                        return False
+                    if self.error is not None:
+                        raise self.error
+                    await self._tail.change()
+        except TimeoutError as error:
+            if isinstance(error, VelarayError):
+                raise
+            raise Timeout(f"{self.topic}: {last} is there, but doesn't come") from error
+        return True
 
     async def unsubscribe(self) -> None:
         """Delete the subscription on this partition."""
@@ -528,6 +549,7 @@ class PartitionConsumer:
         self._ready.set()
         self._acks.stop()
         self._again.stop()
+        self._tail.wake()
         self._inbox.failed(self, error)
 
     def stop(self) -> None:

@@ -9,10 +9,11 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 
-from velaray.aio.consumer_base import ConsumerBase, described_topics
+from velaray.aio.consumer_base import ConsumerBase, SeekTarget, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.listening import Listening
+from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox
 from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
@@ -43,12 +44,16 @@ class ReaderBase(ConsumerBase):
     async def start(self) -> None:
         """Subscribe. "Latest, inclusive" begins with the last message there is."""
         await self.add_topics(self._topic)
-        subscription = self.subscription
-        if subscription.start_inclusive and subscription.start == MessageId.latest:
-            for part in self.topics.parts.values():
-                last, _ = await part.last_message_id()
-                if last.entry_id() >= 0:
-                    await part.seek(last)
+        if self.subscription.start == MessageId.latest:
+            parts = self.topics.parts.values()
+            await asyncio.gather(*(self._begin_at_the_end(part) for part in parts))
+
+    async def _begin_at_the_end(self, part: PartitionConsumer) -> None:
+        await part.hold_position()
+        if self.subscription.start_inclusive:
+            last, _ = await part.last_message_id()
+            if last.entry_id() >= 0:
+                await part.seek(last)
 
     def read(self, message: Message) -> None:
         """The user got ``message``: the service needs to hold it no longer."""
@@ -120,8 +125,11 @@ class Reader:
         """Whether `read_next` would return without waiting for a new publication."""
         return len(self._inbox) > 0 or await self._base.has_message_available()
 
-    async def seek(self, messageid: MessageId | int) -> None:
-        """Go on after ``messageid``, or at a publish time in milliseconds."""
+    async def seek(self, messageid: SeekTarget) -> None:
+        """Go on after ``messageid``, or at a publish time in milliseconds.
+
+        A function gets the name of every partition and returns either.
+        """
         await self._base.seek(messageid)
 
     async def close(self) -> None:

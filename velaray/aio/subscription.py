@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from velaray.enums import ConsumerType, InitialPosition
 from velaray.message_id import MessageId
 from velaray.policies import ConsumerKeySharedPolicy, RedeliveryBackoff
+from velaray.wire import pulsar_pb2 as pb
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,37 @@ class Subscription:
     def shared(self) -> bool:
         """Whether several consumers get messages: redelivery is then asked for by entry."""
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+    def command(self, topic: str, consumer_id: int) -> pb.CommandSubscribe:
+        """The command to subscribe, but for where to start."""
+        subscribe = pb.CommandSubscribe(
+            topic=topic,
+            subscription=self.name,
+            subType=int(self.consumer_type),  # type: ignore[arg-type]
+            consumer_id=consumer_id,
+            durable=self.durable,
+            read_compacted=self.read_compacted,
+            initialPosition=int(self.initial_position),  # type: ignore[arg-type]
+        )
+        if self.consumer_name is not None:
+            subscribe.consumer_name = self.consumer_name
+        for key, value in (self.properties or {}).items():
+            subscribe.metadata.add(key=key, value=value)
+        if self.key_shared is not None:
+            policy, meta = self.key_shared, subscribe.keySharedMeta
+            meta.keySharedMode = int(policy.key_shared_mode)  # type: ignore[assignment]
+            meta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
+            for first, last in policy.sticky_ranges:
+                meta.hashRanges.add(start=first, end=last)
+        return subscribe
+
+    def of_new_topics(self) -> Subscription:
+        """The same for topics that were made after the consumer: nothing of them is missed."""
+        if self.start is None:
+            return replace(self, initial_position=InitialPosition.Earliest)
+        if self.start == MessageId.latest:
+            return replace(self, start=MessageId.earliest)
+        return self
 
     def with_queue_size(self, size: int) -> Subscription:
         """The same with another bound on the messages that wait."""

@@ -10,6 +10,7 @@ from typing import Self
 from velaray.aio.core import Core
 from velaray.aio.reader import Reader
 from velaray.exceptions import AlreadyClosed, VelarayError
+from velaray.interceptors import Harmless
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ReaderOptions, TableViewOptions
@@ -63,13 +64,14 @@ class TableView:
         key = message.partition_key()
         if not key:
             return
-        value = message.value()
-        if message.has_null_value() or not value:
+        value = b"" if message.has_null_value() else message.value()
+        if value:
+            self._values[key] = value
+        else:
             self._values.pop(key, None)
-            return
-        self._values[key] = value
         for listener in self._listeners:
-            listener(key, value)
+            with Harmless("a listener of a table view"):
+                listener(key, value)
 
     def get(self, key: str) -> bytes | None:
         """The newest value of ``key``, None if there is none.
@@ -90,7 +92,10 @@ class TableView:
             callback(key, value)
 
     def for_each_and_listen(self, callback: Listener) -> None:
-        """As `for_each`, then for every new value as it comes; an error in it ends the view."""
+        """As `for_each`, then for every new value as it comes, b"" for a key that is removed.
+
+        What it raises for a new value is logged.
+        """
         self.for_each(callback)
         self._listeners.append(callback)
 

@@ -48,15 +48,18 @@ class TopicSet:
         self._paused = False
         self._watchers: list[asyncio.Task[None]] = []
 
-    async def add(self, topics: Sequence[TopicName]) -> None:
-        """Subscribe to topics with all their partitions; to all or, on an error, to none."""
+    async def add(self, topics: Sequence[TopicName], new: bool = False) -> None:
+        """Subscribe to topics with all their partitions; to all or, on an error, to none.
+
+        ``new``: they were made after the consumer.
+        """
         names = [str(topic) for topic in topics]
         counts = await asyncio.gather(*(self._core.partitions_of(name) for name in names))
         added: list[TopicName] = []
         for topic, count in zip(topics, counts, strict=True):
             added += [topic.of_partition(index) for index in range(count)] or [topic]
         self._bound_queues(len(self.parts) + len(added))
-        made = self._made(added)
+        made = self._made(added, new)
         await start_all(self._core, made)
         self.parts.update({part.topic: part for part in made})
         for topic, count in zip(topics, counts, strict=True):
@@ -72,9 +75,10 @@ class TopicSet:
         if size != subscription.queue_size:
             self._subscription = subscription.with_queue_size(size)
 
-    def _made(self, topics: Sequence[TopicName]) -> list[PartitionConsumer]:
+    def _made(self, topics: Sequence[TopicName], new: bool) -> list[PartitionConsumer]:
+        subscription = self._subscription.of_new_topics() if new else self._subscription
         made = [
-            PartitionConsumer(self._core, topic, self._subscription, self._inbox, self._extras)
+            PartitionConsumer(self._core, topic, subscription, self._inbox, self._extras)
             for topic in topics
         ]
         for part in made:
@@ -83,7 +87,8 @@ class TopicSet:
 
     def _watch(self, topic: TopicName, count: int) -> None:
         async def grow(known: int, now: int) -> None:
-            for part in self._made([topic.of_partition(index) for index in range(known, now)]):
+            added = [topic.of_partition(index) for index in range(known, now)]
+            for part in self._made(added, new=True):
                 self.parts[part.topic] = part
                 part.start_in_background()
 
@@ -99,7 +104,7 @@ class TopicSet:
                 await asyncio.sleep(period)
                 try:
                     found = await pattern.matches(self._core)
-                    await self.add([t for t in found if str(t) not in self._topics])
+                    await self.add([t for t in found if str(t) not in self._topics], new=True)
                 except VelarayError as error:
                     logger.warning("can't look for topics of a pattern: %s", error)
 
