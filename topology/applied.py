@@ -29,7 +29,8 @@ class Quota:
 class Applied:
     """What holds for a topic. Limits are 0 where there is none; retention is -1 without end.
 
-    ``raw`` has every policy as the catalog tells it.
+    ``publish_rate`` is messages and bytes a second. ``raw`` has every policy as the catalog
+    tells it.
     """
 
     raw: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Applied:
     compacting: bool
     ttl_ms: int
     expiry_ms: int
+    publish_rate: tuple[int, int]
     size_quota: Quota | None
     age_quota: Quota | None
 
@@ -67,6 +69,7 @@ class Applied:
             compacting=raw["compactionThreshold"] > 0,
             ttl_ms=raw["messageTTL"] * 1000,
             expiry_ms=raw["subscriptionExpirationTime"] * MINUTE_MS,
+            publish_rate=_publish_rate(raw["publishRate"]),
             size_quota=_size_quota(quotas.get("destination_storage")),
             age_quota=_age_quota(quotas.get("message_age")),
         )
@@ -78,6 +81,12 @@ class Applied:
 
 def _scaled(value: int, unit: int) -> int:
     return value if value < 0 else value * unit
+
+
+def _publish_rate(found: Mapping[str, int] | None) -> tuple[int, int]:
+    if found is None:
+        return 0, 0
+    return found["publishThrottlingRateInMsg"], found["publishThrottlingRateInByte"]
 
 
 def _size_quota(found: Mapping[str, Any] | None) -> Quota | None:

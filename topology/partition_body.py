@@ -33,6 +33,7 @@ from velaray.actors.partition import (
     SubscriptionRef,
 )
 from velaray.actors.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
+from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.actors.trimming import NoteActivity
@@ -112,6 +113,8 @@ class PartitionBody(HostedBody):
         self._names = itertools.count(1)
         self._feed_scheduled = False
         self._paused: set[WireConnection] = set()
+        self._publish_rate: PublishRate | None = None
+        self._throttling: asyncio.TimerHandle | None = None
 
     # -- life ----------------------------------------------------------------------
 
@@ -158,12 +161,15 @@ class PartitionBody(HostedBody):
                 raise WasDeleted(error.kind, error.message) from error
             raise
         self.policies = Applied.of(found["policies"])
+        self._set_publish_rate(self.policies.publish_rate)
 
     def _apply(self, found: dict[str, Any]) -> None:
         """What the catalog says about this topic now."""
         policies = Applied.of(found["policies"])
         if policies.raw == self.policies.raw:
             return
+        if policies.publish_rate != self.policies.publish_rate:
+            self._set_publish_rate(policies.publish_rate)
         told, self.policies = self.policies.for_brains(), policies
         self._apply_delays()
         if policies.for_brains() != told:
@@ -359,6 +365,8 @@ class PartitionBody(HostedBody):
             release = partial(self._published_later, command, release)
         self.runtime.submit(command, release)
         self.pending_bytes += len(entry)
+        if self._publish_rate is not None:
+            self._throttle(self._publish_rate, producing, send.num_messages, len(entry))
         if self.pending_bytes > PENDING_HIGH:
             self._pause(producing.session.connection)
 
@@ -430,7 +438,24 @@ class PartitionBody(HostedBody):
             )
         else:
             producing.session.send_error(producing.producer_id, send.sequence_id, reply)
-        if self._paused and self.pending_bytes < PENDING_LOW:
+        if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
+            self._resume()
+
+    def _set_publish_rate(self, rate: tuple[int, int]) -> None:
+        self._publish_rate = PublishRate(*rate) if max(rate) > 0 else None
+
+    def _throttle(self, rate: PublishRate, producing: Producing, messages: int, size: int) -> None:
+        """Read nothing more of this client while the topic's publishers are ahead of their rate."""
+        loop = asyncio.get_running_loop()
+        wait_s = rate.take(messages, size, loop.time())
+        if wait_s > 0:
+            self._pause(producing.session.connection)
+            if self._throttling is None:
+                self._throttling = loop.call_later(wait_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._throttling = None
+        if self.pending_bytes < PENDING_LOW:
             self._resume()
 
     def _pause(self, connection: WireConnection) -> None:

@@ -147,6 +147,21 @@ def test_messages_beyond_the_topics_size_are_refused_in_their_turn(cluster, admi
     producer.send(b"x" * 500)
 
 
+def test_publishers_are_slowed_down_to_their_rate(cluster, admin, client, topic):
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"x")
+    rate = {"publishThrottlingRateInMsg": 20, "publishThrottlingRateInByte": -1}
+    admin.set_policy_of(topic, "publishRate", rate)
+    soon(lambda: applied(cluster, topic, "publishRate") == rate)
+    began = time.monotonic()
+    for _ in range(35):
+        producer.send(b"x")
+    assert 0.6 < time.monotonic() - began < WITHIN_S
+    admin.remove_policy_of(topic, "publishRate")
+    soon(lambda: applied(cluster, topic, "publishRate") is None)
+    producer.send(b"at once")
+
+
 def test_de_duplication_is_switched_in_a_running_topic(cluster, admin, client, topic):
     producer = client.create_producer(topic, producer_name="p")
     producer.send(b"x")
