@@ -159,34 +159,6 @@ def test_permits_come_back_after_redelivery(client, server, topic):
     eventually(lambda: backlog(server, topic, "s") == 0)
 
 
-@pytest.mark.slow
-def test_unacked_messages_time_out(client, topic):
-    consumer = client.subscribe(topic, "s", SHARED, unacked_messages_timeout_ms=10_000)
-    client.create_producer(topic).send(b"slow")
-    receive(consumer, 1)
-    (again,) = receive(consumer, 1, ack=True)
-    assert (again.data(), again.redelivery_count()) == (b"slow", 1)
-
-
-def test_dead_letters(client, topic):
-    policy = pulsar.ConsumerDeadLetterPolicy(2, f"{topic}-dlq", "first")
-    consumer = client.subscribe(
-        topic,
-        "s",
-        SHARED,
-        negative_ack_redelivery_delay_ms=NACK_DELAY_MS,
-        dead_letter_policy=policy,
-    )
-    client.create_producer(topic).send(b"poison")
-    for expected_count in range(3):
-        (message,) = receive(consumer, 1)
-        assert message.redelivery_count() == expected_count
-        consumer.negative_acknowledge(message)
-    dead = client.subscribe(f"{topic}-dlq", "first")
-    assert data(receive(dead, 1)) == [b"poison"]
-    assert nothing_comes(consumer, 3 * NACK_DELAY_MS)
-
-
 def test_statistics_of_consumers(client, server, topic):
     consumer = client.subscribe(topic, "s", SHARED, consumer_name="watched", receiver_queue_size=50)
     publish(client.create_producer(topic), numbered(10))
