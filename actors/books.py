@@ -17,6 +17,7 @@ from velaray.actors.draining import PendingHashes
 from velaray.actors.holdings import Holding, Holdings
 from velaray.actors.machine import require
 from velaray.actors.ranges import Range, RangeSet
+from velaray.actors.redelivery import CountRuns
 from velaray.actors.sizes import EntryHashes, EntrySizes
 from velaray.actors.unacked import UnackedLimits
 
@@ -24,15 +25,17 @@ from velaray.actors.unacked import UnackedLimits
 class Books:
     """What one dispatcher knows; its members are read, and changed by these methods alone."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        """Starts at the cursor's mark."""
+    def __init__(self, cursor: Cursor, counts: CountRuns | None = None) -> None:
+        """Starts at the cursor's mark. ``counts``: how often entries were delivered in vain."""
         self.cursor = cursor
         self.consumers: dict[int, Attached] = {}
         self.held = Holdings()
         self.waiting = RangeSet()
         self.delayed = RangeSet()  # fed, but not due
         self.delays = True  # whether those must wait; Exclusive and Failover don't mind
-        self.counts: dict[int, int] = {}  # redelivery counts above 0
+        self.counts = CountRuns() if counts is None else counts  # of deliveries in vain
+        self.begun: list[Range] = []  # deliveries that aren't noted yet, but those that count
+        self.returned: list[Range] = []  # those that ended in order since then
         self.chunks = ChunkGroups()
         self.sizes = EntrySizes()
         self.hashes: EntryHashes | None = None  # once there was a Key_Shared consumer
@@ -88,9 +91,9 @@ class Books:
 
     def need_hashes(self) -> None:
         """From now on entries are known with their hashes: begin again, as nobody holds any."""
-        counts = dict(self.counts)
+        counts = self.counts.copy()
         self.reset(self.cursor.acked_before)
-        self.counts.update(counts)
+        self.counts = counts
         self.hashes = EntryHashes()
 
     def mind_delays(self, delays: bool) -> None:
@@ -122,6 +125,8 @@ class Books:
         self.waiting.clear()
         self.delayed.clear()
         self.counts.clear()
+        self.begun.clear()
+        self.returned.clear()
         self.chunks.clear()
         self.sizes.clear()
         if self.hashes is not None:
@@ -178,7 +183,7 @@ class Books:
         count = 0
         end = min(end, first + limit)
         if self.counts:
-            count, end = self._same_count(first, end)
+            count, end = self.counts.alike(first, end)
         remaining = None
         partials = self.cursor.partials(first, end)
         if partials and partials[0][0] == first:
@@ -192,13 +197,17 @@ class Books:
             consumer.last_debit = self.sizes.get(end - 1) or 0
         self._give(consumer, first, end)
         self._debit(consumer, messages)
+        if not count:
+            self._begin(first, end)
         owner = consumer.spec.consumer_id
         out.append(Delivery(owner, first, end, messages, count, remaining))
         return end
 
     def deliver_one(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
         """Deliver an entry, together with the one before it if they are alike."""
-        count = self.counts.get(offset, 0) if self.counts else 0
+        count = self.counts.get(offset) if self.counts else 0
+        if not count:
+            self._begin(offset, offset + 1)
         messages = self.sizes.get(offset) or 0
         remaining = self.cursor.remaining(offset)
         if remaining is not None:
@@ -216,6 +225,14 @@ class Books:
                 return
         out.append(Delivery(owner, offset, offset + 1, messages, count, remaining))
 
+    def _begin(self, first: int, end: int) -> None:
+        """These go out, uncounted so far."""
+        begun = self.begun
+        if begun and begun[-1][1] == first:
+            begun[-1] = (begun[-1][0], end)
+        else:
+            begun.append((first, end))
+
     def _give(self, consumer: Attached, first: int, end: int) -> None:
         owner = consumer.spec.consumer_id
         self.held.give(first, end, owner)
@@ -232,15 +249,6 @@ class Books:
         size = self.sizes.get(offset) or 0
         return (remaining & (1 << size) - 1).bit_count()
 
-    def _same_count(self, first: int, end: int) -> tuple[int, int]:
-        """The redelivery count at ``first``, and how far it is the same."""
-        counts = self.counts
-        count = counts.get(first, 0)
-        for offset in range(first + 1, end):
-            if counts.get(offset, 0) != count:
-                return count, offset
-        return count, end
-
     def stood(
         self,
         consumer: Attached,
@@ -252,6 +260,7 @@ class Books:
         first, end = self.next_offset, self.next_offset + len(sizes)
         require(self.feed(first, sizes, chunk_keys, hashes), "what is delivered is known", f"{end}")
         self._debit(consumer, sum(sizes))
+        self._begin(first, end)
         consumer.last_debit = sizes[-1]
         at = first
         for start, stop in self.cursor.unacked_ranges(first, end):
@@ -291,9 +300,7 @@ class Books:
         if self.delayed:
             self.delayed.discard(first, end)
         if self.counts:
-            known = self.counts if len(self.counts) < end - first else range(first, end)
-            for offset in [offset for offset in known if first <= offset < end]:
-                self.counts.pop(offset, None)
+            self.counts.forget(first, end)
         if self.chunks:
             for consumer in self.consumers.values():
                 consumer.reserved.discard(first, end)
@@ -338,16 +345,23 @@ class Books:
             if part.owner == owner
         ]
 
-    def count_again(self, ranges: Sequence[Range]) -> None:
-        """The redelivery count of these goes up by one."""
-        counts = self.counts
-        for first, end in ranges:
-            for offset in range(first, end):
-                counts[offset] = counts.get(offset, 0) + 1
+    def end_deliveries(self, ranges: Sequence[Range], in_vain: Sequence[Range]) -> None:
+        """Deliveries of these end without an acknowledgement, those ``in_vain`` are counted."""
+        self.counts.add(in_vain, 1)
+        if ranges != in_vain:
+            counted = RangeSet(in_vain)
+            for first, end in ranges:
+                self.returned += counted.missing(first, end)
 
-    def take_back(self, consumer: Attached, ranges: Sequence[Range]) -> list[Range]:
-        """What a consumer held of these waits to be delivered again; returns all that does."""
+    def take_back(
+        self, consumer: Attached, ranges: Sequence[Range], in_vain: Sequence[Range]
+    ) -> list[Range]:
+        """What a consumer held of these waits to be delivered again; returns all that does.
+
+        Of what was delivered ``in_vain`` the redelivery count goes up by one.
+        """
         back = list(ranges)
+        self.end_deliveries(ranges, in_vain)
         for first, end in ranges:
             self._took(self.held.take(first, end))
         if self.chunks:
@@ -360,10 +374,12 @@ class Books:
     def _is_held(self, offset: int) -> bool:
         return self.held.owner_of(offset) is not None
 
-    def give_back(self, consumer: Attached) -> list[Range]:
+    def give_back(self, consumer: Attached, in_vain: bool = False) -> list[Range]:
         """All that a consumer held, or that was reserved for it, waits to be delivered again."""
         owner = consumer.spec.consumer_id
-        back = [*self.held.of(owner), *consumer.reserved]
+        held = self.held.of(owner)
+        self.end_deliveries(held, held if in_vain else ())
+        back = [*held, *consumer.reserved]
         for first, end in back:
             self._took(self.held.take(first, end, owner))
             self.waiting.add(first, end)

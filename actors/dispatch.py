@@ -20,6 +20,7 @@ of its messages that aren't acknowledged yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from velaray.actors.books import Books
 from velaray.actors.consumers import (
@@ -34,6 +35,7 @@ from velaray.actors.consumers import (
 from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Reason, Refusal, require
 from velaray.actors.ranges import Range, normalized
+from velaray.actors.redelivery import CountRuns, NoteDeliveries
 from velaray.actors.serve_by_key import ServeByKey
 from velaray.actors.serve_in_turns import ServeInTurns
 from velaray.actors.serve_one import ServeOne
@@ -51,12 +53,13 @@ MAX_WINDOW = 10_000
 class Dispatcher:
     """Dispatch of one subscription of one partition."""
 
-    def __init__(self, cursor: Cursor, partition: int = 0) -> None:
+    def __init__(self, cursor: Cursor, partition: int = 0, counts: CountRuns | None = None) -> None:
         """Starts at the cursor's mark. ``partition`` spreads the active consumers of a
-        Failover subscription over the consumers of the best priority level.
+        Failover subscription over the consumers of the best priority level. ``counts`` are the
+        redelivery counts so far; they belong to the dispatcher from now on.
         """
         self._partition = max(partition, 0)
-        self._books = Books(cursor)
+        self._books = Books(cursor, counts)
         self._limits = (0, 0)
         self._serving: Serving | None = None  # None without consumers
         self._standing: Attached | None = None  # whom the partition serves by itself
@@ -179,13 +182,13 @@ class Dispatcher:
         limits, consumers = self._books.limits, self._books.consumers.values()
         limits.set(per_consumer, per_subscription, consumers)
 
-    def detach(self, consumer_id: int) -> list[ActiveChange]:
+    def detach(self, consumer_id: int, lost: bool = False) -> list[ActiveChange]:
         """A consumer is gone: what it held goes back, to be delivered first, in order.
 
-        This doesn't count as a redelivery. Raises `UnknownConsumerError`.
+        Unless it was ``lost`` that doesn't count as a redelivery. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
-        back = self._books.give_back(consumer)
+        back = self._books.give_back(consumer, lost)
         self._books.chunks.unbind_owner(consumer_id)
         del self._books.consumers[consumer_id]
         changes = serving.left(consumer)
@@ -236,8 +239,7 @@ class Dispatcher:
         consumer, serving = self._attached(consumer_id)
         books = self._books
         named = books.held_of(consumer_id, None if ranges is None else normalized(ranges))
-        books.count_again(named)
-        serving.waits(books.take_back(consumer, serving.returned(consumer, named)))
+        serving.waits(books.take_back(consumer, serving.returned(consumer, named), named))
 
     def reset(self, next_offset: int) -> None:
         """The cursor was reset: forget what is held, counted and fed; go on there.
@@ -261,7 +263,8 @@ class Dispatcher:
         return consumer is not None and not (
             books.limits.room(consumer) <= 0
             or books.waiting
-            or books.cursor.untouched_from() > books.cursor.next_unacked(books.next_offset)
+            or max(books.cursor.untouched_from(), books.counts.end)
+            > books.cursor.next_unacked(books.next_offset)
             or (books.chunks and any(known.reserved for known in books.consumers.values()))
         )
 
@@ -321,6 +324,32 @@ class Dispatcher:
             self._serving.dispatch(out)
         return out
 
+    # ---- what is to be noted durably
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether deliveries began or ended that weren't noted yet."""
+        return bool(self._books.begun or self._books.returned)
+
+    @property
+    def must_note(self) -> bool:
+        """Whether deliveries ended in order that weren't noted yet."""
+        return bool(self._books.returned)
+
+    def take_notes(self, deliveries: Iterable[Delivery] = ()) -> NoteDeliveries:
+        """All that is to be noted, with those of ``deliveries`` that are counted ones."""
+        books = self._books
+        again = [(each.first, each.end) for each in deliveries if each.redelivery_count]
+        notes = NoteDeliveries(books.begun, books.returned, again)
+        books.begun, books.returned = [], []
+        return notes
+
+    def retire(self) -> None:
+        """All deliveries come to an orderly end."""
+        self._standing = None
+        for consumer_id in list(self._books.consumers):
+            self.detach(consumer_id)
+
     # ---- what is where
 
     def unacked(self, consumer_id: int) -> list[Range]:
@@ -336,7 +365,9 @@ class Dispatcher:
 
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered again."""
-        return sorted(self._books.counts.items())[:limit]
+        runs = self._books.counts
+        counts = ((at, run.times) for run in runs for at in range(run.first, run.end))
+        return list(islice(counts, limit))
 
     def delayed(self) -> int:
         """How many entries are known that aren't due yet."""

@@ -4,9 +4,12 @@ States: until `Create` it isn't there and refuses everything; from then on it ho
 What is journaled is what an acknowledgement changed, never the request: acks are idempotent
 and commute, and one that says nothing new writes nothing.
 
+How often entries were delivered in vain is kept as well; see `velaray.actors.redelivery`.
+
 Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
-`velaray.actors.undoing.Restore`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
-CursorRestored, EntriesExpired (and LedgerOpened, which changes nothing here).
+`velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`. Events:
+CursorCreated, EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired,
+EntriesDelivered, DeliveriesReturned (and LedgerOpened, which changes nothing here).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from velaray.actors import redelivery
 from velaray.actors.cursor import (
     Cursor,
     mask_to_words,
@@ -35,12 +39,15 @@ from velaray.actors.expiry import (
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.offset_sets import Range
 from velaray.actors.ranges import RangeSet, normalized
+from velaray.actors.redelivery import CountRuns, NoteDeliveries
 from velaray.actors.undoing import Restore, decide_restore, evolve_restored
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,
     CursorRestored,
+    DeliveriesReturned,
     EntriesAcked,
+    EntriesDelivered,
     EntriesExpired,
     LedgerOpened,
     MarkDeleted,
@@ -128,6 +135,8 @@ class SubscriptionState:
     created: bool = False
     cursor: Cursor = field(default_factory=Cursor)
     expired: dict[str, int] = field(default_factory=dict)
+    # Not compared: what it counts of what is acknowledged doesn't matter.
+    deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -195,13 +204,14 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
     return Decision((event,), Acked(tuple(new), tuple(partial)))
 
 
-def _decide_reset(cursor: Cursor, command: Reset) -> Decision:
+def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
     next_offset = command.next_offset
     if next_offset < 0:
         return refuse(Reason.INVALID, f"reset to offset {next_offset}")
     reply = CursorAt(next_offset)
     gone = [(max(first, next_offset), end) for first, end in command.gone if end > next_offset]
-    if cursor == Cursor(next_offset, gone):
+    counted = redelivery.snapshot(state.deliveries, state.cursor) is not None
+    if state.cursor == Cursor(next_offset, gone) and not counted:
         return Decision(reply=reply)
     events: list[Message] = [CursorReset(next_offset=next_offset, reason=command.reason)]
     if gone:
@@ -211,6 +221,9 @@ def _decide_reset(cursor: Cursor, command: Reset) -> Decision:
 
 def _partial_ack(offset: int, mask: int) -> PartialAck:
     return PartialAck(offset=offset, remaining=mask_to_words(mask))
+
+
+_NEED_CURSOR = (Ack, AckBefore, Reset, Expire, Restore, NoteDeliveries)
 
 
 class SubscriptionMachine:
@@ -230,18 +243,20 @@ class SubscriptionMachine:
                 return refuse(Reason.INVALID, f"a subscription can't start at {start_offset}")
             case Create(start_offset):
                 return Decision((CursorCreated(start_offset=start_offset),), CursorAt(start_offset))
-            case Ack() | AckBefore() | Reset() | Expire() | Restore() if not state.created:
+            case _ if not state.created and isinstance(command, _NEED_CURSOR):
                 return refuse(Reason.NOT_FOUND, "the subscription isn't created yet")
             case Ack():
                 return _decide_ack(cursor, command)
             case AckBefore():
                 return _decide_ack_before(cursor, command)
             case Reset():
-                return _decide_reset(cursor, command)
+                return _decide_reset(state, command)
             case Expire():
                 return decide_expire(cursor, command)
             case Restore():
                 return decide_restore(cursor, command)
+            case NoteDeliveries():
+                return redelivery.decide(cursor, command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -263,10 +278,17 @@ class SubscriptionMachine:
                 cursor.reset(start_offset)
             case CursorReset(next_offset=next_offset):
                 cursor.reset(next_offset)
+                state.deliveries.clear()
             case CursorRestored():
                 evolve_restored(cursor, event)
+                state.deliveries.clear()
             case EntriesExpired():
                 evolve_expired(cursor, state.expired, event)
+            case EntriesDelivered(ranges=ranges):
+                state.deliveries.forget(0, cursor.acked_before)
+                state.deliveries.add(unpack_ranges(ranges), 1)
+            case DeliveriesReturned(ranges=ranges):
+                state.deliveries.add(unpack_ranges(ranges), -1)
             case LedgerOpened():
                 pass
             case _:
@@ -275,6 +297,7 @@ class SubscriptionMachine:
     def check(self, state: SubscriptionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.cursor.check()
+        state.deliveries.check()
         require(
             state.created or state.cursor == Cursor(),
             "nothing is acknowledged before the subscription is created",
@@ -291,6 +314,9 @@ class SubscriptionMachine:
         }
         if state.expired:
             segments["expired"] = _to_json(sorted(state.expired.items()))
+        counts = redelivery.snapshot(state.deliveries, cursor)
+        if counts is not None:
+            segments["deliveries"] = counts
         for number, segment in cursor.beyond.snapshot().items():
             segments[f"{_HOLES}{number}"] = segment
         return segments
@@ -300,8 +326,9 @@ class SubscriptionMachine:
         created, acked_before, size = json.loads(segments["cursor"])
         cursor = Cursor(acked_before)
         cursor.beyond.restore(size, _numbered(segments))
-        counts = dict(json.loads(segments.get("expired", b"[]")))
-        return SubscriptionState(created, cursor, counts)
+        gone = dict(json.loads(segments.get("expired", b"[]")))
+        counts = redelivery.restore(segments.get("deliveries"))
+        return SubscriptionState(created, cursor, gone, counts)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""

@@ -20,6 +20,7 @@ lives in the partition's process without one. The code is the same.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 from velaray.actors.consumers import (
     ActiveChange,
     ConsumerSpec,
+    Delivery,
     KeySharedMode,
     KeySharedPolicy,
     SubscriptionType,
@@ -36,7 +38,8 @@ from velaray.actors.cursor import mask_to_words, words_to_mask
 from velaray.actors.dispatch import Dispatcher
 from velaray.actors.expiry import Expire, Why, missing
 from velaray.actors.machine import Refusal
-from velaray.actors.runtime import Runtime
+from velaray.actors.redelivery import NoteDeliveries
+from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import (
     Ack,
     AckBefore,
@@ -51,6 +54,10 @@ from velaray.topology.brain_details import details
 from velaray.topology.links import RemoteError
 
 Send = Callable[[str, Any], None]
+
+COUNTED = "counted"
+NOTE_S = 0.1
+"""First deliveries are counted durably so much later, if nothing else is to be written."""
 
 ENDS_STANDING = frozenset(
     ("attach", "detach", "redeliver", "due", "policies", "stood_down", "gone")
@@ -101,10 +108,27 @@ class Brain:
         self._down = asyncio.Event()  # set while there is no standing grant
         self._down.set()
         self._revoking = False
+        # What waits until the deliveries among it are counted durably; markers are such counts.
+        self._outgoing: deque[tuple[str, Any]] = deque()
+        self._noting: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """The channel is gone, and its grant with it."""
         self._stand_down()
+        self._note_rest()
+
+    def retire(self) -> None:
+        """This brain is about to end in order: what consumers hold isn't their fault."""
+        self._stand_down()
+        self._dispatcher.retire()
+        self._note_rest()
+
+    def _note_rest(self) -> None:
+        if self._noting is not None:
+            self._noting.cancel()
+        if self._dispatcher.has_notes and self._runtime.state.cursor is self._cursor:
+            with suppress(Stopped):  # then it is a crash, and counted as one
+                self._runtime.submit(self._dispatcher.take_notes(), lambda reply, effects: None)
 
     # -- requests ------------------------------------------------------------------
 
@@ -150,7 +174,8 @@ class Brain:
         if isinstance(lost, Refusal):
             raise RemoteError(lost.reason, lost.message)
         self._cursor = self._runtime.state.cursor
-        self._dispatcher = Dispatcher(self._cursor, self._partition)
+        counts = self._runtime.state.deliveries.copy()
+        self._dispatcher = Dispatcher(self._cursor, self._partition, counts)
         self._terminated_at = terminated_at
         self._begin_feed()
         return reply.acked_before
@@ -180,6 +205,7 @@ class Brain:
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(next_offset)
+        self._outgoing.clear()
         self._told_end.clear()
         self._begin_feed()
 
@@ -281,10 +307,11 @@ class Brain:
                 number, ranges, epoch = args
                 self._dispatcher.redeliver(number, None if ranges is None else _pairs(ranges))
                 if epoch is not None:
-                    self._send("redelivering", [number, epoch])
+                    self._tell_in_turn("redelivering", [number, epoch])
             case "detach":
-                self._told_end.discard(args)
-                self._tell_changes(self._dispatcher.detach(args))
+                number, lost = args
+                self._told_end.discard(number)
+                self._tell_changes(self._dispatcher.detach(number, lost))
             case "terminated":
                 self._terminated_at = args
             case "gone":
@@ -342,8 +369,9 @@ class Brain:
         if self._resetting:
             return
         deliveries = self._dispatcher.dispatch()
+        self._note(deliveries)
         if deliveries:
-            self._send(
+            self._tell_in_turn(
                 "deliver",
                 [
                     [
@@ -364,6 +392,50 @@ class Brain:
         if self._terminated_at is not None:
             self._tell_end(self._terminated_at)
 
+    # -- counting deliveries -------------------------------------------------------
+
+    def _note(self, deliveries: Sequence[Delivery]) -> None:
+        """Count deliveries: at once those that tell the client of others, which wait until that
+        is durable; some time later those that come for the first time.
+        """
+        dispatcher = self._dispatcher
+        counted = any(delivery.redelivery_count for delivery in deliveries)
+        if counted or dispatcher.must_note:
+            marker = (COUNTED, object())
+            if counted:
+                self._outgoing.append(marker)
+            self._submit(dispatcher.take_notes(deliveries), marker)
+        elif dispatcher.has_notes and self._noting is None:
+            self._noting = asyncio.get_running_loop().call_later(NOTE_S, self._note_later)
+
+    def _note_later(self) -> None:
+        self._noting = None
+        if self._resetting:
+            self._schedule_pump()  # it comes back here, if anything is left to note
+        elif self._dispatcher.has_notes and self._runtime.state.cursor is self._cursor:
+            self._submit(self._dispatcher.take_notes(), (COUNTED, None))
+
+    def _submit(self, notes: NoteDeliveries, marker: tuple[str, Any]) -> None:
+        with suppress(Stopped):  # then nothing goes out any more
+            self._runtime.submit(notes, lambda reply, effects: self._noted(reply, marker))
+
+    def _noted(self, reply: Any, marker: tuple[str, Any]) -> None:
+        if isinstance(reply, Refusal) and self._begin_anew():
+            return
+        # If the disk is full and nothing else was dropped, what waits goes out uncounted.
+        outgoing = self._outgoing
+        if marker in outgoing:
+            outgoing.remove(marker)
+        while outgoing and outgoing[0][0] != COUNTED:
+            self._send(*outgoing.popleft())
+
+    def _tell_in_turn(self, method: str, args: Any) -> None:
+        """Tell the channel, behind deliveries that wait to be counted."""
+        if self._outgoing:
+            self._outgoing.append((method, args))
+        else:
+            self._send(method, args)
+
     def _stand(self) -> None:
         """Leave it to the channel to deliver if that is simple; take it back if not any more."""
         if not self._dispatcher.standing:
@@ -371,7 +443,7 @@ class Brain:
             if grant is not None:
                 self._down.clear()
                 at = [grant.consumer_id, grant.first, grant.debited, grant.room]
-                self._send("stand", [*at, self._endings])
+                self._tell_in_turn("stand", [*at, self._endings])
         elif not self._dispatcher.may_stand():
             self._revoke()
 
@@ -393,7 +465,7 @@ class Brain:
         for consumer in self._dispatcher.consumers():
             if consumer.consumer_id not in self._told_end:
                 self._told_end.add(consumer.consumer_id)
-                self._send("end", consumer.consumer_id)
+                self._tell_in_turn("end", consumer.consumer_id)
 
     def _tell_changes(self, changes: list[ActiveChange]) -> None:
         for change in changes:

@@ -47,6 +47,8 @@ HELD_NOTICES = 4096
 RUN_ENTRIES = 256
 """Entries that are taken from the cache together."""
 ATTACH_TIMEOUT_S = 30.0
+REPORT_S = 0.1
+"""What was delivered without asking is reported so much later at the latest."""
 
 _OVERTAKES = frozenset(("flow", "stood"))
 """Notices that may be told while acknowledgements are held back."""
@@ -235,6 +237,7 @@ class Channel:
         self._numbers = itertools.count(1)
         self._held: deque[tuple[int, str, Any]] = deque()  # offset to be synced first, notice
         self._holding_all = False  # not acknowledgements alone
+        self._reporting: asyncio.TimerHandle | None = None
         self._passing: list[asyncio.Future[None]] = []  # who waits for what is held to be sent
 
     # -- the way to the brain ------------------------------------------------------
@@ -297,11 +300,14 @@ class Channel:
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             await consumer.attaching
 
-    def remove(self, consumer: ChannelConsumer) -> None:
-        """The consumer left: the brain gives what it had not acknowledged to others."""
+    def remove(self, consumer: ChannelConsumer, lost: bool = False) -> None:
+        """The consumer left: the brain gives what it had not acknowledged to others.
+
+        ``lost``: without saying so, which counts as a delivery in vain of all that it held.
+        """
         consumer.close()
         if self.consumers.pop(consumer.number, None) is not None:
-            self.tell("detach", consumer.number)
+            self.tell("detach", [consumer.number, lost])
 
     async def reset(self, next_offset: int, reason: str, gone: Sequence[int]) -> None:
         """Move the cursor, durably, and let go of every consumer, as Pulsar does.
@@ -572,6 +578,11 @@ class Channel:
         if report is not None and self.port is not None:
             self.port.notify("stood", report)
 
+    def _report_late(self) -> None:
+        self._reporting = None
+        if not self.closed:
+            self._report()
+
     def _stand_down(self) -> None:
         if self._standing is not None:
             self._fed = max(self._fed, self._standing.next_offset)
@@ -614,6 +625,8 @@ class Channel:
             self.tell("stood_down", None)  # the consumer holds so much that the brain must decide
         elif standing.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end
+        elif self._reporting is None:
+            self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report_late)
 
     # -- delivering ----------------------------------------------------------------
 
@@ -719,6 +732,12 @@ class Channel:
             self.deliver(consumer)
 
     # -- the end -------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Let go of the brain and of every consumer, in order: it's nobody's fault."""
+        for consumer in self.consumers.values():
+            self.tell("detach", [consumer.number, False])
+        self.close()
 
     def close(self) -> None:
         """Let go of the brain and of every consumer."""

@@ -210,7 +210,7 @@ class PartitionBody(HostedBody):
         if self._server is not None:
             self._server.close()
         for channel in list(self.channels.values()):
-            channel.close()
+            channel.retire()
         for session in list(self.sessions):
             session.connection.close()
 

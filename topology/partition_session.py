@@ -126,7 +126,7 @@ class PartitionSession(Session):
         for producing in list(self._producers.values()):
             self._drop_producer(producing)
         for consumer in list(self._consumers.values()):
-            self._drop_consumer(consumer)
+            self._drop_consumer(consumer, lost=True)
         for channel in self._sought:
             self._partition.drop_if_unused(channel)
         self._partition.forget_connection(self)
@@ -433,10 +433,10 @@ class PartitionSession(Session):
             raise RemoteError(Reason.CONFLICT, f"consumer {consumer_id} not found")
         return consumer
 
-    def _drop_consumer(self, consumer: ChannelConsumer) -> None:
+    def _drop_consumer(self, consumer: ChannelConsumer, lost: bool = False) -> None:
         if self._consumers.get(consumer.consumer_id) is consumer:
             del self._consumers[consumer.consumer_id]
-        consumer.channel.remove(consumer)
+        consumer.channel.remove(consumer, lost)
         self._partition.drop_if_unused(consumer.channel)
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:

@@ -136,6 +136,12 @@ class SubscriptionBody(HostedBody):
             return await self._undo(brain, *args["args"])
         return await brain.on_request(args["method"], args["args"])
 
+    async def stop(self) -> None:
+        """As every body, once it's noted that no consumer failed."""
+        if self._brain is not None:
+            self._brain.retire()
+        await super().stop()
+
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
         return not self.links.links

@@ -16,6 +16,7 @@ from tests.sim.again import (
     redeliveries_are_counted,
     seeks_bring_everything_again,
 )
+from tests.sim.counted import redelivery_counts_outlive_crashes
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 
@@ -380,6 +381,7 @@ CHECKERS: tuple[Checker, ...] = (
     seeks_bring_everything_again,
     nobody_is_sent_away,
     delayed_messages_are_not_early,
+    redelivery_counts_outlive_crashes,
 )
 
 

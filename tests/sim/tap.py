@@ -64,6 +64,8 @@ class TappedConnection(Connection):
                 self._asked[message.consumer_id, message.request_id] = asked
             case pb.CommandRedeliverUnacknowledgedMessages():
                 note("redeliver", connection=self.number, consumer=message.consumer_id)
+            case pb.CommandCloseConsumer():
+                note("close consumer", connection=self.number, consumer=message.consumer_id)
 
     def on_frame(self, connection: Any, command: Any, entry: bytes | None) -> None:
         """Note deliveries, and acknowledgements of parts of batches that are durable."""

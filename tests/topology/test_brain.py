@@ -90,7 +90,7 @@ def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
         while ("acked", [1, 8, None]) not in hand.said:
             await asyncio.sleep(0)
         hand.brain._dispatcher.check()
-        hand.tell("detach", 1)
+        hand.tell("detach", [1, False])
         hand.attach(2, 10)
         assert await hand.delivered() == [(2, 4)]
 
@@ -143,8 +143,8 @@ def test_the_end_is_told_after_the_last_entry_only():
 def test_a_consumer_that_left_at_once_is_not_attached():
     async def scenario(hand: Hand) -> None:
         hand.attach(1, 10)
-        hand.tell("detach", 1)
-        hand.tell("detach", 1)
+        hand.tell("detach", [1, False])
+        hand.tell("detach", [1, False])
         assert await hand.delivered() == []
         left = (await hand.brain.on_request("stats", 5))["consumers"]
         assert [consumer["number"] for consumer in left] == [IDLE]
@@ -251,7 +251,7 @@ def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
         hand.tell("stood", [5, [1], {}])
         hand.attach(2, 10)
         assert await hand.delivered() == [] == hand.take("stand")
-        hand.tell("detach", 1)
+        hand.tell("detach", [1, False])
         assert await hand.delivered() == [(2, offset) for offset in range(6)]
         assert hand.take("stand") == [[2, 6, 6, UNLIMITED, hand.endings]]
         hand.tell("redeliver", [2, [1, 3], None])
@@ -322,7 +322,7 @@ def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
         hand.take("stand")
         hand.tell("attach", [2, "c2", 0, 0, AUTO])  # Exclusive beside Shared
         await hand.delivered()
-        hand.tell("detach", 2)
+        hand.tell("detach", [2, False])
         await hand.delivered()
         assert hand.take("stand")[-1] == [1, 5, 5, UNLIMITED, hand.endings]
 

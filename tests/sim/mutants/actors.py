@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing
-from velaray.actors import holes, partition, subscription
+from velaray.actors import holes, partition, redelivery, subscription
 from velaray.actors.books import Books
 from velaray.actors.consumers import Attached
 from velaray.actors.cursor import Cursor
@@ -46,6 +46,13 @@ def _credit_another_producer(original: Any) -> Any:
 
 def _without_segments(original: Any) -> Any:
     return lambda self: {}
+
+
+def _count_nothing(original: Any) -> Any:
+    def decide(cursor: Any, command: Any) -> Decision:
+        return Decision(reply=original(cursor, command).reply)
+
+    return decide
 
 
 def _miss_the_border_of_ledgers(original: Any) -> Any:
@@ -197,6 +204,16 @@ MUTANTS: dict[str, Mutant] = {
         "a checkpoint lacks the entries that are to be delivered later",
         ((DelayedIndex, "snapshot", _without_segments),),
         within=100,
+    ),
+    "count-deliveries-in-words-only": Mutant(
+        "redelivery counts aren't journaled",
+        ((redelivery, "decide", _count_nothing),),
+        within=100,
+    ),
+    "forget-counts-on-roll-over": Mutant(
+        "a checkpoint lacks redelivery counts",
+        ((redelivery, "snapshot", always(None)),),
+        within=300,
     ),
     "credit-another-producer": Mutant(
         "an entry counts as the newest producer's",

@@ -87,6 +87,13 @@ def _forget_parts_that_are_acknowledged(original: Any) -> Any:
     return grant
 
 
+def _tell_at_once(original: Any) -> Any:
+    def tell(self: Brain, method: str, args: Any) -> None:
+        self._send(method, args)
+
+    return tell
+
+
 def _begin_with_none(original: Any) -> Any:
     def begin(self: Postponed, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
         original(self, clock_ms, on_due)
@@ -113,6 +120,11 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription isn't told what has become due",
         ((Postponed, "_fire", _forget_what_is_due),),
         within=100,
+    ),
+    "deliver-before-counting": Mutant(
+        "a redelivery goes out before its count is durable",
+        ((Brain, "_tell_in_turn", _tell_at_once),),
+        within=500,
     ),
     "hurry-after-a-restart": Mutant(
         "a partition that recovers delivers at once what was to be delivered later",

@@ -1,0 +1,99 @@
+"""What must hold of redelivery counts over crashes; checkers as in `tests.sim.checkers`."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Evidence
+
+FAILOVER = 2
+"""The wire's number of that type of subscriptions."""
+
+_ORDERLY = ("passivate", "unload")
+
+
+@dataclass
+class _Session:
+    """A consumer from its subscribing on."""
+
+    where: tuple[str, str]
+    began: float
+    closed: bool = False
+
+
+@dataclass
+class _Entries:
+    """What is known of one subscription of one topic partition."""
+
+    ends: int = -1  # sessions but one, and requests for redelivery: all that may have ended any
+    since: float = 0.0
+    seen: dict[tuple[int, int], list[tuple[float, int, _Session]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+
+def _ends_in_order(run: Evidence) -> bool:
+    """Whether anybody but clients may have ended deliveries in order."""
+    faults = [note["fault"] for _, _, note in run.history.of("fault")]
+    deeds = [note["what"] for _, _, note in run.history.of("admin")]
+    return any(word in text for word in _ORDERLY for text in faults + deeds)
+
+
+def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
+    """A redelivery count that a client was told is never taken back, whatever crashes; it grows
+    if the consumer didn't close; and no more is counted than may have ended.
+
+    Judged of who subscribed after the earlier delivery had come. A first delivery may be
+    forgotten by a crash within moments of it. Not judged while the subscription is moved.
+    """
+    in_order, late_s = _ends_in_order(run), run.late_s()
+    known: dict[tuple[str, str], _Entries] = defaultdict(_Entries)
+    sessions: dict[tuple[int, int], _Session] = {}
+    kinds: dict[str, int] = {}
+    for time, kind, note in run.history.of(
+        "subscribe", "deliver", "redeliver", "close consumer", "seek", "sought"
+    ):
+        if kind in ("seek", "sought"):
+            since = math.inf if kind == "seek" else time + late_s
+            for where in [where for where in known if where[0] == note["subscription"]]:
+                known[where].since = since
+                known[where].seen.clear()
+            continue
+        number = (note["connection"], note["consumer"])
+        if kind == "subscribe":
+            where = (note["subscription"], note["topic"])
+            kinds[where[0]] = note["kind"]
+            sessions[number] = _Session(where, time)
+            known[where].ends += 1
+        elif number not in sessions:
+            continue
+        elif kind == "close consumer":
+            sessions[number].closed = True
+        elif kind == "redeliver":
+            known[sessions[number].where].ends += 1
+        else:
+            session = sessions[number]
+            grows = not in_order and kinds[session.where[0]] != FAILOVER
+            yield from _delivered(time, note, session, known[session.where], grows)
+
+
+def _delivered(
+    time: float, note: Mapping[str, Any], session: _Session, entries: _Entries, grows: bool
+) -> Iterator[str]:
+    place, count = (note["ledger"], note["entry"]), note["redelivery"]
+    what = f"{time} s: {session.where} got {place} counted {count} times"
+    if count > max(entries.ends, 0):
+        yield f"{what}, and only {entries.ends} deliveries may have ended"
+    if session.began < entries.since:
+        return
+    for at, before, earlier in entries.seen[place]:
+        if at < session.began and before > 0:
+            least = before + (grows and not earlier.closed)
+            if count < least:
+                yield f"{what}, after {before} at {at} s"
+    entries.seen[place].append((time, count, session))
