@@ -11,6 +11,7 @@ from velaray.actors.subscription import SubscriptionMachine
 from velaray.actors.unacked import UNLIMITED
 from velaray.journal.errors import StorageFull
 from velaray.journal.recovery import Recovered
+from velaray.topology import brain
 from velaray.topology.brain import ENDS_STANDING, Brain
 
 SHARED = 1
@@ -327,3 +328,69 @@ def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
         assert hand.take("stand")[-1] == [1, 5, 5, UNLIMITED, hand.endings]
 
     standing(scenario)
+
+
+# ---- counting deliveries
+
+
+def slow_commits(hand: Hand) -> asyncio.Event:
+    """Commits wait for the event."""
+    gate = asyncio.Event()
+    commit = hand.runtime.journal.commit
+
+    async def slow_commit() -> int:
+        await gate.wait()
+        return await commit()
+
+    hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+    return gate
+
+
+def test_a_redelivery_goes_out_when_it_is_counted_durably_and_nothing_overtakes_it() -> None:
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 3)
+        assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
+        gate = slow_commits(hand)
+        hand.tell("redeliver", [1, [0, 1], 7])
+        hand.take("stand")
+        hand.tell("flow", [1, 100])
+        assert await hand.delivered() == []
+        assert hand.take("stand") == []
+        gate.set()
+        found = []
+        while len(found) < 3:
+            found += await hand.delivered()
+        assert found == [(1, 0), (1, 3), (1, 4)]
+        assert hand.take("stand") == [[1, 5, 6, UNLIMITED, hand.endings]]
+        counts = hand.runtime.state.deliveries
+        assert [counts.get(at) for at in range(5)] == [2, 1, 1, 1, 1]
+
+    standing(scenario)
+
+
+def test_first_deliveries_are_counted_a_little_later(monkeypatch: Any) -> None:
+    monkeypatch.setattr(brain, "NOTE_S", 0.0)
+
+    async def scenario(hand: Stander) -> None:
+        hand.attach(1, 2)
+        await hand.delivered()
+        counts = hand.runtime.state.deliveries
+        while not counts:
+            await asyncio.sleep(0)
+        assert [tuple(run) for run in counts] == [(0, 2, 1)]
+
+    standing(scenario)
+
+
+def test_a_lost_consumer_counts_and_one_that_leaves_does_not() -> None:
+    async def scenario(hand: Hand) -> None:
+        for number, lost in ((1, True), (2, False), (3, True)):
+            hand.attach(number, 1)
+            await hand.delivered()
+            hand.tell("detach", [number, lost])
+        hand.attach(4, 1)
+        while not (told := hand.take("deliver")):  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert told == [[[4, 0, 1, 2, []]]]
+
+    with_hand(scenario)
