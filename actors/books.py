@@ -85,7 +85,8 @@ class Books:
             )
         if self.delays:
             for start, stop in delayed:
-                self.delayed.add(max(start, first), stop)
+                for part in self.cursor.unacked_ranges(max(start, first), stop):
+                    self.delayed.add(*part)
         self.fed = end
         return True
 

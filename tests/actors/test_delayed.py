@@ -131,6 +131,18 @@ def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
     assert given_out(made) == [4]
 
 
+def test_what_is_acknowledged_before_it_is_known_to_be_late_does_not_wait() -> None:
+    """It expired, say, before its size was told."""
+    made = dispatcher(SHARED)
+    made._books.cursor.ack_range(1, 3)
+    made.acked([(1, 3)])
+    made.feed(0, [1] * 4, None, delayed=[(0, 4)])
+    made.check()
+    assert made.delayed() == 2
+    made.due([(0, 4)])
+    assert given_out(made) == [0, 3]
+
+
 def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(0, 3)])
