@@ -354,6 +354,17 @@ class Books:
             for first, end in ranges:
                 self.returned += counted.missing(first, end)
 
+    def give_permits_back(self, consumer: Attached, offset: int, sent: int) -> None:
+        """Undo the debit of what isn't in the mask ``sent``, if the consumer holds the entry."""
+        if self.held.owner_of(offset) != consumer.spec.consumer_id:
+            return
+        everything = (1 << (self.sizes.get(offset) or 0)) - 1
+        remaining = self.cursor.remaining(offset)
+        debited = everything if remaining is None else everything & remaining
+        unsent = (debited & ~sent).bit_count()
+        consumer.permits += unsent
+        consumer.debited -= unsent
+
     def take_back(
         self, consumer: Attached, ranges: Sequence[Range], in_vain: Sequence[Range]
     ) -> list[Range]:

@@ -63,6 +63,8 @@ class Dispatcher:
         self._limits = (0, 0)
         self._serving: Serving | None = None  # None without consumers
         self._standing: Attached | None = None  # whom the partition serves by itself
+        #: The partition isn't to deliver by itself before this offset.
+        self.stand_from = 0
 
     @property
     def type(self) -> SubscriptionType | None:
@@ -241,6 +243,17 @@ class Dispatcher:
         named = books.held_of(consumer_id, None if ranges is None else normalized(ranges))
         serving.waits(books.take_back(consumer, serving.returned(consumer, named), named))
 
+    def unsent(self, consumer_id: int, sent: Iterable[tuple[int, int]]) -> None:
+        """Of entries that were delivered to a consumer no more was sent than the masks say
+        (0: nothing); the rest is about to be acknowledged. It gets its permits back.
+
+        Raises `UnknownConsumerError`.
+        """
+        consumer, serving = self._attached(consumer_id)
+        for offset, mask in sent:
+            self._books.give_permits_back(consumer, offset, mask)
+        serving.can_take(consumer)
+
     def reset(self, next_offset: int) -> None:
         """The cursor was reset: forget what is held, counted and fed; go on there.
 
@@ -260,11 +273,12 @@ class Dispatcher:
     def may_stand(self) -> bool:
         """Whether there is but one way to go on: the next entries, to a certain consumer."""
         books, consumer = self._books, self._only_candidate()
+        first = books.cursor.next_unacked(books.next_offset)
         return consumer is not None and not (
             books.limits.room(consumer) <= 0
             or books.waiting
-            or max(books.cursor.untouched_from(), books.counts.end)
-            > books.cursor.next_unacked(books.next_offset)
+            or first < self.stand_from
+            or max(books.cursor.untouched_from(), books.counts.end) > first
             or (books.chunks and any(known.reserved for known in books.consumers.values()))
         )
 

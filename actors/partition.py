@@ -155,13 +155,15 @@ class CreateSubscription:
     ``start`` is the first offset it will receive; offsets that are trimmed away count as the
     oldest one kept, offsets beyond the end are refused INVALID. If the subscription exists,
     start and properties are ignored and its own ref is the reply. A new one is refused
-    NOT_ALLOWED if there are ``limit`` (0: any number) already.
+    NOT_ALLOWED if there are ``limit`` (0: any number) already. For one that reads compacted
+    (``compacted``) nothing below the horizon is trimmed away.
     """
 
     name: str
     start: StartAt | int
     properties: Mapping[str, str] = field(default_factory=dict)
     limit: int = 0
+    compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,13 +394,16 @@ def _create_subscription(state: PartitionState, command: CreateSubscription) -> 
             Reason.NOT_ALLOWED,
             f"exceeds the maximum number of subscriptions of the topic: {command.limit}",
         )
+    oldest = state.first_offset
+    if command.compacted and state.compactions.current is not None:
+        oldest = 0
     match command.start:
         case StartAt.EARLIEST:
-            start = state.first_offset
+            start = oldest
         case StartAt.LATEST:
             start = state.end_offset
         case offset:
-            start = max(offset, state.first_offset)
+            start = max(offset, oldest)
     if start > state.end_offset:
         return refuse(
             Reason.INVALID,

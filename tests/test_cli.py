@@ -229,8 +229,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for content in (b"first", b"second"):
         with LocalCluster(path) as cluster, Client(cluster.service_url) as client:
             consumer = client.subscribe("kept", "s")
-            client.create_producer("kept", producer_name="p").send(content)
+            client.create_producer("kept", producer_name="p").send(content, partition_key="k")
             consumer.acknowledge(consumer.receive(10_000), receipt=True)
+            compact = ["topics", "compact", "kept", "--wait", "--admin-url", cluster.admin_url]
+            assert "SUCCESS" in CliRunner().invoke(main, compact).output
     asyncio.run(take_tenure(FileStore(path)))
     return path
 

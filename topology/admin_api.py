@@ -11,6 +11,7 @@ import asyncio
 from aiohttp import web
 
 from velaray.topology import (
+    admin_compaction,
     admin_levels,
     admin_metrics,
     admin_policies,
@@ -28,6 +29,7 @@ _MODULES = (
     admin_levels,
     admin_policies,
     admin_topics,
+    admin_compaction,
     admin_subscriptions,
     admin_metrics,
 )

@@ -21,3 +21,5 @@ def make_body(key: ActorKey, fabric: Fabric) -> Body:
             from velaray.topology.subscription_body import SubscriptionBody
 
             return SubscriptionBody(key, fabric)
+        case ActorKind.COMPACTED:
+            raise ValueError(f"{key} is no actor: it belongs to its partition")

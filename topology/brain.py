@@ -2,15 +2,15 @@
 
 The other end is the channel of the partition (`velaray.topology.channel`). Notices in:
 ``attach``, ``feed``, ``due``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
-``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``. Requests in: ``open``,
-``reset``, ``skip_to``, ``expire``, ``holdings``, ``cursor``, ``find_unacked``, ``stats``,
-``details``. Notices out: ``attached``, ``want``, ``feed_from``, ``deliver``, ``redelivering``,
-``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``, ``compacted``, ``unsent``.
+Requests in: ``open``, ``reset``, ``skip_to``, ``expire``, ``holdings``, ``pass_over``, ``cursor``,
+``find_unacked``, ``stats``, ``details``. Notices out: ``attached``, ``want``, ``feed_from``,
+``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
-``redeliver``, ``policies``, and ``stood_down``, which answers ``revoke``. Both sides count
-these; ``stand`` names the count that the brain has seen, and a channel with another count
+``redeliver``, ``policies``, ``unsent``, and ``stood_down``, which answers ``revoke``. Both sides
+count these; ``stand`` names the count that the brain has seen, and a channel with another count
 ignores it. So a grant that crosses what ends it was never given, and either side knows.
 
 The brain of a durable subscription is an actor with a journal; that of a non-durable one
@@ -60,7 +60,7 @@ NOTE_S = 0.1
 """First deliveries are counted durably so much later, if nothing else is to be written."""
 
 ENDS_STANDING = frozenset(
-    ("attach", "detach", "redeliver", "due", "policies", "stood_down", "gone")
+    ("attach", "detach", "redeliver", "due", "policies", "stood_down", "gone", "unsent")
 )
 """Notices before which the channel ends its standing grant, if it has one."""
 
@@ -145,6 +145,8 @@ class Brain:
                 return await self._expire(*args)
             case "holdings":
                 return await self._runtime.read(lambda state: _holdings(state, args))
+            case "pass_over":
+                return await self._pass_over(*args)
             case "cursor":
                 return await self._runtime.read(lambda state: state.cursor.acked_before)
             case "find_unacked":
@@ -257,6 +259,16 @@ class Brain:
             self._runtime.submit(Expire(end, lost, Why.TRIMMED), lambda reply, effects: None)
             self._dispatcher.acked(lost)
 
+    async def _pass_over(self, end: int, ranges: list[int], partial: list[Any]) -> None:
+        """Acknowledge what nobody will get, for good, before it is fed."""
+        command = Ack(end, _pairs(ranges), [(at, words_to_mask(words)) for at, words in partial])
+        reply = await self._runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        if self._runtime.state.cursor is self._cursor:
+            self._dispatcher.acked(command.ranges, command.partial)
+            self._schedule_pump()
+
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()
         dispatcher = self._dispatcher
@@ -321,6 +333,13 @@ class Brain:
                 self._dispatcher.set_limits(
                     args["maxUnackedMessagesPerConsumer"], args["maxUnackedMessagesPerSubscription"]
                 )
+            case "compacted":
+                self._dispatcher.stand_from = args
+            case "unsent":
+                number, end, partial = args
+                masks = [(at, words_to_mask(words)) for at, words in partial]
+                self._dispatcher.unsent(number, masks)
+                self._acknowledge(number, 0, Ack(end, (), masks))
 
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
         def release(reply: Any, effects: Any) -> None:

@@ -88,8 +88,12 @@ class PartitionLog(Protocol):
 
     cache: EntryCache
     partition_index: int
-    terminated_at: int | None
     postponed: Postponed
+
+    @property
+    def terminated_at(self) -> int | None:
+        """The offset at which the topic ended; None while it goes on."""
+        ...
 
     @property
     def end_offset(self) -> int:
@@ -208,6 +212,8 @@ def _overlaps(grant: Grant, gone: Sequence[int]) -> bool:
 
 class Channel:
     """One subscription's consumers on this partition."""
+
+    compacted = False
 
     def __init__(
         self,
@@ -339,6 +345,10 @@ class Channel:
             consumer.session.consumer_closed(consumer)
 
     # -- feeding the brain ---------------------------------------------------------
+
+    def begin(self) -> None:
+        """The brain is connected, and this is the subscription's channel."""
+        self.feed()
 
     def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
         """Start to tell entry sizes at ``offset``, and hashes of keys if ``hashing``."""

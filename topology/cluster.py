@@ -98,6 +98,7 @@ class Cluster:
         passivate_after_s: float = 300.0,
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
+        compaction_retain_null_key: bool = False,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -107,7 +108,7 @@ class Cluster:
 
         ``partition_sync`` "interval" acknowledges what is published once it is written, and
         syncs every ``sync_interval_ms``: a loss of power takes back what was published since.
-        It can be changed at every start.
+        It can be changed at every start, as can whether compaction keeps messages without key.
 
         Raises `ValueError` for another ``partition_sync`` or an interval below 1,
         `UnsafeBindingError` if the address is not loopback and no token is
@@ -141,6 +142,7 @@ class Cluster:
                 tunnel=tunnel,
                 partition_sync=sync,
                 sync_interval_ms=sync_interval_ms,
+                compaction_retain_null_key=compaction_retain_null_key,
             )
             undo.pop_all()
         cluster = cls(config, RayFabric(config), lock, owns_ray)

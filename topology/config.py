@@ -51,6 +51,7 @@ class ClusterConfig:
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
     upkeep_s: float = 30.0
+    compaction_retain_null_key: bool = False
 
     @property
     def ray_namespace(self) -> str:

@@ -110,6 +110,7 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
         ],
         "subscriptions": subscriptions,
         "cached_bytes": partition.cache.bytes_held,
+        "compaction": await partition.compactor.stats(),
         "runtime": asdict(partition.runtime.stats),
     }
 
@@ -206,6 +207,16 @@ async def terminate(partition: PartitionBody, args: dict[str, Any]) -> list[int]
     return _id(partition, reply.last_position)
 
 
+async def compact(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Begin to compact; refused CONFLICT while a compaction runs."""
+    partition.compactor.trigger()
+
+
+async def compaction_status(partition: PartitionBody, args: dict[str, Any]) -> dict[str, str]:
+    """How the last compaction went: NOT_RUN, RUNNING, SUCCESS or ERROR, and its error."""
+    return partition.compactor.described()
+
+
 async def last_message_id(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
     """The last entry's id; entry id -1 if there is none."""
     table = partition.runtime.state.table
@@ -253,6 +264,8 @@ METHODS: dict[str, Method] = {
     "expire": expire,
     "undo": undo,
     "terminate": terminate,
+    "compact": compact,
+    "compaction_status": compaction_status,
     "last_message_id": last_message_id,
     "peek": peek,
 }

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from velaray.actors.delayed import DelayedEntry, ReleaseDelayed
-from velaray.actors.ledger_table import LedgerSpan
+from velaray.actors.ledger_table import LedgerSpan, LedgerTable
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     Chunk,
@@ -47,6 +47,8 @@ from velaray.topology import partition_admin
 from velaray.topology.applied import Applied
 from velaray.topology.brain import Brain, LocalPort
 from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.compacted_channel import CompactedChannel
+from velaray.topology.compactor import Compactor
 from velaray.topology.config import PartitionSync
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
@@ -103,6 +105,7 @@ class PartitionBody(HostedBody):
         self.channels: dict[str, Channel] = {}
         self.policies = Applied.of({})
         self.upkeep = Upkeep(self)
+        self.compactor = Compactor(self)
         self.cache: EntryCache
         self.postponed: Postponed
         self.terminated_at: int | None = None
@@ -131,7 +134,7 @@ class PartitionBody(HostedBody):
         address = await super().start()
         self.runtime.on_synced = self._synced
         state = self.runtime.state
-        self.cache = EntryCache(self._read_entries, state.end_offset)
+        self.cache = EntryCache(self.read_log, state.end_offset)
         self.postponed = Postponed(self.fabric.clock_ms, self._due, state.delayed)
         self._apply_delays()
         self.terminated_at = state.end_offset if state.terminated else None
@@ -139,6 +142,7 @@ class PartitionBody(HostedBody):
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
         self.spawn(self.upkeep.run())
+        self.spawn(self.compactor.watch())
         self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
@@ -256,6 +260,10 @@ class PartitionBody(HostedBody):
         assert isinstance(journal, Journal)
         return journal.ledgers
 
+    def table(self, compacted: bool = False) -> LedgerTable:
+        """Where which entry is; with all that the compacted view has, for who reads that."""
+        return self.compactor.table() if compacted else self.runtime.state.table
+
     def position_of(self, offset: int) -> Position:
         """The position that clients see."""
         return self.runtime.state.table.position_of(offset)
@@ -264,9 +272,10 @@ class PartitionBody(HostedBody):
         """The ledger that holds an entry."""
         return self.runtime.state.table.span_of(offset)
 
-    async def _read_entries(
+    async def read_log(
         self, offset: int, max_entries: int, max_bytes: int
     ) -> Sequence[CachedEntry]:
+        """Durable entries from ``offset`` on, one at least. Raises what `Journal.read` raises."""
         position = self.runtime.state.table.position_of(offset)
         journal = self.runtime.journal
         assert isinstance(journal, Journal)
@@ -294,8 +303,12 @@ class PartitionBody(HostedBody):
         """The offsets that are trimmed away: first, last + 1, first, ..."""
         return _flat(self.runtime.state)
 
-    async def _durably_gone(self) -> list[int]:
-        return await self.runtime.read(_flat)
+    async def _durably_gone(self, *, compacted: bool) -> list[int]:
+        """What is trimmed away for a subscription. For who reads compacted that is nothing
+        once there is a view, since only what the view covers is trimmed then."""
+        return await self.runtime.read(
+            lambda state: [] if compacted and state.compactions.current else _flat(state)
+        )
 
     async def offset_at_time(self, publish_ms: int) -> int:
         """The first offset whose publish time isn't before ``publish_ms``, by bisection."""
@@ -497,8 +510,40 @@ class PartitionBody(HostedBody):
         """Held by whoever opens, closes, resets or deletes the subscription of this name."""
         return self._locks.setdefault(name, asyncio.Lock())
 
+    def _new_channel(self, name: str, *, durable: bool, compacted: bool) -> Channel:
+        if compacted:
+            return CompactedChannel(name, self, self._channel_closed, durable=durable)
+        return Channel(name, self, self._channel_closed, durable=durable)
+
+    async def _connected(self, name: str, *, compacted: bool) -> Channel | None:
+        """The channel that there is, if it serves such consumers.
+
+        Raises `RemoteError` (NOT_ALLOWED) if there are others of the other kind.
+        """
+        channel = self.channels.get(name)
+        if channel is None or channel.compacted == compacted:
+            return channel
+        if channel.consumers:
+            why = f"the consumers of {name!r} must all read compacted, or none of them"
+            raise RemoteError(Reason.NOT_ALLOWED, why)
+        with contextlib.suppress(LinkClosed, TimeoutError, RemoteError):  # as in `_retire`
+            await channel.ask("cursor", None)
+        channel.close()
+        return None
+
+    def view_changed(self) -> None:
+        """The partition was compacted: readers of what is compacted go over to the new view."""
+        for channel in list(self.channels.values()):
+            if isinstance(channel, CompactedChannel):
+                channel.view_changed()
+
     async def durable_channel(
-        self, name: str, start: StartAt | int, properties: dict[str, str]
+        self,
+        name: str,
+        start: StartAt | int,
+        properties: dict[str, str],
+        *,
+        compacted: bool = False,
     ) -> Channel:
         """The channel of a durable subscription, created and connected if need be.
 
@@ -506,17 +551,17 @@ class PartitionBody(HostedBody):
         can't be had.
         """
         async with self._lock(name):
-            channel = self.channels.get(name)
+            channel = await self._connected(name, compacted=compacted)
             if channel is not None:
                 if not channel.durable:
                     raise RemoteError(Reason.BUSY, f"a reader is connected as {name!r}")
                 return channel
             if not (self.policies.create_subscriptions or self._has(name)):
                 raise RemoteError(Reason.NO_SUBSCRIPTION, f"no subscription {name!r}")
-            ref = await self.create_subscription(name, start, properties)
+            ref = await self.create_subscription(name, start, properties, compacted=compacted)
             self.upkeep.touched(name)
             await self._note_use(ref)
-            return await self._connect_brain(ref)
+            return await self._connect_brain(ref, compacted=compacted)
 
     async def _note_use(self, ref: SubscriptionRef) -> None:
         """A subscription that was counted as unused is in use again."""
@@ -528,18 +573,24 @@ class PartitionBody(HostedBody):
         return name in self.runtime.state.subscriptions
 
     async def create_subscription(
-        self, name: str, start: StartAt | int, properties: dict[str, str]
+        self,
+        name: str,
+        start: StartAt | int,
+        properties: dict[str, str],
+        *,
+        compacted: bool = False,
     ) -> SubscriptionRef:
         """Make sure that a durable subscription exists; its actor starts when it's needed."""
         limit = self.policies.max_subscriptions
-        reply = await self.runtime.ask(CreateSubscription(name, start, properties, limit))
+        create = CreateSubscription(name, start, properties, limit, compacted)
+        reply = await self.runtime.ask(create)
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         assert isinstance(reply, SubscriptionRef)
         return reply
 
-    async def _connect_brain(self, ref: SubscriptionRef) -> Channel:
-        channel = Channel(ref.name, self, self._channel_closed, durable=True)
+    async def _connect_brain(self, ref: SubscriptionRef, *, compacted: bool) -> Channel:
+        channel = self._new_channel(ref.name, durable=True, compacted=compacted)
         key = self.key.of_subscription(ref.name, ref.incarnation)
         with self._superseded_if_fenced():
             channel.port = await self.fabric.open_link(key, _BrainLink(channel))
@@ -548,7 +599,8 @@ class PartitionBody(HostedBody):
         try:
             with self._superseded_if_fenced():
                 told = self.policies.for_brains()
-                log = [terminated_at, self.end_offset, await self._durably_gone()]
+                gone = await self._durably_gone(compacted=compacted)
+                log = [terminated_at, self.end_offset, gone]
                 await channel.port.request("open", [epoch, ref.start_offset, *log])
                 channel.tell("policies", told)
             if channel.closed:
@@ -559,7 +611,7 @@ class PartitionBody(HostedBody):
                 channel.close()
         if self.terminated_at != terminated_at:
             channel.tell("terminated", self.terminated_at)
-        channel.feed()
+        channel.begin()
         return channel
 
     @contextlib.contextmanager
@@ -574,30 +626,31 @@ class PartitionBody(HostedBody):
             self.fabric.fatal(self.key, Fenced(self.key.text(), self.runtime.journal.epoch))
             raise Unreachable(f"{self.topic} is served elsewhere by now") from error
 
-    async def volatile_channel(self, name: str, start: int) -> Channel:
+    async def volatile_channel(self, name: str, start: int, *, compacted: bool = False) -> Channel:
         """The channel of a subscription that leaves no trace, for readers.
 
         Raises `RemoteError` if there is a durable one of this name.
         """
         async with self._lock(name):
-            channel = self.channels.get(name)
             if self._has(name):
                 raise RemoteError(Reason.NOT_ALLOWED, f"subscription {name!r} is durable")
-            return channel or await self._open_volatile(name, start)
+            channel = await self._connected(name, compacted=compacted)
+            return channel or await self._open_volatile(name, start, compacted=compacted)
 
-    async def _open_volatile(self, name: str, start: int) -> Channel:
-        channel = Channel(name, self, self._channel_closed, durable=False)
+    async def _open_volatile(self, name: str, start: int, *, compacted: bool) -> Channel:
+        channel = self._new_channel(name, durable=False, compacted=compacted)
         runtime = await Runtime.volatile(
             SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
         )
         brain = Brain(runtime, self.partition_index, channel.on_notice)
         channel.port = LocalPort(brain, runtime.abort)
-        log = [self.terminated_at, self.end_offset, self.flat_gone()]
-        await channel.port.request("open", [start, *log])
+        gone = await self._durably_gone(compacted=compacted)
+        await channel.port.request("open", [start, self.terminated_at, self.end_offset, gone])
         channel.tell("policies", self.policies.for_brains())
         self.channels[name] = channel
         if gone := self.flat_gone():
             channel.trimmed(gone)  # some may have gone meanwhile
+        channel.begin()
         return channel
 
     def tell_trimmed(self) -> None:
@@ -650,8 +703,9 @@ class PartitionBody(HostedBody):
         async with self._lock(name), self.upkeep.moving(name):
             await self.sync()
             # Durable: what is trimmed only in words must come again.
-            gone = await self._durably_gone()
             channel = self.channels.get(name)
+            # Without a channel it isn't known who will read it: opening one tells the rest.
+            gone = await self._durably_gone(compacted=channel is None or channel.compacted)
             if channel is not None:
                 with contextlib.suppress(LinkClosed):
                     await channel.reset(offset, reason, gone)

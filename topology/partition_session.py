@@ -32,7 +32,6 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
-from velaray.wire.messages import is_batch, read_metadata
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -379,6 +378,9 @@ class PartitionSession(Session):
 
     async def _subscribe(self, command: pb.CommandSubscribe) -> None:
         self._check_topic(command.topic)
+        if command.read_compacted and command.subType not in _IN_ORDER:
+            refusal = "readCompacted only allowed on failover or exclusive subscriptions"
+            raise RemoteError(Reason.NOT_ALLOWED, refusal)
         self._partition.check_consumers(command.subscription)
         channel = await self._open_channel(command)
         self._check_again(channel)
@@ -406,25 +408,29 @@ class PartitionSession(Session):
             raise
 
     async def _open_channel(self, command: pb.CommandSubscribe) -> Channel:
-        partition = self._partition
+        partition, compacted = self._partition, command.read_compacted
+        if compacted:
+            await partition.compactor.open_view()
         if command.durable:
             start: StartAt | int = StartAt.LATEST
             if command.initialPosition == pb.CommandSubscribe.Earliest:
                 start = StartAt.EARLIEST
             properties = {item.key: item.value for item in command.subscription_properties}
-            return await partition.durable_channel(command.subscription, start, properties)
+            return await partition.durable_channel(
+                command.subscription, start, properties, compacted=compacted
+            )
         if command.HasField("start_message_id"):
-            offset = self._seek_target(command.start_message_id)
+            offset = self._seek_target(command.start_message_id, compacted)
         elif command.initialPosition == pb.CommandSubscribe.Earliest:
-            offset = partition.runtime.state.first_offset
+            offset = partition.table(compacted).first_offset
         else:
             offset = partition.end_offset
-        return await partition.volatile_channel(command.subscription, offset)
+        return await partition.volatile_channel(command.subscription, offset, compacted=compacted)
 
-    def _seek_target(self, data: MessageIdData) -> int:
+    def _seek_target(self, data: MessageIdData, compacted: bool) -> int:
         """The offset to go on at: the named entry itself; the client skips what it must."""
         position = MessageId.from_proto(data).position
-        table = self._partition.runtime.state.table
+        table = self._partition.table(compacted)
         return min(table.at_or_after(position), self._partition.end_offset)
 
     def _consumer(self, consumer_id: int) -> ChannelConsumer:
@@ -498,7 +504,7 @@ class PartitionSession(Session):
             self.connection.send(answer)
 
     def _ack_individually(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
-        span = self._partition.runtime.state.table.span
+        span = self._partition.table(consumer.channel.compacted).span
         ledger_id, first, limit = -1, 0, 0
         offsets: list[int] = []
         partial: list[tuple[int, list[int]]] = []
@@ -524,7 +530,7 @@ class PartitionSession(Session):
     def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
         data = command.message_id[0]
         position = MessageId.from_proto(data).position
-        offset = self._partition.runtime.state.table.at_or_before(position)
+        offset = self._partition.table(consumer.channel.compacted).at_or_before(position)
         words = None
         if any(data.ack_set) and offset >= 0:
             words = [word & (1 << 64) - 1 for word in data.ack_set]
@@ -542,7 +548,7 @@ class PartitionSession(Session):
             return
         ranges = None
         if command.message_ids:
-            table = self._partition.runtime.state.table
+            table = self._partition.table(consumer.channel.compacted)
             offsets = []
             for data in command.message_ids:
                 try:
@@ -586,9 +592,10 @@ class PartitionSession(Session):
     async def _on_seek(self, command: pb.CommandSeek) -> None:
         channel = self._consumer(command.consumer_id).channel
         if command.HasField("message_publish_time"):
-            offset = await self._partition.offset_at_time(command.message_publish_time)
+            where = self._partition.compactor if channel.compacted else self._partition
+            offset = await where.offset_at_time(command.message_publish_time)
         else:
-            offset = self._seek_target(command.message_id)
+            offset = self._seek_target(command.message_id, channel.compacted)
         self._sought.add(channel)
         await self._partition.reset_subscription(channel.name, offset, "seek")
         self.succeed(command.request_id)
@@ -597,15 +604,9 @@ class PartitionSession(Session):
         partition = self._partition
         channel = self._consumer(command.consumer_id).channel
         mark = await channel.ask("cursor", None)
-        end = partition.end_offset
+        last = await partition.compactor.last_message_id(compacted=channel.compacted)
+        before = partition.table(channel.compacted).position_before(mark)
         index = partition.partition_index
-        last = MessageId(-1, -1, index)
-        newest = partition.runtime.state.table.kept_before(end)
-        if newest >= partition.runtime.state.first_offset:
-            metadata = read_metadata((await partition.entry(newest)).data)
-            batch_index = metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
-            last = MessageId(*partition.position_of(newest), index, batch_index)
-        before = partition.runtime.state.table.position_before(mark)
         self.connection.send(
             pb.CommandGetLastMessageIdResponse(
                 request_id=command.request_id,

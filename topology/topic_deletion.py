@@ -49,8 +49,9 @@ async def sweep_topic(fabric: Fabric, topic: TopicName) -> int:
     """
     # A subscription's new journal is kept only if a partition that still holds its own says
     # so: once the partitions' journals are gone, all that is still to come deletes itself.
-    partitions = await _sweep_kind(fabric, topic, ActorKind.PARTITION)
-    return partitions + await _sweep_kind(fabric, topic, ActorKind.SUBSCRIPTION)
+    swept = await _sweep_kind(fabric, topic, ActorKind.PARTITION)
+    swept += await _sweep_kind(fabric, topic, ActorKind.SUBSCRIPTION)
+    return swept + await _sweep_kind(fabric, topic, ActorKind.COMPACTED)
 
 
 async def _sweep_kind(fabric: Fabric, topic: TopicName, kind: ActorKind) -> int:
@@ -62,8 +63,9 @@ async def _sweep_kind(fabric: Fabric, topic: TopicName, kind: ActorKind) -> int:
     found = await _find(fabric, topic)
     alive = None if found is None else found["incarnation"]
     dead = [key for key in stored if key.topic_incarnation != alive]
-    for key in dead:
-        await fabric.dismiss(key)
+    if kind is not ActorKind.COMPACTED:
+        for key in dead:
+            await fabric.dismiss(key)
     for key in dead:
         await fabric.store.delete_journal(key.text())
     return len(dead)

@@ -302,6 +302,18 @@ class Admin:
             return [_message_id(found)]
         return [_message_id(found[number]) for number in sorted(found, key=int)]
 
+    def compact(self, topic: str) -> None:
+        """Begin to compact a topic, every partition of it.
+
+        Raises `Conflict` while it is being compacted.
+        """
+        self.request("PUT", f"{_topic(topic)}/compaction")
+
+    def compaction_status(self, topic: str) -> dict[str, str]:
+        """How the last compaction went: ``status`` NOT_RUN, RUNNING, SUCCESS or ERROR, and
+        ``lastError``; of several partitions, the one that it went worst for."""
+        return dict(self.request("GET", f"{_topic(topic)}/compaction"))
+
     def unload(self, topic: str) -> None:
         """Stop the topic's partition actors in good order; the next use starts them again."""
         self.request("PUT", f"{_topic(topic)}/unload")

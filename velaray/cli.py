@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from velaray.admin import Admin
-from velaray.cli_admin import namespaces, tenants, topics
+from velaray.cli_admin import namespaces, tenants
 from velaray.cli_common import Commands, Output, with_admin
+from velaray.cli_compaction import topics
 from velaray.cli_history import subscriptions
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
@@ -80,6 +81,11 @@ def main() -> None:
     show_default=True,
     help="The timer of --partition-sync interval, in milliseconds.",
 )
+@click.option(
+    "--compaction-retain-null-key",
+    is_flag=True,
+    help="Let compaction keep messages without key; otherwise it drops them.",
+)
 def start(
     data: Path,
     service_port: int,
@@ -92,6 +98,7 @@ def start(
     passivate_after: float,
     partition_sync: str,
     sync_interval_ms: int,
+    compaction_retain_null_key: bool,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
@@ -113,6 +120,7 @@ def start(
             passivate_after_s=passivate_after,
             partition_sync=partition_sync,
             sync_interval_ms=sync_interval_ms,
+            compaction_retain_null_key=compaction_retain_null_key,
         )
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -49,6 +49,10 @@ def machine_of(key: ActorKey) -> Machine[Any]:
             from velaray.actors.subscription import SubscriptionMachine
 
             return SubscriptionMachine()
+        case ActorKind.COMPACTED:
+            from velaray.actors.compacted_index import CompactedIndexMachine
+
+            return CompactedIndexMachine()
 
 
 def _decoded(sequence: int, raw: bytes) -> Message:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from velaray.actors.catalog_state import Catalog
+from velaray.actors.compacted_index import CompactedIndex
 from velaray.actors.cursor import mask_to_words
 from velaray.actors.partition import PartitionState
 from velaray.actors.subscription import SubscriptionState
@@ -20,6 +21,16 @@ def describe(state: Any) -> dict[str, Any]:
             return _partition(state)
         case SubscriptionState():
             return _subscription(state)
+        case CompactedIndex():
+            return {
+                "horizon": state.horizon,
+                "kept": len(state.offsets),
+                "keptInPart": len(state.masks),
+                "ledgers": [
+                    {"ledgerId": ledger_id, "firstOffset": first}
+                    for ledger_id, first in state.ledgers
+                ],
+            }
     raise TypeError(f"not the state of a machine: {type(state).__name__}")
 
 
@@ -75,6 +86,10 @@ def _partition(state: PartitionState) -> dict[str, Any]:
                 "properties": found.properties,
             }
             for name, found in sorted(state.subscriptions.items())
+        },
+        "compacted": {
+            "horizon": state.compactions.horizon,
+            "generation": state.compactions.current.number if state.compactions.current else 0,
         },
     }
 

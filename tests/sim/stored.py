@@ -7,6 +7,7 @@ from typing import Any
 from tests.sim.cluster import SimCluster
 from tests.sim.shadow import CheckedMachine
 from velaray.actors.catalog import CatalogMachine
+from velaray.actors.compacted_index import CompactedIndexMachine
 from velaray.actors.machine import digest
 from velaray.actors.partition import PartitionMachine
 from velaray.actors.subscription import SubscriptionMachine
@@ -23,6 +24,7 @@ MACHINES: dict[ActorKind, Any] = {
     ActorKind.CATALOG: CatalogMachine,
     ActorKind.PARTITION: PartitionMachine,
     ActorKind.SUBSCRIPTION: SubscriptionMachine,
+    ActorKind.COMPACTED: CompactedIndexMachine,
 }
 
 

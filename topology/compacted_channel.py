@@ -1,0 +1,277 @@
+"""The partition's side of a subscription that reads compacted.
+
+Below the horizon it serves the current view (`velaray.topology.compacted_view`), behind it the
+log. Before it tells the brain of entries it has what is gone among them acknowledged, and of
+batches kept in part what is gone of them: so the cursor passes over it, as over anything that is
+acknowledged, and neither the dispatcher nor the client needs to know of compaction.
+
+A new view is the current one at once, for entries that were granted before too: of those, what
+is gone by now isn't written; the brain acknowledges it and takes its permits back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.cursor import mask_to_words, words_to_mask
+from velaray.actors.ledger_table import LedgerSpan
+from velaray.journal.errors import NotStored
+from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.topology.entries import CachedEntry
+from velaray.topology.links import LinkClosed, RemoteError
+
+if TYPE_CHECKING:
+    from velaray.topology.compacted_view import CompactedView
+    from velaray.topology.partition_body import PartitionBody
+
+GONE = CachedEntry(b"", 1, "")
+"""Stands for an entry that the current view doesn't have."""
+PASS_ENTRIES = 1024
+"""Kept entries ahead of which what is gone is acknowledged at once."""
+JUMP = 64
+"""Gaps of more entries aren't told to the brain one by one."""
+
+
+class CompactedEntries:
+    """Entries by offset, in the shape of an `EntryCache`: `GONE` where the view has none."""
+
+    def __init__(self, partition: PartitionBody) -> None:
+        self._partition = partition
+
+    @property
+    def view(self) -> CompactedView:
+        """The current view."""
+        view = self._partition.compactor.view
+        assert view is not None
+        return view
+
+    def get(self, offset: int) -> CachedEntry | None:
+        """The entry if it is in memory."""
+        view = self.view
+        if offset >= view.horizon:
+            return self._partition.cache.get(offset)
+        index = view.index_of(offset)
+        return GONE if index is None else view.cache.get(index)
+
+    def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
+        """The entries from ``offset`` on that are in memory together, at most ``count``."""
+        view = self.view
+        if offset >= view.horizon:
+            return self._partition.cache.run(offset, count)
+        index = view.index_from(offset)
+        until = view.kept_from(offset)
+        if until > offset:
+            return [GONE] * min(until - offset, count)
+        found = view.cache.run(index, count)
+        offsets = view.offsets[index : index + len(found)]
+        alike = sum(at == offset + place for place, at in enumerate(offsets))
+        return found[:alike]
+
+    async def load(self, offset: int) -> None:
+        """Read the entry and those after it into memory."""
+        view = self.view
+        if offset >= view.horizon:
+            await self._partition.cache.load(offset)
+            return
+        index = view.index_of(offset)
+        if index is None:
+            return
+        try:
+            await view.cache.load(index)
+        except NotStored:
+            if view is self.view:
+                raise
+
+
+class CompactedLog:
+    """What a `CompactedChannel` needs of its partition."""
+
+    def __init__(self, partition: PartitionBody) -> None:
+        self._partition = partition
+        self.cache: Any = CompactedEntries(partition)
+        self.partition_index = partition.partition_index
+        self.postponed = partition.postponed
+
+    @property
+    def view(self) -> CompactedView | None:
+        """The current view; None while there is none."""
+        return self._partition.compactor.view
+
+    @property
+    def terminated_at(self) -> int | None:
+        """The offset at which the topic ended."""
+        return self._partition.terminated_at
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        return self._partition.end_offset
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that no loss of power takes back."""
+        return self._partition.synced_offset
+
+    def ask_for_sync(self) -> None:
+        """Have `synced_offset` reach the end soon."""
+        self._partition.ask_for_sync()
+
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds, or held, the entry."""
+        return self._partition.compactor.table().span_of(offset)
+
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away; nothing below the
+        horizon is, for who reads compacted."""
+        view = self.view
+        below = view is not None and offset < view.horizon
+        return offset if below else self._partition.kept_from(offset)
+
+    def reading_failed(self, error: Exception) -> None:
+        """An entry could not be read."""
+        self._partition.reading_failed(error)
+
+
+class CompactedChannel(Channel):
+    """One subscription's consumers that read compacted."""
+
+    compacted = True
+
+    def __init__(
+        self,
+        name: str,
+        partition: PartitionBody,
+        on_closed: Callable[[Channel, list[ChannelConsumer]], None],
+        *,
+        durable: bool,
+    ) -> None:
+        self._compacted_log = CompactedLog(partition)
+        super().__init__(name, self._compacted_log, on_closed, durable=durable)
+        self._passed_to = 0  # what is gone before has been acknowledged
+        self._restarts = 0  # how often the brain told to feed anew
+        self._unsent: list[tuple[ChannelConsumer, int, int]] = []
+
+    def begin(self) -> None:
+        """The brain is connected, and this is the subscription's channel."""
+        self.view_changed()
+
+    def view_changed(self) -> None:
+        """There is a new view: say from where on the brain may leave delivering to this end."""
+        self.tell("compacted", self._horizon())
+        self.feed()
+
+    def _horizon(self) -> int:
+        view = self._compacted_log.view
+        return 0 if view is None else view.horizon
+
+    def trimmed(self, gone: Sequence[int]) -> None:
+        """As `Channel.trimmed`. Once there is a view, only what it covers is trimmed."""
+        if self._compacted_log.view is None:
+            super().trimmed(gone)
+
+    # -- feeding the brain ---------------------------------------------------------
+
+    def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
+        """As `Channel.feed_from`."""
+        self._passed_to = offset
+        self._restarts += 1
+        super().feed_from(offset, wanted, hashing)
+
+    def _feed_cached(self, limit: int) -> bool:
+        view, first = self._compacted_log.view, self._fed
+        if view is None or first >= view.horizon:
+            return super()._feed_cached(limit)
+        if first >= self._passed_to:
+            return False
+        kept = view.kept_from(first)
+        if kept > first:
+            self._fed = min(kept, self._passed_to)
+            return True
+        end = view.stretch_end(view.index_from(first), JUMP)
+        return super()._feed_cached(min(max(limit, first + 1), end, self._passed_to))
+
+    async def _feed_cold(self) -> None:
+        view, first = self._compacted_log.view, self._fed
+        if view is None or not self._passed_to <= first < view.horizon:
+            await super()._feed_cold()
+            return
+        last = view.index_from(first) + PASS_ENTRIES
+        end = view.offsets[last] if last < len(view.offsets) else view.horizon
+        gone = [offset for ends in view.gone(first, end) for offset in ends]
+        partial = [[at, mask_to_words(mask)] for at, mask in view.masks_between(first, end)]
+        restarts = self._restarts
+        try:
+            if gone or partial:
+                await self.ask("pass_over", [self._log.end_offset, gone, partial])
+        except (LinkClosed, TimeoutError, RemoteError):
+            self.close()  # the consumers come again
+            return
+        if restarts == self._restarts:
+            self._passed_to = end
+
+    # -- delivering ----------------------------------------------------------------
+
+    def _write(
+        self,
+        consumer: ChannelConsumer,
+        first: int,
+        run: Sequence[CachedEntry],
+        epoch: int | None,
+        redelivery_count: int = 0,
+        remaining: Sequence[int] = (),
+    ) -> int:
+        """As `Channel._write`; what is gone by now counts as written."""
+        view = self._compacted_log.view
+        if view is None or first >= view.horizon:
+            return super()._write(consumer, first, run, epoch, redelivery_count, remaining)
+        written = 0
+        while written < len(run):
+            offset, whole = first + written, self._whole(view, first, run, written)
+            if whole:
+                part = run[written : written + whole]
+                count = super()._write(consumer, offset, part, epoch, redelivery_count, remaining)
+                written += count
+                if count < whole:
+                    break
+                continue
+            mask = self._left(view, offset, remaining) if run[written] is not GONE else 0
+            if mask:
+                words = mask_to_words(mask)
+                part = run[written : written + 1]
+                if not super()._write(consumer, offset, part, epoch, redelivery_count, words):
+                    break
+            if mask != words_to_mask(remaining) or not mask:
+                self._pass(consumer, offset, mask)
+            written += 1
+        return written
+
+    def _whole(
+        self, view: CompactedView, first: int, run: Sequence[CachedEntry], start: int
+    ) -> int:
+        """How many entries of the run are there, and whole, from ``start`` on."""
+        for at in range(start, len(run)):
+            if run[at] is GONE or first + at in view.masks:
+                return at - start
+        return len(run) - start
+
+    def _left(self, view: CompactedView, offset: int, remaining: Sequence[int]) -> int:
+        """What of a batch kept in part isn't acknowledged."""
+        mask = view.masks[offset]
+        return mask & words_to_mask(remaining) if remaining else mask
+
+    def _pass(self, consumer: ChannelConsumer, offset: int, mask: int) -> None:
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._tell_unsent)
+        self._unsent.append((consumer, offset, mask))
+
+    def _tell_unsent(self) -> None:
+        """Tell the brain what was granted and is gone, after it has heard of what was written."""
+        unsent, self._unsent = self._unsent, []
+        by_consumer: dict[ChannelConsumer, list[Any]] = {}
+        for consumer, offset, mask in unsent:
+            by_consumer.setdefault(consumer, []).append([offset, mask_to_words(mask)])
+        for consumer, partial in by_consumer.items():
+            if not consumer.closed:
+                self.tell("unsent", [consumer.number, self._log.end_offset, partial])
