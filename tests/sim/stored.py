@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.cluster import SimCluster
+from tests.sim.cursors import only_near_ledgers_are_needed
 from tests.sim.shadow import CheckedMachine
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.compacted_index import CompactedIndexMachine
@@ -14,6 +15,7 @@ from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal import journal
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import load_manifest, replay, verify
@@ -80,6 +82,9 @@ async def audit(cluster: SimCluster) -> list[str]:
         fold = _Fold(key.kind)
         for report in await verify(store, name, fold):
             faults += [f"{name} ledger {report.ledger_id}: {text}" for text in report.problems]
+        ledgers = (await load_manifest(store, name)).ledgers
+        if far := only_near_ledgers_are_needed(ledgers, journal.MAX_REFERRED):
+            faults.append(f"{name}: {far}")
         if fold.backwards:
             faults.append(f"{name}: the cursor went back {fold.backwards} times without a seek")
         node = cluster.actors.get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import actors, admin, client, journal, relaxed, topology, trimming
+from tests.sim.mutants import actors, admin, client, journal, relaxed, segments, topology, trimming
 from tests.sim.mutants.kit import Mutant
 
 MUTANTS: dict[str, Mutant] = {
@@ -12,5 +12,6 @@ MUTANTS: dict[str, Mutant] = {
     **topology.MUTANTS,
     **client.MUTANTS,
     **relaxed.MUTANTS,
+    **segments.MUTANTS,
     **trimming.MUTANTS,
 }

@@ -1,0 +1,64 @@
+"""What must hold of every cursor, by the numbers of the invariants that the reference gives them.
+
+K1 and K2 (what was confirmed never comes again, and only what wasn't does) are judged from the
+history: `tests.sim.checkers.confirmed_acks_hold`. K4 (acknowledgements repeat and commute) is a
+property of sequences: `tests/actors/test_holes.py`, `tests/actors/test_cursor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from velaray.actors import holes
+from velaray.actors.cursor import Cursor
+from velaray.actors.machine import Machine
+from velaray.actors.ranges import RangeSet
+from velaray.events.segments import Segment, bytes_of, digest_of
+from velaray.journal.manifest import LedgerInfo
+
+FoundT = TypeVar("FoundT")
+
+
+def backlog_is_what_is_unacked(cursor: Cursor) -> None:
+    """K3: the backlog is the entries after the mark but for the holes."""
+    end = cursor.untouched_from() + 3
+    unacked = cursor.unacked_ranges(cursor.acked_before, end)
+    counted = sum(stop - first for first, stop in unacked)
+    assert cursor.backlog(end) == counted, "K3: the backlog is what isn't acknowledged"
+    assert cursor.acked_count() == end - counted, "K3: what is acknowledged is counted"
+
+
+def in_the_other_form(make: Callable[[], FoundT]) -> FoundT:
+    """K5: what ``make`` makes keeps its holes as ranges, to be compared with bitmaps."""
+    form, holes.FORM = holes.FORM, RangeSet
+    try:
+        return make()
+    finally:
+        holes.FORM = form
+
+
+def mark_goes_forward(mark: int, acked: int, after: Cursor, event: object) -> None:
+    """K6: only a reset moves the mark back, or takes an acknowledgement back."""
+    assert after.acked_before >= mark, f"K6: {event} moves the cursor back"
+    assert after.acked_count() >= acked, f"K6: {event} takes an acknowledgement back"
+
+
+def recovery_gives_what_was_stored(machine: Machine[Any], segments: Mapping[str, Segment]) -> None:
+    """K7: recovery of what was stored of a state is that state."""
+    known = bytes_of(segments)
+    again = machine.snapshot(machine.restore(known))
+    assert again == known, "K7: a snapshot restores to what it was taken of"
+    digests = {name: digest_of(segment) for name, segment in segments.items()}
+    assert digests == {name: digest_of(body) for name, body in known.items()}, (
+        "K7: a segment is where it is said to be"
+    )
+
+
+def only_near_ledgers_are_needed(ledgers: tuple[LedgerInfo, ...], most: int) -> str:
+    """No checkpoint needs a ledger that isn't among the ``most`` before its own; else says so."""
+    for at, info in enumerate(ledgers):
+        near = [before.ledger_id for before in ledgers[max(at - most, 0) : at + 1]]
+        if info.refers_from and info.refers_from < near[0]:
+            return f"ledger {info.ledger_id} needs {info.refers_from}, {near[0]} is the oldest near"
+    return ""

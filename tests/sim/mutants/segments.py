@@ -1,0 +1,112 @@
+"""Bugs of checkpoints in segments, and of the segments that leave memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant
+from velaray.actors import holes
+from velaray.actors.holes import Holes
+from velaray.journal import journal
+from velaray.journal.journal import Journal
+
+
+def _forget_what_changed(original: Any) -> Any:
+    def changing(self: Holes, number: int) -> Any:
+        known = self._segments.get(number)
+        stored = known.stored if known is not None else None
+        segment = original(self, number)
+        segment.stored = stored
+        return segment
+
+    return changing
+
+
+def _let_go_of_what_is_not_stored(original: Any) -> Any:
+    def evict(self: Holes, needed: int | None) -> None:
+        for number, segment in list(self._recent.items()):
+            if self.memory() > self._budget and number != needed:
+                segment.summary = self._summary(segment)
+                segment.acked = segment.partial = segment.packed = None
+                del self._recent[number]
+
+    return evict
+
+
+def _drop_the_segment_of_the_mark(original: Any) -> Any:
+    def drop_before(self: Holes, mark: int) -> None:
+        original(self, -(-mark // self._size) * self._size)
+
+    return drop_before
+
+
+def _keep_passed_segments(original: Any) -> Any:
+    def drop_before(self: Holes, mark: int) -> None:
+        original(self, mark - mark % self._size - self._size)
+
+    return drop_before
+
+
+def _copy_nothing(original: Any) -> Any:
+    async def with_copies(self: Journal, segments: Any) -> Any:
+        return segments
+
+    return with_copies
+
+
+def _name_the_byte_behind(original: Any) -> Any:
+    def encode(header: Any, sequence: int, segments: Any, mark: bytes, places: Any) -> Any:
+        moved = {
+            name: kept if isinstance(kept, bytes) else replace(kept, offset=kept.offset + 1)
+            for name, kept in segments.items()
+        }
+        return original(header, sequence, moved, mark, places)
+
+    return encode
+
+
+def _lose_parts_of_batches(original: Any) -> Any:
+    def encode(acked: Any, partial: Any, size: int) -> bytes:
+        return bytes(original(acked, partial[:-1], size))
+
+    return encode
+
+
+MUTANTS: dict[str, Mutant] = {
+    "forget-a-dirty-segment": Mutant(
+        "a segment of holes that changed counts as stored",
+        ((Holes, "_changing", _forget_what_changed),),
+        within=50,
+    ),
+    "let-go-of-dirty-segments": Mutant(
+        "segments leave memory before a checkpoint has them",
+        ((Holes, "_evict", _let_go_of_what_is_not_stored),),
+        within=50,
+    ),
+    "drop-the-segment-of-the-mark": Mutant(
+        "a segment is dropped when the mark comes into it, not when it has passed it",
+        ((Holes, "drop_before", _drop_the_segment_of_the_mark),),
+        within=50,
+    ),
+    "keep-segments-below-the-mark": Mutant(
+        "a segment stays when the mark has passed it",
+        ((Holes, "drop_before", _keep_passed_segments),),
+        within=50,
+    ),
+    "refer-for-ever": Mutant(
+        "what lies in old ledgers is never copied to newer ones",
+        ((Journal, "_with_copies", _copy_nothing),),
+        within=100,
+    ),
+    "refer-to-the-byte-behind": Mutant(
+        "a checkpoint names the byte behind that where an earlier one has a segment",
+        ((journal, "encode_checkpoint", _name_the_byte_behind),),
+        within=100,
+    ),
+    "lose-parts-of-batches": Mutant(
+        "a checkpoint lacks what is acknowledged of the last batch of a segment in part",
+        ((holes, "encode_segment", _lose_parts_of_batches),),
+        within=100,
+    ),
+}
