@@ -377,6 +377,11 @@ class Dispatcher:
         reserved = sum(consumer.reserved.size() for consumer in books.consumers.values())
         return books.waiting.size() + reserved
 
+    def holder_of(self, offset: int) -> str:
+        """The name of the consumer that holds an entry; empty if none does."""
+        owner = self._books.held.owner_of(offset)
+        return "" if owner is None else self._books.consumers[owner].spec.name
+
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered again."""
         runs = self._books.counts

@@ -7,9 +7,10 @@ and commute, and one that says nothing new writes nothing.
 How often entries were delivered in vain is kept as well; see `velaray.actors.redelivery`.
 
 Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
-`velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`. Events:
-CursorCreated, EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired,
-EntriesDelivered, DeliveriesReturned (and LedgerOpened, which changes nothing here).
+`velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`,
+`velaray.actors.tracing.Note`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
+CursorRestored, EntriesExpired, EntriesDelivered, DeliveriesReturned (and LedgerOpened and the
+facts of `velaray.actors.tracing`, which change nothing here).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.offset_sets import Range
 from velaray.actors.ranges import RangeSet, normalized
 from velaray.actors.redelivery import CountRuns, NoteDeliveries
+from velaray.actors.tracing import FACTS, Note, decide_note
 from velaray.actors.undoing import Restore, decide_restore, evolve_restored
 from velaray.events.events_pb2 import (
     CursorCreated,
@@ -80,6 +82,7 @@ class Ack:
     end_offset: int
     ranges: Sequence[tuple[int, int]] = ()
     partial: Sequence[tuple[int, int]] = ()
+    consumer: int = 0  # who does, for the record (`velaray.actors.tracing`)
 
 
 @dataclass(slots=True)
@@ -95,6 +98,7 @@ class AckBefore:
     offset: int
     remaining: int | None = None
     reason: str = ""  # of who skips; empty if it is a consumer's acknowledgement
+    consumer: int = 0
 
 
 @dataclass(slots=True)
@@ -164,6 +168,7 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
     event = EntriesAcked(
         ranges=pack_ranges(new),
         partial=[_partial_ack(offset, mask) for offset, mask in partial],
+        consumer=command.consumer,
     )
     return Decision((event,), Acked(tuple(new), tuple(partial)))
 
@@ -198,7 +203,7 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
     new = cursor.unacked_ranges(cursor.acked_before, offset)
     if not new and not partial:
         return Decision(reply=Acked())
-    event = MarkDeleted(before_offset=offset, reason=command.reason)
+    event = MarkDeleted(before_offset=offset, reason=command.reason, consumer=command.consumer)
     for batch, mask in partial:
         event.partial.CopyFrom(_partial_ack(batch, mask))
     return Decision((event,), Acked(tuple(new), tuple(partial)))
@@ -257,6 +262,8 @@ class SubscriptionMachine:
                 return decide_restore(cursor, command)
             case NoteDeliveries():
                 return redelivery.decide(cursor, command)
+            case Note():
+                return decide_note(command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -290,6 +297,8 @@ class SubscriptionMachine:
             case DeliveriesReturned(ranges=ranges):
                 state.deliveries.add(unpack_ranges(ranges), -1)
             case LedgerOpened():
+                pass
+            case _ if isinstance(event, FACTS):
                 pass
             case _:
                 raise TypeError(f"a subscription knows no {type(event).__name__}")

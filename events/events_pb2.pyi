@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "cursor_restored")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,10 @@ class Event(_message.Message):
     DEAD_LETTERS_INTENDED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_MOVED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_DETACHED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_TRACED_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_ASKED_AGAIN_FIELD_NUMBER: _ClassVar[int]
     CURSOR_RESTORED_FIELD_NUMBER: _ClassVar[int]
     ledger_opened: LedgerOpened
     cluster_registered: ClusterRegistered
@@ -82,8 +86,12 @@ class Event(_message.Message):
     dead_letters_intended: DeadLettersIntended
     dead_letters_moved: DeadLettersMoved
     entries_expired: EntriesExpired
+    consumer_attached: ConsumerAttached
+    consumer_detached: ConsumerDetached
+    deliveries_traced: DeliveriesTraced
+    entries_asked_again: EntriesAskedAgain
     cursor_restored: CursorRestored
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -378,12 +386,14 @@ class CursorCreated(_message.Message):
     def __init__(self, start_offset: _Optional[int] = ...) -> None: ...
 
 class EntriesAcked(_message.Message):
-    __slots__ = ("ranges", "partial")
+    __slots__ = ("ranges", "partial", "consumer")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedScalarFieldContainer[int]
     partial: _containers.RepeatedCompositeFieldContainer[PartialAck]
-    def __init__(self, ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ...) -> None: ...
+    consumer: int
+    def __init__(self, ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class PartialAck(_message.Message):
     __slots__ = ("offset", "remaining")
@@ -394,14 +404,16 @@ class PartialAck(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., remaining: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MarkDeleted(_message.Message):
-    __slots__ = ("before_offset", "partial", "reason")
+    __slots__ = ("before_offset", "partial", "consumer", "reason")
     BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     before_offset: int
     partial: PartialAck
+    consumer: int
     reason: str
-    def __init__(self, before_offset: _Optional[int] = ..., partial: _Optional[_Union[PartialAck, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, before_offset: _Optional[int] = ..., partial: _Optional[_Union[PartialAck, _Mapping]] = ..., consumer: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CursorReset(_message.Message):
     __slots__ = ("next_offset", "reason")
@@ -456,3 +468,41 @@ class CursorRestored(_message.Message):
     partial: _containers.RepeatedCompositeFieldContainer[PartialAck]
     reason: str
     def __init__(self, next_offset: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ConsumerAttached(_message.Message):
+    __slots__ = ("consumer", "name", "at_ms")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    name: str
+    at_ms: int
+    def __init__(self, consumer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class ConsumerDetached(_message.Message):
+    __slots__ = ("consumer", "at_ms")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    at_ms: int
+    def __init__(self, consumer: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class DeliveriesTraced(_message.Message):
+    __slots__ = ("runs", "at_ms")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedScalarFieldContainer[int]
+    at_ms: int
+    def __init__(self, runs: _Optional[_Iterable[int]] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class EntriesAskedAgain(_message.Message):
+    __slots__ = ("consumer", "ranges", "all", "at_ms")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    consumer: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    all: bool
+    at_ms: int
+    def __init__(self, consumer: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., all: bool = ..., at_ms: _Optional[int] = ...) -> None: ...

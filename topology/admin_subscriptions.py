@@ -13,7 +13,13 @@ from urllib.parse import quote
 from aiohttp import web
 
 from velaray.actors.machine import Reason
-from velaray.events.ids import INT64_MAX, MessageId, check_local_name
+from velaray.events.ids import (
+    INT64_MAX,
+    InvalidMessageIdError,
+    MessageId,
+    Position,
+    check_local_name,
+)
 from velaray.topology.admin_http import (
     PREFIX,
     AdminError,
@@ -31,6 +37,7 @@ from velaray.topology.admin_http import (
     properties,
 )
 from velaray.topology.links import RemoteError
+from velaray.topology.why import described, history_of
 from velaray.wire.compression import decompress
 from velaray.wire.errors import CompressionError
 from velaray.wire.pulsar_pb2 import MessageMetadata
@@ -266,6 +273,21 @@ async def undo(request: web.Request) -> web.Response:
     return answer(found)
 
 
+async def why(request: web.Request) -> web.Response:
+    """What happened to a message, ``ledger:entry``, and where it is now."""
+    target, name = await find_single(request, "why"), _name(request)
+    try:
+        found = MessageId.parse(request.match_info["message"])
+    except InvalidMessageIdError as error:
+        raise AdminError(400, str(error)) from error
+    position = Position(found.ledger_id, found.entry_id)
+    fabric, (partition,) = fabric_of(request), target.keys()
+    now = await fabric.call(partition, "whereabouts", {"name": name, "position": list(position)})
+    (ref,) = await ask_each(request, target, "subscription", {"name": name})
+    key = partition.of_subscription(name, ref["incarnation"])
+    return answer(described(await history_of(fabric.store, key, position), now))
+
+
 async def peek(request: web.Request) -> web.Response:
     """A subscription's n-th (from 1) un-acknowledged entry: its payload, uncompressed.
 
@@ -330,6 +352,7 @@ ROUTES: tuple[Route, ...] = (
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
     ("GET", f"{_ONE}/describe", describe),
+    ("GET", f"{_ONE}/why/{{message}}", why),
     ("GET", f"{_ONE}/undo", preview_undo),
     ("POST", f"{_ONE}/undo", undo),
     ("POST", f"{_ONE}/resetcursor", reset_to_id),

@@ -50,8 +50,9 @@ from velaray.actors.subscription import (
     SubscriptionState,
 )
 from velaray.actors.undoing import Restore
-from velaray.topology.brain_details import details
+from velaray.topology.brain_details import details, whereabouts
 from velaray.topology.links import RemoteError
+from velaray.topology.tracing import Trace
 
 Send = Callable[[str, Any], None]
 
@@ -91,7 +92,14 @@ def _find_unacked(state: SubscriptionState, number: int, end: int) -> int | None
 class Brain:
     """Decides for the consumers that one partition connected."""
 
-    def __init__(self, runtime: Runtime[SubscriptionState], partition: int, send: Send) -> None:
+    def __init__(
+        self,
+        runtime: Runtime[SubscriptionState],
+        partition: int,
+        send: Send,
+        trace: Trace | None = None,
+    ) -> None:
+        """``trace`` takes down who gets what; without one nobody will know."""
         self._runtime = runtime
         self._partition = partition
         self._send = send
@@ -99,6 +107,8 @@ class Brain:
         self._dispatcher = Dispatcher(self._cursor, partition)
         #: What the partition says of the policies that brains apply, by Pulsar's names.
         self.policies: dict[str, Any] = {}
+        self._trace = trace
+        self._stands = 0  # the consumer that had the last standing grant
         self._wanted = 0
         self._terminated_at: int | None = None
         self._resetting = 0
@@ -124,6 +134,8 @@ class Brain:
         self._note_rest()
 
     def _note_rest(self) -> None:
+        if self._trace is not None:
+            self._trace.end()
         if self._noting is not None:
             self._noting.cancel()
         if self._dispatcher.has_notes and self._runtime.state.cursor is self._cursor:
@@ -154,6 +166,12 @@ class Brain:
                 return await self._runtime.read(lambda state: _find_unacked(state, number, end))
             case "stats":
                 return await self._runtime.read(lambda state: self._stats(state, args))
+            case "whereabouts":
+                if self._trace is not None:
+                    self._trace.write()
+                return await self._runtime.read(
+                    lambda state: whereabouts(state.cursor, self._dispatcher, args)
+                )
             case "details":
                 return await self._runtime.read(
                     lambda state: {
@@ -199,6 +217,8 @@ class Brain:
             self._send("attached", [number, [changes.reason, changes.message]])
         else:
             self._send("attached", [number, None])
+            if self._trace is not None:
+                self._trace.attached(number, name)
             self._tell_changes(changes)
 
     async def _reset(self, next_offset: int, reason: str, gone: Sequence[int] = ()) -> None:
@@ -297,6 +317,8 @@ class Brain:
         match method:
             case "stood":
                 self._dispatcher.stood(*args)
+                if self._trace is not None:
+                    self._trace.stood(self._stands, args[0], args[0] + len(args[1]))
             case "feed":
                 # One that was under way during a reset isn't taken: `feed_from` has been sent.
                 *known, delayed = args
@@ -317,12 +339,16 @@ class Brain:
                 self._acknowledge(number, request_id, AckBefore(end, offset, mask))
             case "redeliver":
                 number, ranges, epoch = args
+                if self._trace is not None:
+                    self._trace.asked_again(number, None if ranges is None else _pairs(ranges))
                 self._dispatcher.redeliver(number, None if ranges is None else _pairs(ranges))
                 if epoch is not None:
                     self._tell_in_turn("redelivering", [number, epoch])
             case "detach":
                 number, lost = args
                 self._told_end.discard(number)
+                if self._trace is not None:
+                    self._trace.detached(number)
                 self._tell_changes(self._dispatcher.detach(number, lost))
             case "terminated":
                 self._terminated_at = args
@@ -354,6 +380,9 @@ class Brain:
 
         before = self._cursor.acked_before
         late = False
+        if self._trace is not None:
+            command.consumer = self._trace.number_of(number)
+            self._trace.writing()
         self._runtime.submit(command, release)
         if isinstance(command, Ack):
             self._dispatcher.acked(command.ranges, command.partial)
@@ -389,6 +418,8 @@ class Brain:
             return
         deliveries = self._dispatcher.dispatch()
         self._note(deliveries)
+        if deliveries and self._trace is not None:
+            self._trace.delivered(deliveries)
         if deliveries:
             self._tell_in_turn(
                 "deliver",
@@ -461,6 +492,7 @@ class Brain:
             grant = self._dispatcher.stand()
             if grant is not None:
                 self._down.clear()
+                self._stands = grant.consumer_id
                 at = [grant.consumer_id, grant.first, grant.debited, grant.room]
                 self._tell_in_turn("stand", [*at, self._endings])
         elif not self._dispatcher.may_stand():

@@ -25,3 +25,19 @@ def details(cursor: Cursor, dispatcher: Dispatcher, end_offset: int) -> dict[str
         },
         "redelivered": [list(pair) for pair in dispatcher.redelivery_counts(SHOWN)],
     }
+
+
+def whereabouts(cursor: Cursor, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
+    """Where one entry is now: a word, a sentence, and who holds it."""
+    if cursor.is_acked(offset):
+        return {"where": "acknowledged", "consumer": "", "text": "it is acknowledged"}
+    if holder := dispatcher.holder_of(offset):
+        text = f"{holder} has it and hasn't acknowledged it"
+        return {"where": "delivered", "consumer": holder, "text": text}
+    if not dispatcher.consumers():
+        return {"where": "waiting", "consumer": "", "text": "no consumer is connected"}
+    if offset >= dispatcher.next_offset:
+        text = "it wasn't delivered yet; the subscription's description tells what holds it back"
+        return {"where": "not-delivered", "consumer": "", "text": text}
+    text = "it waits to be delivered again; the subscription's description tells why"
+    return {"where": "waiting", "consumer": "", "text": text}

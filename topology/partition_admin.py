@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
     DeleteSubscription,
@@ -120,6 +121,12 @@ async def subscriptions(partition: PartitionBody, args: dict[str, Any]) -> list[
     return await partition.runtime.read(lambda state: sorted(state.subscriptions))
 
 
+async def subscription(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """Which incarnation of a durable subscription there is, and since which offset."""
+    ref = (await _subscription(partition, args["name"])).ref
+    return {"incarnation": ref.incarnation, "start_offset": ref.start_offset}
+
+
 async def create_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Create a durable subscription at ``position``, or "earliest" or "latest"."""
     at = args.get("position", "latest")
@@ -164,6 +171,22 @@ async def find_unacked(partition: PartitionBody, args: dict[str, Any]) -> int | 
     wanted = [args["number"], partition.end_offset]
     offset: int | None = await partition.ask_subscription(args["name"], "find_unacked", wanted)
     return offset
+
+
+async def whereabouts(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """Where the entry at ``position`` is in a subscription; what it still has to write about
+    deliveries is durable then.
+
+    Raises `RemoteError` (NOT_FOUND) if there is no such entry.
+    """
+    await _subscription(partition, args["name"])
+    position = Position(*args["position"])
+    try:
+        offset = partition.runtime.state.table.offset_of(position)
+    except NoSuchEntryError as error:
+        raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+    found: dict[str, Any] = await partition.ask_subscription(args["name"], "whereabouts", offset)
+    return found
 
 
 async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:
@@ -260,6 +283,8 @@ METHODS: dict[str, Method] = {
     "seek": seek,
     "describe_subscription": describe_subscription,
     "find_unacked": find_unacked,
+    "subscription": subscription,
+    "whereabouts": whereabouts,
     "skip_to": skip_to,
     "expire": expire,
     "undo": undo,

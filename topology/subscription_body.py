@@ -13,6 +13,7 @@ from velaray.topology.fabric import Fabric
 from velaray.topology.history import Moment, NoHistory
 from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, RemoteError
+from velaray.topology.tracing import Trace
 from velaray.topology.undoing import plan_undo
 
 _UNDO_TRIES = 5
@@ -26,6 +27,7 @@ class SubscriptionBody(HostedBody):
         self._brain: Brain | None = None
         self._hand: Link | None = None
         self._hand_epoch = 0
+        self._trace: Trace | None = None
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the partition, which has the names of its subscriptions.
@@ -90,7 +92,9 @@ class SubscriptionBody(HostedBody):
         if self._brain is not None:
             self._brain.close()
         self._hand = link
-        self._brain = Brain(self.runtime, self.key.partition, link.notify)
+        if self._trace is None:
+            self._trace = Trace(self.runtime, self.fabric.clock_ms)
+        self._brain = Brain(self.runtime, self.key.partition, link.notify, self._trace)
 
     def _check_epoch(self, epoch: int) -> None:
         """A newer activation of the partition relies on what it was told: no older one may

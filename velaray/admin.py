@@ -373,6 +373,12 @@ class Admin:
             whose = _subscription(topic, subscription)
         self.request("POST", f"{whose}/expireMessages/{seconds}")
 
+    def why(self, topic: str, subscription: str, message_id: MessageId) -> dict[str, Any]:
+        """What happened to a message (of a plain topic or partition) in a subscription: the
+        ``facts`` that its journals tell, in order, and where it is ``now``."""
+        wanted = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+        return dict(self.request("GET", f"{_subscription(topic, subscription)}/why/{wanted}"))
+
     def undo(
         self,
         topic: str,

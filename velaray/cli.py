@@ -14,7 +14,7 @@ from velaray.admin import Admin
 from velaray.cli_admin import namespaces, tenants
 from velaray.cli_common import Commands, Output, with_admin
 from velaray.cli_compaction import topics
-from velaray.cli_history import subscriptions
+from velaray.cli_history import subscriptions, why
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
 from velaray.cli_policies import policies
@@ -200,5 +200,6 @@ for _command in (
     tenants,
     tokens,
     topics,
+    why,
 ):
     main.add_command(_command)

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from velaray.admin import Admin
-from velaray.cli_admin import TimeType, subscriptions
+from velaray.cli_admin import MessageIdType, TimeType, subscriptions
 from velaray.cli_common import Output, with_admin, with_output
 from velaray.cli_journal import run_reading, with_data
 from velaray.events.ids import InvalidMessageIdError, Position, TopicName
 from velaray.events.ids import MessageId as StoredId
 from velaray.journal.files import FileStore
+from velaray.message_id import MessageId
 from velaray.topology.history import (
     Moment,
     described,
@@ -24,6 +25,8 @@ from velaray.topology.history import (
     state_at,
     subscriptions_of,
 )
+from velaray.topology.why import described as facts_and_now
+from velaray.topology.why import history_of
 
 Found = Mapping[str, Any]
 _FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
@@ -232,3 +235,52 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
         f"{found['to_deliver_again']} entries {would}un-acknowledged again, "
         f"{found['to_acknowledge']} {would}acknowledged again"
     )
+
+
+@click.command("why")
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("message", type=MessageIdType())
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the journals in this directory, and don't ask the cluster where it is now.",
+)
+@with_admin
+def why(
+    show: Output,
+    admin: Admin,
+    topic: str,
+    subscription: str,
+    message: MessageId,
+    data: Path | None,
+) -> None:
+    """Tell what happened to MESSAGE of TOPIC in SUBSCRIPTION, and where it is now.
+
+    When it was published, delivered (and to whom), acknowledged, asked for again, moved to the
+    dead-letter topic, skipped or expired. What was lost in a crash before it was written isn't
+    told.
+    """
+    if data is None:
+        found = admin.why(topic, subscription, message)
+    else:
+        store = FileStore(data)
+        name = TopicName.parse(topic)
+        found = run_reading(_why(store, name, subscription, message), store)
+    if show.as_json:
+        show.value(found)
+        return
+    for fact in found["facts"]:
+        click.echo(f"{time_text(fact['at_ms'])}  {fact['text']}")
+    if found["now"] is not None:
+        click.echo(f"now: {found['now']['text']}")
+
+
+async def _why(
+    store: FileStore, topic: TopicName, subscription: str, message: MessageId
+) -> dict[str, Any]:
+    keys = await subscriptions_of(store, topic, subscription)
+    if len(keys) > 1:
+        raise click.UsageError("a message id belongs to one partition: name the partition")
+    position = Position(message.ledger_id(), message.entry_id())
+    return facts_and_now(await history_of(store, keys[0], position), None)

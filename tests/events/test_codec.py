@@ -51,6 +51,7 @@ def test_a_new_event_or_field_without_golden_bytes_is_noticed() -> None:
     fields: dict[str, object] = {
         "before_offset": "1",
         "partial": {"offset": "2"},
+        "consumer": 1,
         "reason": "skip",
     }
     bare = golden.Sample(72, "MarkDeleted", fields, "")

@@ -1,0 +1,45 @@
+"""What a subscription's journal tells about who got and acknowledged what, besides the cursor.
+
+Facts for people: they change no state. A consumer has a number while it is connected, new for
+each connection as long as the actor runs. Deliveries come some time after they were made, and
+those that weren't journaled before a crash are not known afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from velaray.actors.machine import Decision
+from velaray.events.events_pb2 import (
+    ConsumerAttached,
+    ConsumerDetached,
+    DeliveriesTraced,
+    EntriesAskedAgain,
+)
+
+FACTS = (ConsumerAttached, ConsumerDetached, DeliveriesTraced, EntriesAskedAgain)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Write down facts, events of the types in `FACTS`, in this order. Reply: None."""
+
+    facts: Sequence[Message]
+
+
+def decide_note(command: Note) -> Decision:
+    """See `Note`. Raises TypeError for what is no fact."""
+    for fact in command.facts:
+        if not isinstance(fact, FACTS):
+            raise TypeError(f"{type(fact).__name__} is no fact")
+    return Decision(tuple(command.facts))
+
+
+def deliveries_of(event: DeliveriesTraced) -> Iterator[tuple[int, int, int]]:
+    """(consumer, first, last + 1) of every run of entries that was delivered, in order."""
+    numbers = iter(event.runs)
+    for consumer, first, count in zip(numbers, numbers, numbers, strict=True):
+        yield consumer, first, first + count

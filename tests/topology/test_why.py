@@ -1,0 +1,169 @@
+"""What `velaray why` tells of a message, from a cluster in this process and from its journals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.admin import Admin, NotFound
+from velaray.cli import main
+from velaray.events.ids import ActorKind
+from velaray.message_id import MessageId
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+def ours(found: Any) -> MessageId:
+    return MessageId(found.partition(), found.ledger_id(), found.entry_id(), found.batch_index())
+
+
+def publish(client: pulsar.Client, topic: str, count: int) -> list[MessageId]:
+    producer = client.create_producer(topic, batching_enabled=False, producer_name=f"p-{topic}")
+    ids = [ours(producer.send(b"%d" % number)) for number in range(count)]
+    producer.close()
+    return ids
+
+
+def told(cluster: LocalCluster, topic: str, message: MessageId) -> list[tuple[str, str]]:
+    found = Admin(cluster.admin_url).why(topic, "s", message)
+    times = [fact["at_ms"] for fact in found["facts"]]
+    assert min(times) > 1_600_000_000_000
+    rest = [fact for fact in found["facts"] if fact["what"] not in ("counted", "returned")]
+    return [(fact["what"], fact["consumer"]) for fact in rest]
+
+
+def now(cluster: LocalCluster, topic: str, message: MessageId) -> str:
+    return str(Admin(cluster.admin_url).why(topic, "s", message)["now"]["where"])
+
+
+def test_delivered_asked_again_delivered_and_acknowledged(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe(
+        "again",
+        "s",
+        consumer_type=pulsar.ConsumerType.Shared,
+        consumer_name="carol",
+        negative_ack_redelivery_delay_ms=10,
+    )
+    first, second = publish(client, "again", 2)
+    got = consumer.receive(5000)
+    assert now(cluster, "again", first) == "delivered"
+    consumer.negative_acknowledge(got)
+    consumer.acknowledge(consumer.receive(5000))
+    consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: now(cluster, "again", first) == "acknowledged")
+    assert told(cluster, "again", first) == [
+        ("published", ""),
+        ("delivered", "carol"),
+        ("asked-again", "carol"),
+        ("delivered", "carol"),
+        ("acknowledged", "carol"),
+    ]
+    wait_until(lambda: now(cluster, "again", second) == "acknowledged")
+    assert [what for what, _ in told(cluster, "again", second)][-1] == "acknowledged"
+    consumer.close()
+
+
+def test_a_standing_grant_is_told_of_too(cluster: LocalCluster, client: pulsar.Client) -> None:
+    consumer = client.subscribe("standing", "s", consumer_name="alone")
+    ids = publish(client, "standing", 5)
+    got = [consumer.receive(5000) for _ in range(5)]
+    consumer.acknowledge_cumulative(got[3])
+    wait_until(lambda: now(cluster, "standing", ids[3]) == "acknowledged")
+    expected = [("published", ""), ("delivered", "alone"), ("acknowledged", "alone")]
+    assert told(cluster, "standing", ids[1]) == expected
+    assert told(cluster, "standing", ids[4]) == expected[:2]
+    consumer.close()
+    wait_until(lambda: ("released", "alone") in told(cluster, "standing", ids[4]))
+
+
+def test_commands_are_told_from_acknowledgements(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    admin = Admin(cluster.admin_url)
+    admin.create_topic("moved")
+    admin.create_subscription("moved", "s")
+    first, second = publish(client, "moved", 2)
+    assert now(cluster, "moved", first) == "waiting"
+    admin.skip("moved", "s", 1)
+    admin.seek("moved", "s", MessageId.earliest)
+    admin.skip("moved", "s", None)
+    admin.undo("moved", "s")
+    whats = [what for what, _ in told(cluster, "moved", first)]
+    assert whats == ["published", "passed-over", "unacknowledged", "passed-over", "unacknowledged"]
+    whats = [what for what, _ in told(cluster, "moved", second)]
+    assert whats == ["published", "passed-over", "unacknowledged"]
+
+
+def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe(
+        "crashed", "s", consumer_type=pulsar.ConsumerType.Shared, consumer_name="dave"
+    )
+    (message,) = publish(client, "crashed", 1)
+    consumer.receive(5000)
+    assert now(cluster, "crashed", message) == "delivered"  # and so it's written
+    keys = [key for key in cluster.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+    (key,) = [key for key in keys if key.topic == "crashed"]
+    cluster.run(_kill(cluster, key))
+    consumer.acknowledge(consumer.receive(20_000))
+    wait_until(lambda: now(cluster, "crashed", message) == "acknowledged")
+    assert told(cluster, "crashed", message) == [
+        ("published", ""),
+        ("delivered", "dave"),
+        ("released", "dave"),
+        ("delivered", "dave"),
+        ("acknowledged", "dave"),
+    ]
+    consumer.close()
+
+
+async def _kill(cluster: LocalCluster, key: Any) -> None:
+    cluster.fabric.kill(key)
+
+
+def test_the_command_asks_the_cluster_or_reads_the_disk(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    consumer = client.subscribe("shown", "s", consumer_name="erin")
+    (message,) = publish(client, "shown", 1)
+    consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: now(cluster, "shown", message) == "acknowledged")
+    text = f"{message.ledger_id()}:{message.entry_id()}"
+    words = ["why", "shown", "s", text]
+    asked = CliRunner().invoke(
+        main, [*words, "--admin-url", cluster.admin_url], catch_exceptions=False
+    )
+    lines = [line.split("  ", 1)[-1] for line in asked.output.splitlines()]
+    assert lines[0] == "published by p-shown, sequence 0"
+    assert lines[1] == "delivered to erin (known delivery 1)"
+    assert lines[-2:] == ["acknowledged by erin", "now: it is acknowledged"]
+    data = str(Path(cluster.config.data_dir))
+    read = CliRunner().invoke(main, [*words, "--data", data, "-o", "json"], catch_exceptions=False)
+    found = json.loads(read.output)
+    assert found["now"] is None
+    assert found["facts"][-1]["text"] == "acknowledged by erin"
+    with pytest.raises(NotFound, match="no entry at position"):
+        Admin(cluster.admin_url).why("shown", "s", MessageId(-1, 7, 7, -1))
+    consumer.close()

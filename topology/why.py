@@ -1,0 +1,203 @@
+"""What happened to one message of a subscription, as its journals tell.
+
+Only what is written is told. Deliveries that were under way to the journal when the actor
+crashed are not known, and nothing is guessed in their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+
+from velaray.actors.cursor import Cursor, unpack_ranges
+from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.tracing import deliveries_of
+from velaray.actors.undoing import move_of
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import (
+    ConsumerAttached,
+    ConsumerDetached,
+    CursorCreated,
+    DeadLettersIntended,
+    DeadLettersMoved,
+    DeliveriesReturned,
+    DeliveriesTraced,
+    EntriesAcked,
+    EntriesAskedAgain,
+    EntriesDelivered,
+    EntriesExpired,
+    EntryAppended,
+    LedgerOpened,
+    MarkDeleted,
+)
+from velaray.events.ids import ActorKey, Position
+from velaray.journal.replay import load_manifest, replay
+from velaray.journal.store import LedgerStore
+from velaray.topology.history import NoHistory, partition_of, positions_of
+from velaray.wire.messages import read_metadata
+
+_EVENTS_AT_ONCE = 1000
+
+
+class Fact(NamedTuple):
+    """Something that happened to the message: a word for programs, a sentence for people.
+
+    ``event`` is the number of the event in the subscription's journal; of publishing, in the
+    partition's. ``consumer`` is the name of the consumer concerned, empty if there is none.
+    """
+
+    at_ms: int
+    event: int
+    what: str
+    consumer: str
+    text: str
+
+
+async def published(store: LedgerStore, key: ActorKey, position: Position) -> Fact:
+    """When and by whom the entry was published to the partition of a subscription.
+
+    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
+    """
+    partition = partition_of(key).text()
+    listed = {info.ledger_id for info in (await load_manifest(store, partition)).ledgers}
+    if position.ledger_id in listed:
+        async for record in replay(store, partition, position.ledger_id):
+            if record.position == position and record.blob is not None:
+                event = decode(bytes(record.event))
+                assert isinstance(event, EntryAppended)
+                metadata = read_metadata(bytes(record.blob))
+                text = f"published by {metadata.producer_name}, sequence {metadata.sequence_id}"
+                return Fact(event.at_ms, record.sequence, "published", "", text)
+            if record.position is not None and record.position > position:
+                break
+    raise NoHistory(f"{key.topic_name} holds no entry {position.ledger_id}:{position.entry_id}")
+
+
+async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
+    """Everything that the journals tell of the entry, in order.
+
+    Raises as `published` does.
+    """
+    facts = [await published(store, key, position)]
+    offset = (await positions_of(store, key)).offset_of(position)
+    machine, story = SubscriptionMachine(), _Story(offset)
+    state, seen = machine.initial(), 0
+    async for record in replay(store, key.text()):
+        event = decode(bytes(record.event))
+        before = _standing(state.cursor, offset)
+        machine.evolve(state, event)
+        after = _standing(state.cursor, offset)
+        for fact in story.told(event, before, after):
+            at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
+            facts.append(Fact(at_ms, record.sequence, *fact))
+        seen += 1
+        if seen % _EVENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # whoever shares the loop goes on
+    return facts
+
+
+def _standing(cursor: Cursor, offset: int) -> bool | int | None:
+    """True: acknowledged. A mask: what is left of a batch. None: not acknowledged."""
+    return True if cursor.is_acked(offset) else cursor.remaining(offset)
+
+
+Told = tuple[str, str, str]
+
+
+class _Story:
+    """Reads events for what they say about one entry; knows who holds it."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._names: dict[int, str] = {}
+        self._holder = 0
+        self._epoch = 0
+        self._delivered = 0
+
+    def _name(self, consumer: int) -> str:
+        return self._names.get(consumer, f"consumer {consumer}" if consumer else "")
+
+    def _within(self, event: Any) -> bool:
+        return any(first <= self._offset < end for first, end in unpack_ranges(event.ranges))
+
+    def told(self, event: Message, before: Any, after: Any) -> Iterator[Told]:
+        """What ``event`` says; before and after it the entry stood so in the cursor."""
+        yield from self._of_consumers(event)
+        yield from self._of_counts(event)
+        if before is not True and after is True:
+            yield self._acknowledged(event)
+        elif before is True and after is not True:
+            why = move_of(event)
+            yield "unacknowledged", "", f"to be delivered again, by {why}"
+        elif before != after and after is not None:
+            left = [index for index in range(after.bit_length()) if after >> index & 1]
+            who = self._name(getattr(event, "consumer", 0))
+            text = f"acknowledged in part{_by(who)}: messages {left} of the batch are left"
+            yield "acknowledged-in-part", who, text
+
+    def _of_consumers(self, event: Message) -> Iterator[Told]:
+        match event:
+            case LedgerOpened(epoch=epoch) if epoch != self._epoch:
+                self._epoch = epoch
+                if self._holder:
+                    name = self._name(self._holder)
+                    yield "released", name, f"the subscription's actor started anew; {name} lost it"
+                self._names.clear()
+                self._holder = 0
+            case ConsumerAttached():
+                self._names[event.consumer] = event.name
+            case ConsumerDetached(consumer=consumer):
+                if consumer == self._holder:
+                    name, self._holder = self._name(consumer), 0
+                    yield "released", name, f"consumer {name} left"
+            case DeliveriesTraced():
+                for consumer, first, end in deliveries_of(event):
+                    if first <= self._offset < end:
+                        self._holder, self._delivered = consumer, self._delivered + 1
+                        name = self._name(consumer)
+                        text = f"delivered to {name} (known delivery {self._delivered})"
+                        yield "delivered", name, text
+            case EntriesAskedAgain(consumer=consumer):
+                if consumer == self._holder and (event.all or self._within(event)):
+                    name, self._holder = self._name(consumer), 0
+                    text = f"{name} asked for it again: a negative acknowledgement or a timeout"
+                    yield "asked-again", name, text
+
+    def _of_counts(self, event: Message) -> Iterator[Told]:
+        match event:
+            case EntriesDelivered() if self._within(event):
+                yield "counted", "", "a delivery of it was counted"
+            case DeliveriesReturned() if self._within(event):
+                yield "returned", "", "its delivery ended in order and doesn't count"
+            case DeadLettersIntended() if self._within(event):
+                yield "dead-letter", "", "on its way to the dead-letter topic from now on"
+
+    def _acknowledged(self, event: Message) -> Told:
+        who = self._name(getattr(event, "consumer", 0))
+        self._holder = 0
+        if why := move_of(event):
+            return "passed-over", "", f"passed over by {why}"
+        match event:
+            case EntriesAcked():
+                return "acknowledged", who, f"acknowledged{_by(who)}"
+            case MarkDeleted():
+                return "acknowledged", who, f"acknowledged with all before it{_by(who)}"
+            case EntriesExpired(reason=reason):
+                return "expired", "", f"expired: {reason}"
+            case DeadLettersMoved():
+                return "dead-letter", "", "moved to the dead-letter topic"
+            case CursorCreated():
+                return "before-the-start", "", "the subscription begins behind it"
+        return "acknowledged", who, f"acknowledged by {type(event).__name__}"
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else "; by whom isn't recorded"
+
+
+def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:
+    """For people and JSON; ``now`` is what the subscription itself says, None: it wasn't asked."""
+    return {"facts": [fact._asdict() for fact in facts], "now": now}
