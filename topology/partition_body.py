@@ -714,15 +714,18 @@ class PartitionBody(HostedBody):
 
     async def undo(self, name: str, moment: list[int | None]) -> dict[str, Any]:
         """Move a subscription's cursor back to what it was at a moment (event number and time;
-        neither: before it was moved last); its consumers are closed and come again.
+        neither: before it was moved last); its consumers are closed and come again. Not to be
+        repeated without a moment.
 
         Returns what changed. Raises as `reset_subscription` does, and `RemoteError` if
         nothing is to be undone, or can be.
         """
         async with self._lock(name), self.upkeep.moving(name):
             await self.sync()
-            gone = await self._durably_gone()
             channel = self.channels.get(name)
+            # Without a channel it isn't known who will read it: nothing that is gone may return.
+            compacted = channel is not None and channel.compacted
+            gone = await self._durably_gone(compacted=compacted)
             if channel is not None:
                 return await channel.undo(moment, gone)
             found: dict[str, Any] = await self._call_brain(name, "undo", [*moment, gone])
