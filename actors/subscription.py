@@ -103,8 +103,9 @@ class AckBefore:
 
 @dataclass(slots=True)
 class Acked:
-    """What was new: ascending whole entries as (first, last + 1), and what now remains of
-    partly acknowledged ones as (offset, mask). Both empty if nothing was.
+    """Where something was new: ascending whole entries as (first, last + 1), and what now remains
+    of partly acknowledged ones as (offset, mask). Both empty if nothing was. After `AckBefore`
+    entries that were acknowledged before may be among the former.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -200,7 +201,8 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
         partial = _new_partials(cursor, [(offset, remaining)])
         if partial and partial[0][1] == 0:
             offset, partial = offset + 1, []
-    new = cursor.unacked_ranges(cursor.acked_before, offset)
+    # Not which of them exactly: there may be millions of holes in between.
+    new = [(cursor.acked_before, offset)] if cursor.acked_before < offset else []
     if not new and not partial:
         return Decision(reply=Acked())
     event = MarkDeleted(before_offset=offset, reason=command.reason, consumer=command.consumer)

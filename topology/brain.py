@@ -80,12 +80,17 @@ def _holdings(state: SubscriptionState, spans: Sequence[int]) -> list[Any]:
     ]
 
 
+_WINDOW = 1 << 16
+"""So many offsets are looked at at once: there may be millions of holes."""
+
+
 def _find_unacked(state: SubscriptionState, number: int, end: int) -> int | None:
     cursor = state.cursor
-    for first, behind in cursor.unacked_ranges(cursor.acked_before, end):
-        if number <= behind - first:
-            return first + number - 1
-        number -= behind - first
+    for start in range(cursor.acked_before, end, _WINDOW):
+        for first, behind in cursor.unacked_ranges(start, min(start + _WINDOW, end)):
+            if number <= behind - first:
+                return first + number - 1
+            number -= behind - first
     return None
 
 
