@@ -32,6 +32,7 @@ class Books:
         self.held = Holdings()
         self.waiting = RangeSet()
         self.delayed = RangeSet()  # fed, but not due
+        self.dead = RangeSet()  # nobody gets these: they go to the dead-letter topic
         self.delays = True  # whether those must wait; Exclusive and Failover don't mind
         self.counts = CountRuns() if counts is None else counts  # of deliveries in vain
         self.begun: list[Range] = []  # deliveries that aren't noted yet, but those that count
@@ -125,6 +126,7 @@ class Books:
         self.held.clear()
         self.waiting.clear()
         self.delayed.clear()
+        self.dead.clear()
         self.counts.clear()
         self.begun.clear()
         self.returned.clear()
@@ -156,15 +158,38 @@ class Books:
         if first >= self.fed:
             return None
         end = self.cursor.next_acked(first, self.fed)
-        return first, self.delayed.next_start(first, end) if self.delayed else end
+        for others in (self.delayed, self.dead):
+            end = others.next_start(first, end) if others else end
+        return first, end
 
     def pass_over(self) -> int:
-        """Go on behind what is acknowledged or not due yet; returns where that is."""
+        """Go on behind what is acknowledged, not due yet or dead; returns where that is."""
         first = self.cursor.next_unacked(self.next_offset)
-        while first in self.delayed:
-            first = self.cursor.next_unacked(self.delayed.next_missing(first))
+        while first in self.delayed or first in self.dead:
+            first = self.delayed.next_missing(self.dead.next_missing(first))
+            first = self.cursor.next_unacked(first)
         self.next_offset = first
         return first
+
+    def condemned(self, most: int) -> list[Range]:
+        """What nobody holds, and was delivered in vain more often than that; it's dead now."""
+        found = []
+        for run in list(self.counts):
+            if run.times > most:
+                found += self.waiting.within(run.first, run.end)
+                first = max(run.first, self.next_offset)
+                if first < run.end:
+                    found += self.cursor.unacked_ranges(first, run.end)
+        new = [part for first, end in found for part in self.dead.missing(first, end)]
+        self.kill(new)
+        return new
+
+    def kill(self, ranges: Iterable[Range]) -> None:
+        """Nobody gets these any more."""
+        for first, end in ranges:
+            self.waiting.discard(first, end)
+            self.delayed.discard(first, end)
+            self.dead.add(first, end)
 
     def passed(self, first: int, end: int) -> None:
         """The front up to ``end`` is dealt with."""
@@ -300,6 +325,8 @@ class Books:
             self.waiting.discard(first, end)
         if self.delayed:
             self.delayed.discard(first, end)
+        if self.dead:
+            self.dead.discard(first, end)
         if self.counts:
             self.counts.forget(first, end)
         if self.chunks:
@@ -418,6 +445,7 @@ class Books:
         places = [("held", first, end) for first, end, _ in self.held]
         places += [("waiting", first, end) for first, end in self.waiting]
         places += [("not due", *part) for part in self.delayed.within(0, self.next_offset)]
+        places += [("dead", *part) for part in self.dead.within(0, self.next_offset)]
         for consumer in self.consumers.values():
             places += [("reserved", first, end) for first, end in consumer.reserved]
         places.sort(key=lambda place: place[1:])
@@ -437,7 +465,11 @@ class Books:
             require(not lost, "no entry is lost", f"{lost} not acked, not held, not waiting")
             at = end
             sizes = [self.sizes.get(offset) for offset in range(first, end)]
-            require(None not in sizes, "sizes of what may be delivered are known", f"{first}")
+            require(
+                place == "dead" or None not in sizes,
+                "sizes of what may be delivered are known",
+                f"{first}",
+            )
         lost = unacked_ranges(at, self.next_offset)
         require(not lost, "no entry is lost", f"{lost} not acked, not held, not waiting")
 

@@ -338,6 +338,18 @@ class Dispatcher:
             self._serving.dispatch(out)
         return out
 
+    # ---- dead letters
+
+    def condemn(self, most: int) -> list[Range]:
+        """Give nobody any more what was delivered in vain more often than that, and nobody holds;
+        returns that.
+        """
+        return self._books.condemned(most)
+
+    def kill(self, ranges: Iterable[Range]) -> None:
+        """Give nobody these, which are on their way to the dead-letter topic."""
+        self._books.kill(ranges)
+
     # ---- what is to be noted durably
 
     @property

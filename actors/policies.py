@@ -59,6 +59,10 @@ def _one_of(*choices: str) -> Validator:
     return validate
 
 
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) and value else "must be a text, not empty"
+
+
 def _names(value: Any) -> str | None:
     good = isinstance(value, list) and value and all(isinstance(name, str) for name in value)
     return None if good else "must be a list of names, not empty"
@@ -167,6 +171,15 @@ POLICIES: Mapping[str, Policy] = {
                 {"active": _boolean, "tickTime": _whole(1)}, maxDeliveryDelayInMillis=_whole(0)
             ),
             {"active": True, "tickTime": 1000},
+        ),
+        Policy(
+            "deadLetter",
+            _ALL,
+            _record(
+                {"maxRedeliverCount": _whole(1)},
+                deadLetterTopic=_text,
+                initialSubscriptionName=_text,
+            ),
         ),
         Policy("maxTopicsPerNamespace", _WIDE, _whole(0), 0),
         Policy("maxProducersPerTopic", _ALL, _whole(0), 0),

@@ -8,9 +8,10 @@ How often entries were delivered in vain is kept as well; see `velaray.actors.re
 
 Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
 `velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`,
-`velaray.actors.tracing.Note`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
-CursorRestored, EntriesExpired, EntriesDelivered, DeliveriesReturned (and LedgerOpened and the
-facts of `velaray.actors.tracing`, which change nothing here).
+`velaray.actors.tracing.Note`, and those of `velaray.actors.dead_letters`. Events:
+CursorCreated, EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired,
+EntriesDelivered, DeliveriesReturned, DeadLettersIntended, DeadLettersMoved (and LedgerOpened
+and the facts of `velaray.actors.tracing`, which change nothing here).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from velaray.actors import redelivery
+from velaray.actors import dead_letters, redelivery
 from velaray.actors.cursor import (
     Cursor,
     mask_to_words,
@@ -30,6 +31,7 @@ from velaray.actors.cursor import (
     unpack_ranges,
     words_to_mask,
 )
+from velaray.actors.dead_letters import ConfirmMoved, DeadLetters, IntendDeadLetters
 from velaray.actors.expiry import (
     Expire,
     Why,
@@ -47,6 +49,8 @@ from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,
     CursorRestored,
+    DeadLettersIntended,
+    DeadLettersMoved,
     DeliveriesReturned,
     EntriesAcked,
     EntriesDelivered,
@@ -142,6 +146,7 @@ class SubscriptionState:
     expired: dict[str, int] = field(default_factory=dict)
     # Not compared: what it counts of what is acknowledged doesn't matter.
     deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
+    dead: DeadLetters = field(default_factory=DeadLetters)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -218,7 +223,7 @@ def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
     reply = CursorAt(next_offset)
     gone = [(max(first, next_offset), end) for first, end in command.gone if end > next_offset]
     counted = redelivery.snapshot(state.deliveries, state.cursor) is not None
-    if state.cursor == Cursor(next_offset, gone) and not counted:
+    if state.cursor == Cursor(next_offset, gone) and not counted and not state.dead.intended:
         return Decision(reply=reply)
     events: list[Message] = [CursorReset(next_offset=next_offset, reason=command.reason)]
     if gone:
@@ -230,7 +235,10 @@ def _partial_ack(offset: int, mask: int) -> PartialAck:
     return PartialAck(offset=offset, remaining=mask_to_words(mask))
 
 
-_NEED_CURSOR = (Ack, AckBefore, Reset, Expire, Restore, NoteDeliveries)
+_NEED_CURSOR = (
+    *(Ack, AckBefore, Reset, Expire, Restore),
+    *(NoteDeliveries, IntendDeadLetters, ConfirmMoved),
+)
 
 
 class SubscriptionMachine:
@@ -266,6 +274,10 @@ class SubscriptionMachine:
                 return redelivery.decide(cursor, command)
             case Note():
                 return decide_note(command)
+            case IntendDeadLetters():
+                return dead_letters.decide_intent(state.dead, cursor, command)
+            case ConfirmMoved():
+                return dead_letters.decide_moved(state.dead, command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -288,14 +300,20 @@ class SubscriptionMachine:
             case CursorReset(next_offset=next_offset):
                 cursor.reset(next_offset)
                 state.deliveries.clear()
+                state.dead.intended.clear()
             case CursorRestored():
                 evolve_restored(cursor, event)
                 state.deliveries.clear()
+                state.dead.intended.clear()
             case EntriesExpired():
                 evolve_expired(cursor, state.expired, event)
             case EntriesDelivered(ranges=ranges):
                 state.deliveries.forget(0, cursor.acked_before)
                 state.deliveries.add(unpack_ranges(ranges), 1)
+            case DeadLettersIntended():
+                dead_letters.evolve_intended(state.dead, event)
+            case DeadLettersMoved():
+                dead_letters.evolve_moved(state.dead, cursor, event)
             case DeliveriesReturned(ranges=ranges):
                 state.deliveries.add(unpack_ranges(ranges), -1)
             case LedgerOpened():
@@ -309,6 +327,7 @@ class SubscriptionMachine:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.cursor.check()
         state.deliveries.check()
+        dead_letters.check(state.dead)
         require(
             state.created or state.cursor == Cursor(),
             "nothing is acknowledged before the subscription is created",
@@ -328,6 +347,9 @@ class SubscriptionMachine:
         counts = redelivery.snapshot(state.deliveries, cursor)
         if counts is not None:
             segments["deliveries"] = counts
+        dead = dead_letters.snapshot(state.dead)
+        if dead is not None:
+            segments["dead"] = dead
         for number, segment in cursor.beyond.snapshot().items():
             segments[f"{_HOLES}{number}"] = segment
         return segments
@@ -339,7 +361,8 @@ class SubscriptionMachine:
         cursor.beyond.restore(size, _numbered(segments))
         gone = dict(json.loads(segments.get("expired", b"[]")))
         counts = redelivery.restore(segments.get("deliveries"))
-        return SubscriptionState(created, cursor, gone, counts)
+        dead = dead_letters.restore(segments.get("dead"))
+        return SubscriptionState(created, cursor, gone, counts, dead)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""

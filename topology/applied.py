@@ -14,6 +14,7 @@ _FOR_BRAINS = (
     "maxUnackedMessagesPerConsumer",
     "maxUnackedMessagesPerSubscription",
     "delayedDelivery",
+    "deadLetter",
 )
 
 

@@ -35,7 +35,8 @@ from velaray.actors.consumers import (
     UnknownConsumerError,
 )
 from velaray.actors.cursor import mask_to_words, words_to_mask
-from velaray.actors.dispatch import Dispatcher
+from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intended, Moved
+from velaray.actors.dispatch import IN_ORDER, Dispatcher
 from velaray.actors.expiry import Expire, Why, missing
 from velaray.actors.machine import Refusal
 from velaray.actors.redelivery import NoteDeliveries
@@ -126,6 +127,7 @@ class Brain:
         # What waits until the deliveries among it are counted durably; markers are such counts.
         self._outgoing: deque[tuple[str, Any]] = deque()
         self._noting: asyncio.TimerHandle | None = None
+        self._kind: SubscriptionType | None = None  # of the consumer that attached last
 
     def close(self) -> None:
         """The channel is gone, and its grant with it."""
@@ -201,6 +203,9 @@ class Brain:
         self._cursor = self._runtime.state.cursor
         counts = self._runtime.state.deliveries.copy()
         self._dispatcher = Dispatcher(self._cursor, self._partition, counts)
+        letters = self._runtime.state.dead.letters()
+        self._dispatcher.kill((offset, offset + 1) for offset, _ in letters)
+        self._tell_dead(letters)
         self._terminated_at = terminated_at
         self._begin_feed()
         return reply.acked_before
@@ -221,6 +226,8 @@ class Brain:
         if isinstance(changes, Refusal):
             self._send("attached", [number, [changes.reason, changes.message]])
         else:
+            self._kind = SubscriptionType(kind)
+            self._condemn()
             self._send("attached", [number, None])
             if self._trace is not None:
                 self._trace.attached(number, name)
@@ -347,6 +354,7 @@ class Brain:
                 if self._trace is not None:
                     self._trace.asked_again(number, None if ranges is None else _pairs(ranges))
                 self._dispatcher.redeliver(number, None if ranges is None else _pairs(ranges))
+                self._condemn()
                 if epoch is not None:
                     self._tell_in_turn("redelivering", [number, epoch])
             case "detach":
@@ -355,6 +363,7 @@ class Brain:
                 if self._trace is not None:
                     self._trace.detached(number)
                 self._tell_changes(self._dispatcher.detach(number, lost))
+                self._condemn()
             case "terminated":
                 self._terminated_at = args
             case "gone":
@@ -364,6 +373,9 @@ class Brain:
                 self._dispatcher.set_limits(
                     args["maxUnackedMessagesPerConsumer"], args["maxUnackedMessagesPerSubscription"]
                 )
+                self._condemn()
+            case "moved":
+                self._confirm_moved(args)
             case "compacted":
                 self._dispatcher.stand_from = args
             case "unsent":
@@ -447,6 +459,43 @@ class Brain:
         if self._terminated_at is not None:
             self._tell_end(self._terminated_at)
 
+    # -- dead letters --------------------------------------------------------------
+
+    def _condemn(self) -> None:
+        """What was delivered in vain too often goes to the dead-letter topic, durably decided."""
+        policy = self.policies.get("deadLetter")
+        if policy is None or self._kind is None or self._kind in IN_ORDER:
+            return
+        condemned = self._dispatcher.condemn(policy["maxRedeliverCount"])
+        if condemned:
+            with suppress(Stopped):
+                self._runtime.submit(IntendDeadLetters(condemned), self._intended)
+
+    def _intended(self, reply: Any, effects: Any) -> None:
+        if isinstance(reply, Intended):
+            self._tell_dead(reply.letters)
+        elif not self._begin_anew():
+            self._send("restart", None)  # the disk is full: it's tried again with all else
+
+    def _tell_dead(self, letters: Sequence[tuple[int, int]]) -> None:
+        masks = ((at, number, self._cursor.remaining(at)) for at, number in letters)
+        told = [
+            [at, number, [] if mask is None else mask_to_words(mask)] for at, number, mask in masks
+        ]
+        if told:
+            self._send("dead", told)
+
+    def _confirm_moved(self, offsets: list[int]) -> None:
+        def release(reply: Any, effects: Any) -> None:
+            if isinstance(reply, Moved):
+                self._dispatcher.acked(reply.ranges)
+                self._schedule_pump()
+            else:
+                self._begin_anew()
+
+        with suppress(Stopped):
+            self._runtime.submit(ConfirmMoved(offsets), release)
+
     # -- counting deliveries -------------------------------------------------------
 
     def _note(self, deliveries: Sequence[Delivery]) -> None:
@@ -506,7 +555,7 @@ class Brain:
     def _revoke(self) -> None:
         if not self._revoking:
             self._revoking = True
-            self._send("revoke", None)
+            self._tell_in_turn("revoke", None)
 
     def _stand_down(self) -> None:
         self._revoking = False

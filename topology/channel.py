@@ -33,6 +33,7 @@ from velaray.actors.dispatch import IN_ORDER
 from velaray.actors.ledger_table import LedgerSpan, NoSuchEntryError
 from velaray.actors.standing import StandingDelivery
 from velaray.topology.brain import ENDS_STANDING
+from velaray.topology.dead_letters import DeadLetterMover
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.metrics import Traffic
@@ -244,6 +245,7 @@ class Channel:
         self._held: deque[tuple[int, str, Any]] = deque()  # offset to be synced first, notice
         self._holding_all = False  # not acknowledgements alone
         self._reporting: asyncio.TimerHandle | None = None
+        self.mover: DeadLetterMover | None = None  # of a durable subscription
         self._passing: list[asyncio.Future[None]] = []  # who waits for what is held to be sent
 
     # -- the way to the brain ------------------------------------------------------
@@ -508,6 +510,9 @@ class Channel:
                 self._on_acked(*args)
             case "active":
                 self._on_active(*args)
+            case "dead":
+                if self.mover is not None:
+                    self.mover.take(args)
             case "redelivering":
                 self._on_redelivering(*args)
             case "end":
@@ -754,6 +759,8 @@ class Channel:
         if self.closed:
             return
         self.closed = True
+        if self.mover is not None:
+            self.mover.close()
         if self._feeding is not None:
             self._feeding.cancel()
         for (_, request_id), consumer in self._receipts.items():

@@ -20,6 +20,7 @@ from velaray.actors.partition import (
     Terminate,
 )
 from velaray.events.ids import Position
+from velaray.topology.dead_letters import append
 from velaray.topology.links import RemoteError
 from velaray.topology.subscription_view import describe_subscription
 from velaray.wire.messages import read_metadata, split_entry
@@ -274,7 +275,14 @@ async def has_subscription(partition: PartitionBody, args: dict[str, Any]) -> No
         )
 
 
+async def resume_dead_letters(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """A subscription has dead letters under way, and nobody who publishes them."""
+    await partition.resume_dead_letters(args["name"], args["incarnation"])
+
+
 METHODS: dict[str, Method] = {
+    "append": append,
+    "resume_dead_letters": resume_dead_letters,
     "stats": stats,
     "subscriptions": subscriptions,
     "has_subscription": has_subscription,

@@ -50,6 +50,11 @@ from velaray.topology.channel import Channel, ChannelConsumer
 from velaray.topology.compacted_channel import CompactedChannel
 from velaray.topology.compactor import Compactor
 from velaray.topology.config import PartitionSync
+from velaray.topology.dead_letters import (
+    PRODUCER_PREFIX,
+    DeadLetterMover,
+    is_for_dead_letters,
+)
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
@@ -178,7 +183,7 @@ class PartitionBody(HostedBody):
         self._apply_delays()
         if policies.for_brains() != told:
             for channel in list(self.channels.values()):
-                channel.tell("policies", policies.for_brains())
+                channel.tell("policies", self._for_brains(channel.durable))
 
     def _accept(self) -> WireConnection:
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
@@ -188,7 +193,10 @@ class PartitionBody(HostedBody):
 
         Clients keep connections that they don't use; those alone keep nothing in memory.
         """
-        return not self.links.links and all(session.idle for session in self.sessions)
+        movers = [channel.mover for channel in self.channels.values()]
+        if self.links.links or any(mover is not None and mover.busy for mover in movers):
+            return False
+        return all(session.idle for session in self.sessions)
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
@@ -222,7 +230,11 @@ class PartitionBody(HostedBody):
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_S)
             before = self.fabric.clock_ms() - PRODUCER_EXPIRY_MS
-            await self.runtime.ask(ExpireProducers(before, connected=self.registry.names()))
+            couriers = {
+                name for name in self.runtime.state.producers if name.startswith(PRODUCER_PREFIX)
+            }
+            connected = self.registry.names() | couriers
+            await self.runtime.ask(ExpireProducers(before, connected=connected))
 
     # -- the log -------------------------------------------------------------------
 
@@ -415,6 +427,40 @@ class PartitionBody(HostedBody):
         delays = self.policies.raw["delayedDelivery"]
         self.postponed.apply(delays["active"], delays["tickTime"])
 
+    async def append(self, command: Publish) -> Any:
+        """Append an entry that no client sent; the reply, durable."""
+        appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def release(reply: Any, effects: Any) -> None:
+            if type(reply) is Published:
+                uuid = command.chunk.uuid if command.chunk is not None else ""
+                self.cache.append(CachedEntry(command.blob, reply.messages, uuid))
+                self._schedule_feed()
+            if not appended.done():
+                appended.set_result(reply)
+
+        self.runtime.submit(command, release)
+        return await appended
+
+    async def create_subscription_at_start(self, name: str) -> None:
+        """Make sure that a durable subscription exists that gets everything."""
+        await self.create_subscription(name, StartAt.EARLIEST, {})
+
+    async def resume_dead_letters(self, name: str, incarnation: int) -> None:
+        """Connect a subscription whose dead letters were under way before a crash."""
+        async with self._lock(name):
+            found = self.runtime.state.subscriptions.get(name)
+            if found is None or found.ref.incarnation != incarnation:
+                raise RemoteError(Reason.NOT_FOUND, f"no subscription {name!r}")
+            if name not in self.channels:
+                self.drop_if_unused(await self._connect_brain(found.ref, compacted=False))
+
+    def _for_brains(self, durable: bool = True) -> dict[str, Any]:
+        told = self.policies.for_brains()
+        if not durable or is_for_dead_letters(self.key.topic_name):
+            told["deadLetter"] = None
+        return told
+
     def _published(
         self,
         producing: Producing,
@@ -592,13 +638,14 @@ class PartitionBody(HostedBody):
     async def _connect_brain(self, ref: SubscriptionRef, *, compacted: bool) -> Channel:
         channel = self._new_channel(ref.name, durable=True, compacted=compacted)
         key = self.key.of_subscription(ref.name, ref.incarnation)
+        channel.mover = DeadLetterMover(self, channel, key)
         with self._superseded_if_fenced():
             channel.port = await self.fabric.open_link(key, _BrainLink(channel))
         terminated_at = self.terminated_at
         epoch = self.runtime.journal.epoch
         try:
             with self._superseded_if_fenced():
-                told = self.policies.for_brains()
+                told = self._for_brains()
                 gone = await self._durably_gone(compacted=compacted)
                 log = [terminated_at, self.end_offset, gone]
                 await channel.port.request("open", [epoch, ref.start_offset, *log])
@@ -646,7 +693,7 @@ class PartitionBody(HostedBody):
         channel.port = LocalPort(brain, runtime.abort)
         gone = await self._durably_gone(compacted=compacted)
         await channel.port.request("open", [start, self.terminated_at, self.end_offset, gone])
-        channel.tell("policies", self.policies.for_brains())
+        channel.tell("policies", self._for_brains(durable=False))
         self.channels[name] = channel
         if gone := self.flat_gone():
             channel.trimmed(gone)  # some may have gone meanwhile
@@ -674,7 +721,8 @@ class PartitionBody(HostedBody):
 
     def drop_if_unused(self, channel: Channel) -> None:
         """A subscription without consumers needs no brain connected."""
-        if channel.consumers or channel.closed:
+        moving = channel.mover is not None and channel.mover.busy
+        if channel.consumers or channel.closed or moving:
             return
         if channel.durable:
             self.spawn(self._retire(channel))
@@ -691,7 +739,7 @@ class PartitionBody(HostedBody):
                 return
             with contextlib.suppress(LinkClosed, TimeoutError, RemoteError):  # its disk is full
                 await channel.ask("cursor", None)
-            if not channel.consumers:
+            if not channel.consumers and not (channel.mover and channel.mover.busy):
                 channel.close()
 
     async def reset_subscription(self, name: str, offset: int, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
@@ -9,10 +11,11 @@ from velaray.actors.subscription import Create, SubscriptionMachine
 from velaray.actors.undoing import Restore
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
-from velaray.topology.fabric import Fabric
+from velaray.topology.dead_letters import FIRST_BACKOFF_S, LONGEST_BACKOFF_S
+from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.history import Moment, NoHistory
 from velaray.topology.hosted import HostedBody, WasDeleted
-from velaray.topology.links import Link, RemoteError
+from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.tracing import Trace
 from velaray.topology.undoing import plan_undo
 
@@ -28,6 +31,33 @@ class SubscriptionBody(HostedBody):
         self._hand: Link | None = None
         self._hand_epoch = 0
         self._trace: Trace | None = None
+        self._seeing: asyncio.Task[Any] | None = None
+        self._ending = False
+
+    async def start(self) -> Address:
+        """Recover and listen; what was under way to the dead-letter topic goes on."""
+        address = await super().start()
+        self._see_to_dead_letters()
+        return address
+
+    def _see_to_dead_letters(self) -> None:
+        seeing = self._seeing is not None and not self._seeing.done()
+        if self.runtime.state.dead.intended and not seeing and not self._ending:
+            self._seeing = self.spawn(self._find_a_hand())
+
+    async def _find_a_hand(self) -> None:
+        """Have the partition connect, as long as there are letters that nobody publishes."""
+        hand = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
+        mine = {
+            "name": self.key.subscription,
+            "incarnation": self.key.subscription_incarnation,
+        }
+        pause = FIRST_BACKOFF_S
+        while self._hand is None and self.runtime.state.dead.intended:
+            with contextlib.suppress(RemoteError, Unreachable, LinkClosed, TimeoutError):
+                await self.fabric.call(hand, "resume_dead_letters", mine)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF_S)
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the partition, which has the names of its subscriptions.
@@ -115,6 +145,7 @@ class SubscriptionBody(HostedBody):
             if self._brain is not None:
                 self._brain.close()
             self._brain = None
+            self._see_to_dead_letters()
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """``brain``: what the hand may ask, for a partition that isn't connected.
@@ -142,9 +173,15 @@ class SubscriptionBody(HostedBody):
 
     async def stop(self) -> None:
         """As every body, once it's noted that no consumer failed."""
+        self._ending = True
         if self._brain is not None:
             self._brain.retire()
         await super().stop()
+
+    def abort(self) -> None:
+        """As a crash would."""
+        self._ending = True
+        super().abort()
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""

@@ -1,0 +1,99 @@
+"""Entries on their way to a dead-letter topic: intended, published, moved."""
+
+from __future__ import annotations
+
+from velaray.actors.consumers import ConsumerSpec, SubscriptionType
+from velaray.actors.cursor import Cursor
+from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intended, Moved
+from velaray.actors.dispatch import Dispatcher
+from velaray.actors.kit import given
+from velaray.actors.subscription import Ack, Reset, SubscriptionMachine
+from velaray.events.events_pb2 import CursorCreated, DeadLettersIntended, DeadLettersMoved
+
+END = 1000
+
+
+def begun():
+    return given(SubscriptionMachine(), CursorCreated(start_offset=0))
+
+
+def test_a_move_is_intended_then_confirmed_and_acknowledges() -> None:
+    (
+        begun()
+        .when(IntendDeadLetters([(7, 9), (2, 3)]))
+        .then(
+            events=[DeadLettersIntended(ranges=[2, 1, 4, 2], first_sequence=0)],
+            reply=Intended(((2, 0), (7, 1), (8, 2))),
+        )
+        .when(IntendDeadLetters([(5, 9)]))
+        .then(
+            events=[DeadLettersIntended(ranges=[5, 2], first_sequence=3)],
+            reply=Intended(((5, 3), (6, 4))),
+        )
+        .then_state(lambda state: not state.cursor.is_acked(7))
+        .when(ConfirmMoved([7, 7, 2, 100]))
+        .then(
+            events=[DeadLettersMoved(ranges=[2, 1, 4, 1])],
+            reply=Moved(((2, 3), (7, 8))),
+        )
+        .then_state(lambda state: state.cursor.is_acked(7) and state.cursor.is_acked(2))
+        .when(ConfirmMoved([7]))
+        .then(events=[], reply=Moved(()))
+        .then_state(lambda state: state.dead.letters() == [(8, 2), (5, 3), (6, 4)])
+    )
+
+
+def test_what_is_acknowledged_is_never_sent_there() -> None:
+    (
+        begun()
+        .when(Ack(END, [(3, 5)]))
+        .when(IntendDeadLetters([(2, 6)]))
+        .then(reply=Intended(((2, 0), (5, 1))))
+        .when(IntendDeadLetters([(3, 5)]))
+        .then(events=[], reply=Intended(()))
+    )
+
+
+def test_numbers_never_come_again_even_after_a_reset() -> None:
+    (
+        begun()
+        .when(IntendDeadLetters([(2, 4)]))
+        .when(Reset(0, "seek"))
+        .then_state(lambda state: not state.dead.intended)
+        .when(IntendDeadLetters([(2, 3)]))
+        .then(reply=Intended(((2, 2),)))
+    )
+
+
+def test_nobody_gets_what_was_condemned() -> None:
+    made = Dispatcher(Cursor())
+    made.attach(ConsumerSpec(1, "c", SubscriptionType.SHARED))
+    made.flow(1, 100)
+    made.feed(0, [1] * 5)
+    made.dispatch()
+    for _ in range(2):
+        made.redeliver(1, [(1, 3)])
+        assert made.condemn(2) == []
+        made.dispatch()
+    assert made.condemn(1) == []  # it is held
+    made.redeliver(1, [(1, 2)])
+    assert made.condemn(2) == [(1, 2)]
+    assert made.condemn(2) == []
+    assert made.dispatch() == []
+    made.check()
+    made.detach(1, lost=True)
+    assert made.condemn(2) == [(2, 3)]
+
+
+def test_a_new_dispatcher_passes_over_what_is_on_its_way_or_was_in_vain_too_often() -> None:
+    state = begun().when(IntendDeadLetters([(1, 2)])).state
+    state.deliveries.add([(3, 5)], 4)
+    made = Dispatcher(state.cursor, 0, state.deliveries.copy())
+    made.kill([(1, 2)])
+    made.attach(ConsumerSpec(1, "c", SubscriptionType.SHARED))
+    made.flow(1, 100)
+    made.feed(0, [1] * 6)
+    assert made.condemn(3) == [(3, 5)]
+    found = [(each.first, each.end) for each in made.dispatch()]
+    assert found == [(0, 1), (2, 3), (5, 6)]
+    made.check()

@@ -1,0 +1,154 @@
+"""The hand's part in moving dead letters: it publishes what its subscriptions have condemned.
+
+One letter after the other, in the order of their numbers, each until it is stored: so
+de-duplication in the dead-letter topic stores each exactly once, however often it is tried.
+See `velaray.actors.dead_letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.machine import Refusal
+from velaray.actors.partition import Chunk, Publish
+from velaray.events.ids import ActorKey, InvalidNameError, MessageId, TopicName
+from velaray.journal.errors import NotStored
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import LinkClosed, RemoteError
+from velaray.wire.dead_letters import Courier, dead_letter_topic
+from velaray.wire.errors import CompressionError, MalformedEntryError
+from velaray.wire.messages import read_metadata
+
+if TYPE_CHECKING:
+    from velaray.topology.channel import Channel
+    from velaray.topology.partition_body import PartitionBody
+
+logger = logging.getLogger("velaray")
+
+PRODUCER_PREFIX = "dead-letters-of:"
+"""Producers with such names are never forgotten: what they published must not come again."""
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+
+_PASSING = (RemoteError, Unreachable, LinkClosed, TimeoutError, InvalidNameError)
+_UNREADABLE = (MalformedEntryError, CompressionError)
+
+
+def is_for_dead_letters(topic: TopicName) -> bool:
+    """Whether it is itself a dead-letter topic, by its name: its own letters stay in it."""
+    return str(topic.topic).endswith("-DLQ")
+
+
+async def append(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Store one entry for another actor, once for its producer and number; durable then.
+
+    Raises `RemoteError` if the topic takes none.
+    """
+    if args["initial_subscription"]:
+        await partition.create_subscription_at_start(args["initial_subscription"])
+    metadata = read_metadata(args["entry"])
+    chunk = Chunk(metadata.uuid, 0, 1) if metadata.num_chunks_from_msg > 1 else None
+    reply = await partition.append(
+        Publish(
+            args["producer"],
+            args["number"],
+            args["number"],
+            args["messages"],
+            bytes(args["entry"]),
+            True,
+            chunk,
+        )
+    )
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+
+
+class DeadLetterMover:
+    """Moves the dead letters of one subscription, as long as its channel is open."""
+
+    def __init__(self, partition: PartitionBody, channel: Channel, key: ActorKey) -> None:
+        self._partition = partition
+        self._channel = channel
+        self._topic = str(partition.key.topic_name.topic)
+        producer = f"{PRODUCER_PREFIX}{key.text()}"
+        self._producer = producer
+        self._courier = Courier(producer, self._topic, channel.name)
+        self._letters: deque[list[Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether letters are under way."""
+        return bool(self._letters)
+
+    def take(self, letters: list[list[Any]]) -> None:
+        """The brain has condemned these: [offset, number, words of what is un-acknowledged]."""
+        self._letters += letters
+        if self._task is None or self._task.done():
+            self._task = self._partition.spawn(self._move_all())
+
+    def close(self) -> None:
+        """The channel is closed; whoever opens it again is told again."""
+        self._letters.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _move_all(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while self._letters:
+            try:
+                offset = await self._move(*self._letters[0])
+            except _PASSING as error:
+                logger.warning("dead letters of %s wait: %s", self._topic, error)
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+                continue
+            backoff = FIRST_BACKOFF_S
+            self._letters.popleft()
+            self._channel.tell("moved", [offset])
+        self._partition.drop_if_unused(self._channel)
+
+    async def _move(self, offset: int, number: int, words: list[int]) -> int:
+        partition = self._partition
+        try:
+            entry = bytes((await partition.entry(offset)).data)
+        except NotStored:
+            return offset  # it was trimmed meanwhile: nobody misses it
+        at = MessageId(*partition.position_of(offset), partition.partition_index)
+        mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
+        now_ms = partition.fabric.clock_ms()
+        try:
+            copied, messages = self._courier.copy(entry, at, number, mask or None, now_ms)
+        except _UNREADABLE:
+            copied, messages = entry, 1  # whoever reads it there may know what it is
+        policy = partition.policies.raw["deadLetter"] or {}
+        topic = TopicName.parse(
+            policy.get("deadLetterTopic") or dead_letter_topic(self._topic, self._channel.name)
+        )
+        await self._publish(topic, copied, number, messages, policy)
+        return offset
+
+    async def _publish(
+        self, topic: TopicName, entry: bytes, number: int, messages: int, policy: dict[str, Any]
+    ) -> None:
+        fabric = self._partition.fabric
+        found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
+        if found["partitions"]:
+            topic = topic.of_partition(0)  # always the same one, whatever is added
+            args = {"topic": str(topic)}
+            found = await fabric.call(ActorKey.catalog(), "ensure_topic", args)
+        key = ActorKey.of_partition(topic, found["incarnation"])
+        await fabric.call(
+            key,
+            "append",
+            {
+                "producer": self._producer,
+                "number": number,
+                "entry": entry,
+                "messages": messages,
+                "initial_subscription": policy.get("initialSubscriptionName"),
+            },
+        )
