@@ -16,6 +16,7 @@ from tests.sim.history import History
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
 from tests.sim.losses import synced_entries
 from tests.sim.network import Network
+from tests.sim.pasts import Noted
 from tests.sim.shadow import CheckedMachine, Shadow
 from tests.sim.trimming import NEVER_S, make_plan
 from velaray.events.ids import ActorKey, ActorKind
@@ -73,6 +74,7 @@ class ActorFabric(Fabric):
         super().__init__(cluster.config, store)
         self.journal_settings = SMALL
         self.node = node
+        self.pasts = cluster.pasts
         self._cluster = cluster
 
     def clock_ms(self) -> int:
@@ -193,6 +195,7 @@ class SimCluster:
         self.slow_disk_s = self.slow_disk_until = 0.0
         self.clients: list[Any] = []
         self.stores = 0
+        self.pasts: list[Noted] = []
         self.faulty = True
         self._activations = 0
         self._door: Activation | None = None

@@ -25,10 +25,11 @@ from tests.sim.cursors import (
     recovery_gives_what_was_stored,
 )
 from tests.sim.loop import current_node
+from tests.sim.pasts import note
 from tests.sim.trimming import check_frame
 from velaray.actors.machine import Machine, SegmentKeeper
 from velaray.events.codec import decode
-from velaray.events.events_pb2 import CursorReset
+from velaray.events.events_pb2 import CursorReset, CursorRestored
 from velaray.events.segments import Segment, StoredSegment, digest_of
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
@@ -68,7 +69,7 @@ class CheckedMachine:
         else:
             mark, acked = cursor.acked_before, cursor.acked_count()
             self.inner.evolve(state, event)
-            if not isinstance(event, CursorReset):
+            if not isinstance(event, CursorReset | CursorRestored):
                 mark_goes_forward(mark, acked, state.cursor, event)
         self.inner.check(state)
 
@@ -95,7 +96,7 @@ class Shadow:
     def __init__(self, checked: CheckedMachine) -> None:
         self._checked = checked
         self._machine = checked.inner
-        self._state = in_the_other_form(checked.inner.initial)
+        self.state = in_the_other_form(checked.inner.initial)
         self.staged: list[bytes] = []
         self.compared = 0
 
@@ -104,7 +105,7 @@ class Shadow:
         checkpoint = recovered.checkpoint
         self.staged = []
         segments = checkpoint.segments if checkpoint is not None else None
-        self._state = in_the_other_form(
+        self.state = in_the_other_form(
             self._machine.initial if segments is None else partial(self._machine.restore, segments)
         )
         for record in recovered.records:
@@ -112,7 +113,7 @@ class Shadow:
 
     def fold(self, record: bytes) -> None:
         """Apply what is written in a record."""
-        self._machine.evolve(self._state, decode(bytes(record)))
+        self._machine.evolve(self.state, decode(bytes(record)))
 
     def fold_staged(self) -> None:
         """Apply what was staged."""
@@ -123,10 +124,10 @@ class Shadow:
     def compare(self, when: str) -> None:
         """Raise AssertionError unless the live state is the same."""
         self.compared += 1
-        ours, live = self._digests(self._state), self._digests(self._checked.live)
+        ours, live = self._digests(self.state), self._digests(self._checked.live)
         differing = sorted(name for name in {*ours, *live} if ours.get(name) != live.get(name))
         assert not differing, f"{when}: replay gives other {differing} than the live state has"
-        cursor = getattr(self._state, "cursor", None)
+        cursor = getattr(self.state, "cursor", None)
         if cursor is not None:
             backlog_is_what_is_unacked(cursor)
 
@@ -167,6 +168,8 @@ def watch_journals(replace: Replace) -> None:
             raise
         if tried:
             shadow.fold_staged()
+        elif not ahead and node.body is not None:
+            note(node.body.fabric.pasts, node.key, sequence, shadow.state)
         return sequence
 
     async def reloaded(self: Journal) -> Recovered:

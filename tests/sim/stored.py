@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.sim.cluster import SimCluster
 from tests.sim.cursors import only_near_ledgers_are_needed
+from tests.sim.pasts import pasts_are_as_noted
 from tests.sim.shadow import CheckedMachine
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.compacted_index import CompactedIndexMachine
@@ -13,7 +14,7 @@ from velaray.actors.machine import digest
 from velaray.actors.partition import PartitionMachine
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
-from velaray.events.events_pb2 import CursorReset
+from velaray.events.events_pb2 import CursorReset, CursorRestored
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.checkpoint import Checkpoint
@@ -57,7 +58,7 @@ class _Fold:
         mark = before.acked_before if before is not None else 0
         self.machine.evolve(self.state, event)
         self.machine.check(self.state)
-        if before is not None and not isinstance(event, CursorReset):
+        if before is not None and not isinstance(event, CursorReset | CursorRestored):
             self.backwards += self.state.cursor.acked_before < mark
 
     def digest(self) -> bytes:
@@ -93,7 +94,7 @@ async def audit(cluster: SimCluster) -> list[str]:
             machine = CheckedMachine(MACHINES[key.kind]())
             if digest(machine.snapshot(runtime.state)) != fold.digest():
                 faults.append(f"{name}: replay gives another state than the live one")
-    return faults
+    return faults + await pasts_are_as_noted(store, cluster.pasts, expected)
 
 
 async def expected_journals(cluster: SimCluster) -> set[str]:

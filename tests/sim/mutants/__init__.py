@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import actors, admin, client, journal, relaxed, segments, topology, trimming
+from tests.sim.mutants import (
+    actors,
+    admin,
+    client,
+    history,
+    journal,
+    relaxed,
+    segments,
+    topology,
+    trimming,
+)
 from tests.sim.mutants.kit import Mutant
 
 MUTANTS: dict[str, Mutant] = {
@@ -14,4 +24,5 @@ MUTANTS: dict[str, Mutant] = {
     **relaxed.MUTANTS,
     **segments.MUTANTS,
     **trimming.MUTANTS,
+    **history.MUTANTS,
 }

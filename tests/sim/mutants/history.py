@@ -1,0 +1,34 @@
+"""Bugs of looking into the past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant
+from velaray.topology import history
+from velaray.topology.history import Moment
+
+
+def _begin_too_late(original: Any) -> Any:
+    return lambda ledgers, moment: ledgers[-1]
+
+
+def _go_too_far(original: Any) -> Any:
+    def is_before(self: Moment, sequence: int, at_ms: int) -> bool:
+        return original(self, sequence - 1, at_ms)
+
+    return is_before
+
+
+MUTANTS: dict[str, Mutant] = {
+    "begin-the-past-in-the-newest-ledger": Mutant(
+        "a past state is read from the newest checkpoint, whatever the moment",
+        ((history, "_ledger_of", _begin_too_late),),
+        within=20,
+    ),
+    "see-one-event-of-the-future": Mutant(
+        "a past state has the event after the moment in it",
+        ((Moment, "is_before", _go_too_far),),
+        within=20,
+    ),
+}
