@@ -139,9 +139,9 @@ class PartitionMeter:
         backlog, known = self._backlog(name), self._known.get(name)
         if known is not None and backlog is not None:
             values["pulsar_subscription_back_log"] = backlog
-            values["pulsar_subscription_delayed"] = known.get("delayed", 0)
+            values["pulsar_subscription_delayed"] = known["delayed"]
             unacked = sum(each["unacked"] for each in known["consumers"]) if channel else 0
             values["pulsar_subscription_unacked_messages"] = unacked
-            blocked = any(each.get("blocked") for each in known["consumers"])
-            values["pulsar_subscription_blocked_on_unacked_messages"] = int(bool(blocked))
+            blocked = channel is not None and known["blocked"]
+            values["pulsar_subscription_blocked_on_unacked_messages"] = int(blocked)
         return [Sample(metric, labels, value) for metric, value in values.items()]

@@ -46,21 +46,23 @@ def holdups(found: Found) -> list[Holdup]:
 
 
 def _blocked(found: Found) -> Iterator[Holdup]:
-    if found.get("blocked"):
+    if found["blocked"]:
         yield Holdup(
             "subscription-blocked",
             "consumers hold as many un-acknowledged messages as the subscription may have",
         )
     for each in found["consumers"]:
-        if each.get("blocked"):
+        if each["blocked"]:
             text = f"consumer {each['name']} holds as many messages as a consumer may"
             yield Holdup("consumer-blocked", text)
 
 
 def _waits(found: Found) -> Iterator[Holdup]:
-    if keys := found.get("draining"):
+    if keys := found["draining"]:
         text = f"{keys} keys wait until their former consumer has acknowledged what it holds"
         yield Holdup("keys-draining", text)
+    if delayed := found["delayed"]:
+        yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
 
 
 def _without_permits(found: Found) -> Iterator[Holdup]:
@@ -112,7 +114,7 @@ async def describe_subscription(partition: PartitionBody, args: dict[str, Any]) 
             {"offset": offset, "position": _position(partition, offset), "count": count}
             for offset, count in found["redelivered"]
         ],
-        "delayed": found.get("delayed", 0),
+        "delayed": found["delayed"],
         "consumers": consumers,
         "holdups": [holdup._asdict() for holdup in holdups(found)],
     }

@@ -162,7 +162,7 @@ def test_every_partition_is_told(cluster: LocalCluster) -> None:
 
 
 def consumer_of(**facts: Any) -> dict[str, Any]:
-    return {"name": "c", "permits": 0, "unacked": 0, "active": True, **facts}
+    return {"name": "c", "permits": 0, "unacked": 0, "active": True, "blocked": False, **facts}
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,12 @@ def consumer_of(**facts: Any) -> dict[str, Any]:
             {"consumers": [consumer_of(permits=5, unacked=9, blocked=True)], "blocked": True},
             ["subscription-blocked", "consumer-blocked", "unacknowledged"],
         ),
-        ({"consumers": [consumer_of(permits=5)], "draining": 2}, ["keys-draining"]),
+        (
+            {"consumers": [consumer_of(permits=5)], "draining": 2, "delayed": 3},
+            ["keys-draining", "delayed"],
+        ),
     ],
 )
 def test_what_holds_entries_back(facts: dict[str, Any], expected: list[str]) -> None:
-    assert [holdup.reason for holdup in holdups({"backlog": 9, **facts})] == expected
+    found = {"backlog": 9, "blocked": False, "draining": 0, "delayed": 0, **facts}
+    assert [holdup.reason for holdup in holdups(found)] == expected
