@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.sim.administration import NAMESPACE, AdministratorScript, Deed
 from tests.sim.readers import ReaderScript
+from tests.sim.trimming import make_plan
 from tests.sim.workload import (
     PATTERN,
     ConsumerScript,
@@ -75,7 +76,18 @@ def make_cast(seed: int, shared: Shared) -> Cast:
         last += [Deed("list subscriptions", topic) for topic in lasting]
         script = AdministratorScript(deeds, last, shared, Random(rng.random()))
         cast.administrators["a0"] = script
+    if make_plan(seed) is not None:
+        mover = Random(f"{seed}/mover")
+        moves = [_move_back(mover, lasting) for _ in range(mover.randint(0, 5))]
+        script = AdministratorScript(moves, [], shared, Random(mover.random()))
+        cast.administrators["a1"] = script
     return cast
+
+
+def _move_back(rng: Random, topics: list[str]) -> Deed:
+    """A cursor goes back to the beginning while ledgers are trimmed."""
+    topic = rng.choice(topics)
+    return Deed("reset", topic, f"{topic[-2:]}-s{rng.randrange(2)}")
 
 
 def _add_subscription(

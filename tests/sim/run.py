@@ -273,7 +273,7 @@ class World:
         plan = self.cluster.plan
         for name, value in () if plan is None else plan.policies():
             held = name == "backlogQuota" and value["destination_storage"]["policy"] != EVICTION
-            if held and cast.administrators:
+            if held and "a0" in cast.administrators:
                 continue  # who makes a subscription that nobody reads stops the producers
             path = f"{PREFIX}/namespaces/public/default/policies/{name}"
             status, answer = await ask(ADMIN_PORT, "PUT", path, value)

@@ -127,6 +127,9 @@ async def _judge_trim(cluster: Any, node: Any, event: Any) -> list[str]:
                     f"ledger {info.ledger_id}, offsets {span.first} to {span.end - 1}, is trimmed; "
                     f"{known.ref} has {cursor}"
                 )
+    state.table.trim(ledger.ledger_id for ledger in event.ledgers)
+    if gaps := state.table.gone():
+        cluster.history.add("gaps", journal=journal, ledgers=gaps)
     return faults
 
 
