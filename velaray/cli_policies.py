@@ -47,7 +47,7 @@ def get_policy(show: Output, admin: Admin, where: str, policy: str, applied: boo
     show.value(admin.policies_of(where, applied=applied).get(policy))
 
 
-@policies.command("set")
+@policies.command("set", context_settings={"ignore_unknown_options": True})  # such as -1
 @_where
 @click.argument("policy")
 @click.argument("value")

@@ -21,8 +21,8 @@ MUTANTS: dict[str, Mutant] = {
     **admin.MUTANTS,
     **topology.MUTANTS,
     **client.MUTANTS,
-    **relaxed.MUTANTS,
     **segments.MUTANTS,
     **trimming.MUTANTS,
     **history.MUTANTS,
+    **relaxed.MUTANTS,
 }
