@@ -122,7 +122,7 @@ MUTANTS: dict[str, Mutant] = {
     "go-back-into-the-trimmed": Mutant(
         "a cursor that is moved back doesn't learn what is trimmed",
         ((partition_body, "_flat", always([])),),
-        within=200,
+        within=300,
     ),
     "expire-one-too-many": Mutant(
         "the first message that isn't too old expires as well",
