@@ -395,10 +395,19 @@ class Dispatcher:
         return "" if owner is None else self._books.consumers[owner].spec.name
 
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
-        """(offset, count) of the first ``limit`` entries that were delivered again."""
-        runs = self._books.counts
-        counts = ((at, run.times) for run in runs for at in range(run.first, run.end))
+        """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't
+        acknowledged."""
+        counts = (
+            (at, run.times)
+            for run in self._books.counts
+            for first, end in self._books.cursor.unacked_ranges(run.first, run.end)
+            for at in range(first, end)
+        )
         return list(islice(counts, limit))
+
+    def is_delayed(self, offset: int) -> bool:
+        """Whether an entry is known, but not due yet."""
+        return offset in self._books.delayed
 
     def delayed(self) -> int:
         """How many entries are known that aren't due yet."""

@@ -177,13 +177,13 @@ class Brain:
                 if self._trace is not None:
                     self._trace.write()
                 return await self._runtime.read(
-                    lambda state: whereabouts(state.cursor, self._dispatcher, args)
+                    lambda state: whereabouts(state, self._dispatcher, args)
                 )
             case "details":
                 return await self._runtime.read(
                     lambda state: {
                         **self._stats(state, args),
-                        **details(state.cursor, self._dispatcher, args),
+                        **details(state, self._dispatcher, args),
                     }
                 )
         raise RemoteError("not found", f"a subscription knows no method {method!r}")

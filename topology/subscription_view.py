@@ -61,6 +61,9 @@ def _waits(found: Found) -> Iterator[Holdup]:
     if keys := found["draining"]:
         text = f"{keys} keys wait until their former consumer has acknowledged what it holds"
         yield Holdup("keys-draining", text)
+    if letters := found["dead_letters"]:
+        text = f"{letters} entries are on their way to the dead-letter topic"
+        yield Holdup("dead-letters", text)
     if delayed := found["delayed"]:
         yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
 
@@ -115,6 +118,7 @@ async def describe_subscription(partition: PartitionBody, args: dict[str, Any]) 
             for offset, count in found["redelivered"]
         ],
         "delayed": found["delayed"],
+        "dead_letters": found["dead_letters"],
         "consumers": consumers,
         "holdups": [holdup._asdict() for holdup in holdups(found)],
     }

@@ -175,11 +175,18 @@ def consumer_of(**facts: Any) -> dict[str, Any]:
             ["subscription-blocked", "consumer-blocked", "unacknowledged"],
         ),
         (
-            {"consumers": [consumer_of(permits=5)], "draining": 2, "delayed": 3},
-            ["keys-draining", "delayed"],
+            {"consumers": [consumer_of(permits=5)], "draining": 2, "delayed": 3, "dead_letters": 1},
+            ["keys-draining", "dead-letters", "delayed"],
         ),
     ],
 )
 def test_what_holds_entries_back(facts: dict[str, Any], expected: list[str]) -> None:
-    found = {"backlog": 9, "blocked": False, "draining": 0, "delayed": 0, **facts}
+    found = {
+        "backlog": 9,
+        "blocked": False,
+        "draining": 0,
+        "delayed": 0,
+        "dead_letters": 0,
+        **facts,
+    }
     assert [holdup.reason for holdup in holdups(found)] == expected

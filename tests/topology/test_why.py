@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_commands_are_told_from_acknowledgements(
     assert whats == ["published", "passed-over", "unacknowledged", "passed-over", "unacknowledged"]
     whats = [what for what, _ in told(cluster, "moved", second)]
     assert whats == ["published", "passed-over", "unacknowledged"]
+
+
+def test_what_waits_for_its_time_is_said_to(cluster: LocalCluster, client: pulsar.Client) -> None:
+    consumer = client.subscribe("later", "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer("later", batching_enabled=False)
+    message = ours(producer.send(b"x", deliver_after=timedelta(hours=1)))
+    wait_until(lambda: now(cluster, "later", message) == "delayed")
+    (found,) = Admin(cluster.admin_url).describe_subscription("later", "s").values()
+    assert [holdup["reason"] for holdup in found["holdups"]] == ["delayed"]
+    producer.close()
+    consumer.close()
 
 
 def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
