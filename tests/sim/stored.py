@@ -8,6 +8,7 @@ from tests.sim.cluster import SimCluster
 from tests.sim.cursors import only_near_ledgers_are_needed
 from tests.sim.pasts import pasts_are_as_noted
 from tests.sim.shadow import CheckedMachine
+from tests.sim.undone import undoing_restores_exactly
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.compacted_index import CompactedIndexMachine
 from velaray.actors.machine import digest
@@ -88,6 +89,8 @@ async def audit(cluster: SimCluster) -> list[str]:
             faults.append(f"{name}: {far}")
         if fold.backwards:
             faults.append(f"{name}: the cursor went back {fold.backwards} times without a seek")
+        if key.kind is ActorKind.SUBSCRIPTION:
+            faults += await undoing_restores_exactly(store, key)
         node = cluster.actors.get(key)
         if node is not None and node.body is not None:
             runtime = node.body.runtime  # type: ignore[attr-defined]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant
-from velaray.topology import history
+from tests.sim.mutants.kit import Mutant, do_nothing
+from velaray.events.events_pb2 import MarkDeleted
+from velaray.topology import history, undoing
 from velaray.topology.history import Moment
 
 
@@ -20,6 +21,10 @@ def _go_too_far(original: Any) -> Any:
     return is_before
 
 
+def _keep_skips(original: Any) -> Any:
+    return lambda event: "" if isinstance(event, MarkDeleted) else original(event)
+
+
 MUTANTS: dict[str, Mutant] = {
     "begin-the-past-in-the-newest-ledger": Mutant(
         "a past state is read from the newest checkpoint, whatever the moment",
@@ -30,5 +35,15 @@ MUTANTS: dict[str, Mutant] = {
         "a past state has the event after the moment in it",
         ((Moment, "is_before", _go_too_far),),
         within=20,
+    ),
+    "undo-acknowledgements-too": Mutant(
+        "undoing a move takes back what was acknowledged since",
+        ((undoing, "keep", do_nothing),),
+        within=20,
+    ),
+    "undo-what-is-no-skip": Mutant(
+        "a skip counts as an acknowledgement, so that an earlier move is undone",
+        ((undoing, "move_of", _keep_skips),),
+        within=50,
     ),
 }
