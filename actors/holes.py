@@ -120,7 +120,7 @@ class Holes:
 
     def size(self) -> int:
         """How many entries are acknowledged."""
-        return sum(self._summary(segment).acked for segment in self._segments.values())
+        return sum(self._count(segment) for segment in self._segments.values())
 
     def range_count(self) -> int:
         """How many ranges they make."""
@@ -167,7 +167,7 @@ class Holes:
         segment = self._segments.get(number)
         if segment is None:
             return False
-        return self._is_full(segment) or within in self._acked(number)
+        return self._count(segment) == self._size or within in self._acked(number)
 
     def within(self, first: int, end: int) -> list[Range]:
         """The acknowledged ranges of ``first`` to ``end`` - 1, ascending."""
@@ -191,7 +191,7 @@ class Holes:
             segment = self._segments.get(number)
             if segment is None:
                 return offset
-            if not self._is_full(segment):
+            if self._count(segment) < self._size:
                 found = self._acked(number).next_missing(within)
                 if found < self._size:
                     return number * self._size + found
@@ -200,8 +200,10 @@ class Holes:
     def next_acked(self, offset: int, limit: int) -> int:
         """The first acknowledged offset at or after ``offset``; at most ``limit``."""
         for number in self._numbers(offset, limit):
-            base = number * self._size
-            if not self._summary(self._segments[number]).acked:
+            base, count = number * self._size, self._count(self._segments[number])
+            if count == self._size:
+                return min(max(base, offset), limit)
+            if not count:
                 continue
             acked, within = self._acked(number), max(offset - base, 0)
             if within in acked:
@@ -245,8 +247,6 @@ class Holes:
 
     def drop_before(self, mark: int) -> None:
         """Forget everything before ``mark``."""
-        if not self._segments:
-            return
         number, within = divmod(mark, self._size)
         for passed in list(self._segments.irange(maximum=number, inclusive=(True, False))):
             self._remove(passed)
@@ -345,10 +345,9 @@ class Holes:
     def _part(self, number: int, first: int, end: int) -> list[Range]:
         """Of one segment, by offsets within it; the result's are those of the log."""
         base, segment = number * self._size, self._segments[number]
-        if segment.acked is None and not segment.summary.acked:
-            return []
-        if self._is_full(segment):
-            return [(base + first, base + end)]
+        count = self._count(segment)
+        if count in (0, self._size):
+            return [(base + first, base + end)] if count else []
         return [
             (base + start, base + stop) for start, stop in self._acked(number).within(first, end)
         ]
@@ -359,11 +358,11 @@ class Holes:
             return segment.summary
         return summarize(segment.acked, len(segment.partial or ()), self._size)
 
-    def _is_full(self, segment: _Segment) -> bool:
+    def _count(self, segment: _Segment) -> int:
         if segment.acked is None:
             assert segment.summary is not None
-            return segment.summary.acked == self._size
-        return segment.acked.size() == self._size
+            return segment.summary.acked
+        return segment.acked.size()
 
     def _encoded(self, number: int) -> bytes:
         segment = self._segments[number]

@@ -207,6 +207,23 @@ async def test_a_lost_segment_without_the_events_before_it_is_refused() -> None:
 
 
 @on_loop
+async def test_more_holes_than_pulsar_would_keep_survive_a_crash(monkeypatch) -> None:
+    """30,000 holes, three times what Pulsar stores of a cursor: none is dropped."""
+    monkeypatch.undo()  # with segments as they are
+    disk, end = MemoryDisk(), 60_000
+    runtime = await begin(MemoryStore(disk))
+    await runtime.ask(Ack(end, [(offset, offset + 1) for offset in range(1, end, 2)]))
+    for _ in range(2):
+        runtime.abort()
+        disk.power_loss()
+        runtime = await begin(MemoryStore(disk))
+        cursor = runtime.state.cursor
+        assert cursor.hole_count() == 30_000 and cursor.backlog(end) == 30_000
+        assert all(cursor.is_acked(offset) == bool(offset % 2) for offset in range(end))
+    await runtime.close()
+
+
+@on_loop
 async def test_one_more_acknowledgement_writes_one_segment_and_the_marker(monkeypatch) -> None:
     written: list[dict[str, int]] = []
     original = checkpoint.encode_checkpoint

@@ -100,6 +100,7 @@ def compare(cursor: Cursor, naive: NaiveCursor, window: Range) -> None:
         acked = [o for o in range(first, end) if o in naive.acked]
         assert cursor.next_acked(first, max(end, first)) == min([*acked, max(end, first)])
     highest = max(naive.acked, default=-1) + 1
+    assert cursor.untouched_from() == max([highest, *(offset + 1 for offset in naive.masks)])
     end_offset = max(end, highest)
     assert cursor.backlog(end_offset) == end_offset - len(naive.acked)
 

@@ -285,3 +285,24 @@ def test_parts_of_batches_survive_and_complete(order, data) -> None:
         partly = {o: mask for o, mask in left.items() if mask not in (0, 0b111)}
         assert dict(cursor.all_partials()) == partly
     assert cursor == Cursor(10)
+
+
+def test_acknowledgements_below_the_mark_do_no_harm() -> None:
+    cursor, _ = alternating(4, 0)
+    cursor.ack_before(17)
+    before = bytes_of(cursor.beyond.snapshot())
+    for first, end in ((0, 5), (3, 17), (9, 10)):
+        cursor.ack_range(first, end)
+        cursor.ack_partial(first, 0b1)
+        cursor.check()
+    assert cursor.acked_before == 18 and bytes_of(cursor.beyond.snapshot()) == before
+
+
+def test_what_comes_next_is_found_without_reading_full_segments() -> None:
+    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    cursor.ack_range(24, 8 * 50)
+    cursor.ack_partial(401, 0b1)
+    disk.checkpoint(cursor.beyond)
+    assert cursor.next_acked(3, 500) == 24 and cursor.next_acked(3, 20) == 20
+    assert disk.reads == 0
+    assert cursor.untouched_from() == 402 and cursor.next_acked(400, 500) == 500
