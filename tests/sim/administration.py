@@ -101,6 +101,7 @@ class AdministratorScript:
                 history.add("admin again", **details, error=str(error))
             doubtful = True
             await asyncio.sleep(1.0)
-        history.add("admin done", **details, status=status, answer=answer, doubtful=doubtful)
+        ended = {"value": deed.value, "status": status, "answer": answer, "doubtful": doubtful}
+        history.add("admin done", **details, **ended)
         if moves and not doubtful:
             history.add("sought", subscription=deed.subscription)

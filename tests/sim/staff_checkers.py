@@ -62,10 +62,8 @@ def _changes(note: dict[str, Any]) -> tuple[Any, Any] | None:
 def administrators_see_what_they_did(run: Evidence) -> Iterator[str]:
     """What is read after a change was answered is what the change made."""
     known = _Known(run.late_s())
-    value = None
     for time, kind, note in run.history.of("admin", "admin done"):
-        change = _changes({**note, "value": note.get("value", value)})
-        value = note.get("value")
+        change = _changes(note)
         if kind == "admin":
             if change is not None:
                 known.begins(change[0])
