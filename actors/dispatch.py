@@ -19,7 +19,7 @@ of its messages that aren't acknowledged yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from velaray.actors.books import Books
@@ -397,13 +397,15 @@ class Dispatcher:
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't
         acknowledged."""
-        counts = (
-            (at, run.times)
-            for run in self._books.counts
-            for first, end in self._books.cursor.unacked_ranges(run.first, run.end)
-            for at in range(first, end)
-        )
-        return list(islice(counts, limit))
+        return list(islice(self._counted(), limit))
+
+    def _counted(self) -> Iterator[tuple[int, int]]:
+        cursor = self._books.cursor
+        for run in self._books.counts:
+            at = cursor.next_unacked(run.first)
+            while at < run.end:
+                yield at, run.times
+                at = cursor.next_unacked(at + 1)
 
     def is_delayed(self, offset: int) -> bool:
         """Whether an entry is known, but not due yet."""

@@ -274,12 +274,18 @@ async def undo(request: web.Request) -> web.Response:
 
 
 async def why(request: web.Request) -> web.Response:
-    """What happened to a message, ``ledger:entry``, and where it is now."""
-    target, name = await find_single(request, "why"), _name(request)
+    """What happened to a message, ``ledger:entry`` (of a partitioned topic with ``:partition``),
+    and where it is now."""
+    target, name = await find_target(request), _name(request)
     try:
         found = MessageId.parse(request.match_info["message"])
     except InvalidMessageIdError as error:
         raise AdminError(400, str(error)) from error
+    if target.is_many and 0 <= found.partition < target.partitions:
+        member = target.name.of_partition(found.partition)
+        target = Target(member, target.partitions, target.incarnation, target.properties)
+    if target.is_many:
+        raise AdminError(400, f"say which partition of {target.name}: ledger:entry:partition")
     position = Position(found.ledger_id, found.entry_id)
     fabric, (partition,) = fabric_of(request), target.keys()
     now = await fabric.call(partition, "whereabouts", {"name": name, "position": list(position)})

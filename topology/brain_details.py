@@ -16,12 +16,12 @@ SHOWN = 20
 def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> dict[str, Any]:
     """Ranges are (first, last + 1) offsets; batches are (offset, words of what remains)."""
     cursor = state.cursor
-    partial = cursor.partials(cursor.acked_before, end_offset)
+    partial = islice(cursor.beyond.all_masks(), SHOWN)
     return {
         "end_offset": end_offset,
         "dead_letters": len(state.dead.intended),
         "first_holes": [list(hole) for hole in islice(cursor.holes(), SHOWN)],
-        "first_partial": [[offset, mask_to_words(mask)] for offset, mask in partial[:SHOWN]],
+        "first_partial": [[offset, mask_to_words(mask)] for offset, mask in partial],
         "held": {
             view.consumer_id: [list(part) for part in dispatcher.unacked(view.consumer_id)[:SHOWN]]
             for view in dispatcher.consumers()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal
 from velaray.topology.channel import Channel
+from velaray.topology.history import Moment, state_at
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.metrics import (
     Labels,
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
 
 _TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
+READ_AT_ONCE = 4
+"""So many subscriptions that nobody is connected to are looked up at once, on disk."""
 BRAIN_S = 1.0
 """How long a subscription may take to tell about itself; what was known before counts then."""
 
@@ -46,6 +50,8 @@ class PartitionMeter:
         channels = dict(partition.channels)
         await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
         durable = set(partition.runtime.state.subscriptions)
+        for name in sorted(durable - self._known.keys() - channels.keys())[:READ_AT_ONCE]:
+            await self._read(name)
         names = sorted(durable | channels.keys())
         self._forget(names)
         now_s = partition.fabric.clock_ms() / 1000
@@ -72,6 +78,21 @@ class PartitionMeter:
             self._known[name] = {**answer, "end_offset": args}
         elif method in ("reset", "skip_to", "expire", "undo"):
             self._known.pop(name, None)  # until it is asked again
+
+    async def _read(self, name: str) -> None:
+        """What the journal says of a subscription that nobody has connected to yet."""
+        partition = self._partition
+        end, ref = partition.end_offset, partition.runtime.state.subscriptions[name].ref
+        key = partition.key.of_subscription(name, ref.incarnation)
+        try:
+            cursor = (await state_at(partition.fabric.store, key, Moment())).state.cursor
+            backlog = cursor.backlog(end)
+        except NotStored:
+            backlog = end - ref.start_offset  # it never ran
+        except JournalError:
+            return  # whoever connects will be told; here it has no value
+        known = {"backlog": backlog, "end_offset": end, "consumers": [], "blocked": False}
+        self._known[name] = {**known, "delayed": 0}
 
     async def _ask(self, channel: Channel) -> None:
         end = self._partition.end_offset

@@ -374,9 +374,9 @@ class Admin:
         self.request("POST", f"{whose}/expireMessages/{seconds}")
 
     def why(self, topic: str, subscription: str, message_id: MessageId) -> dict[str, Any]:
-        """What happened to a message (of a plain topic or partition) in a subscription: the
-        ``facts`` that its journals tell, in order, and where it is ``now``."""
-        wanted = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+        """What happened to a message in a subscription: the ``facts`` that its journals tell, in
+        order, and where it is ``now``."""
+        wanted = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
         return dict(self.request("GET", f"{_subscription(topic, subscription)}/why/{wanted}"))
 
     def undo(

@@ -198,7 +198,7 @@ def unload_topic(show: Output, admin: Admin, topic: str) -> None:
 
 @click.group()
 def subscriptions() -> None:
-    """Create, move and delete durable subscriptions."""
+    """Create, move and delete durable subscriptions, and look into them."""
 
 
 @subscriptions.command("list")

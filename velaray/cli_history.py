@@ -279,8 +279,9 @@ def why(
 async def _why(
     store: FileStore, topic: TopicName, subscription: str, message: MessageId
 ) -> dict[str, Any]:
-    keys = await subscriptions_of(store, topic, subscription)
-    if len(keys) > 1:
-        raise click.UsageError("a message id belongs to one partition: name the partition")
+    found = await subscriptions_of(store, topic, subscription)
+    keys = [key for key in found if message.partition() in (-1, key.partition)]
+    if len(keys) != 1:
+        raise click.UsageError(f"say which partition of {topic}: ledger:entry:partition")
     position = Position(message.ledger_id(), message.entry_id())
     return facts_and_now(await history_of(store, keys[0], position), None)

@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.admin import Admin
 from velaray.events.ids import ActorKey, TopicName
+from velaray.message_id import MessageId
 from velaray.topology.admin_metrics import as_text, gathered
 from velaray.topology.config import AuthSettings
 from velaray.topology.metrics import METRICS, Rates, Sample, Traffic
@@ -124,6 +126,30 @@ def test_what_was_known_of_a_subscription_counts_on_without_consumers(
     assert found.get("pulsar_subscription_back_log", labels) == 1
     assert found.get("pulsar_out_messages_total", labels) == 1
     producer.close()
+
+
+def test_the_backlog_of_who_never_connected_is_read_from_disk(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    topic = TOPIC + "-unread"
+    labels = {**OF_TOPIC, "topic": topic, "subscription": "s"}
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(3):
+        producer.send(b"x")
+    consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: scrape(cluster).get("pulsar_subscription_back_log", labels) == 2)
+    consumer.close()
+    producer.close()
+    Admin(cluster.admin_url).create_subscription(topic, "never", MessageId.earliest)
+    Admin(cluster.admin_url).unload(topic)
+    client.create_producer(topic).close()  # the partition starts again
+    found = scrape(cluster)
+    assert found.get("pulsar_subscription_back_log", labels) == 2
+    never = {**labels, "subscription": "never"}
+    assert found.get("pulsar_subscription_back_log", never) == 3
+    running = [key for key in cluster.fabric.bodies if key.subscription == "never"]
+    assert not running
 
 
 def test_a_scrape_starts_nobody(cluster: LocalCluster, client: pulsar.Client) -> None:

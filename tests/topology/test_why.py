@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, NotFound
+from velaray.admin import Admin, Invalid, NotFound
 from velaray.cli import main
 from velaray.events.ids import ActorKind
 from velaray.message_id import MessageId
@@ -125,6 +125,19 @@ def test_what_waits_for_its_time_is_said_to(cluster: LocalCluster, client: pulsa
     assert [holdup["reason"] for holdup in found["holdups"]] == ["delayed"]
     producer.close()
     consumer.close()
+
+
+def test_of_a_partitioned_topic_the_id_names_the_partition(
+    cluster: LocalCluster, client: pulsar.Client
+) -> None:
+    admin = Admin(cluster.admin_url)
+    admin.create_topic("parted", partitions=2)
+    admin.create_subscription("parted", "s")
+    (message,) = publish(client, "parted", 1)
+    assert message.partition() in (0, 1)
+    assert told(cluster, "parted", message) == [("published", "")]
+    with pytest.raises(Invalid, match="say which partition"):
+        admin.why("parted", "s", MessageId(-1, message.ledger_id(), message.entry_id()))
 
 
 def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
