@@ -333,8 +333,8 @@ class Brain:
                     self._trace.stood(self._stands, args[0], args[0] + len(args[1]))
             case "feed":
                 # One that was under way during a reset isn't taken: `feed_from` has been sent.
-                *known, delayed = args
-                self._dispatcher.feed(*known, delayed=_pairs(delayed))
+                first, sizes, chunk_keys, hashes, delayed = args
+                self._dispatcher.feed(first, sizes, chunk_keys, hashes, _pairs(delayed))
             case "due":
                 self._dispatcher.due(_pairs(args))
             case "attach":

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CLOSED_KEPT = 1000
 """Closed producers of a connection whose late sends are ignored; others' close it."""
 
-_IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+_IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
 _CALL_ERRORS = (
     InvalidNameError,
