@@ -470,14 +470,16 @@ class CursorRestored(_message.Message):
     def __init__(self, next_offset: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., partial: _Optional[_Iterable[_Union[PartialAck, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ConsumerAttached(_message.Message):
-    __slots__ = ("consumer", "name", "at_ms")
+    __slots__ = ("consumer", "name", "at_ms", "address")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     consumer: int
     name: str
     at_ms: int
-    def __init__(self, consumer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, consumer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ConsumerDetached(_message.Message):
     __slots__ = ("consumer", "at_ms")

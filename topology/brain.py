@@ -211,7 +211,13 @@ class Brain:
         return reply.acked_before
 
     def _attach(
-        self, number: int, name: str, kind: int, priority: int, keys: tuple[int, Any, bool]
+        self,
+        number: int,
+        name: str,
+        kind: int,
+        priority: int,
+        keys: tuple[int, Any, bool],
+        address: str,
     ) -> None:
         mode, ranges, out_of_order = keys
         pairs = tuple((first, last) for first, last in ranges)
@@ -230,7 +236,7 @@ class Brain:
             self._condemn()
             self._send("attached", [number, None])
             if self._trace is not None:
-                self._trace.attached(number, name)
+                self._trace.attached(number, name, address)
             self._tell_changes(changes)
 
     async def _reset(self, next_offset: int, reason: str, gone: Sequence[int] = ()) -> None:

@@ -304,7 +304,9 @@ class Channel:
             raise LinkClosed("the subscription is restarting")
         consumer.attaching = asyncio.get_running_loop().create_future()
         policy = [int(keys.mode), keys.ranges, keys.out_of_order]
-        self.tell("attach", [consumer.number, consumer.name, consumer.type, priority, policy])
+        peer = consumer.connection.peer
+        kind = consumer.type
+        self.tell("attach", [consumer.number, consumer.name, kind, priority, policy, peer])
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             await consumer.attaching
 

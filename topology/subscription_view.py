@@ -95,7 +95,7 @@ async def describe_subscription(partition: PartitionBody, args: dict[str, Any]) 
     consumers = []
     for each in found["consumers"]:
         known = connected.get(each["number"])
-        peer = None if known is None else str(known.connection.peer)
+        peer = None if known is None else known.connection.peer
         held = [_range(partition, *part) for part in found["held"][each["number"]]]
         consumers.append({**each, "address": peer, "held": held})
     return {

@@ -52,10 +52,11 @@ class Trace:
         """The number of a consumer in the journal; 0 if it isn't connected."""
         return self._consumers.get(consumer, 0)
 
-    def attached(self, consumer: int, name: str) -> None:
+    def attached(self, consumer: int, name: str, address: str) -> None:
         """A consumer is connected."""
         number = self._consumers[consumer] = next(self._numbers)
-        self._add(ConsumerAttached(consumer=number, name=name, at_ms=self._clock_ms()))
+        now_ms = self._clock_ms()
+        self._add(ConsumerAttached(consumer=number, name=name, at_ms=now_ms, address=address))
 
     def detached(self, consumer: int) -> None:
         """A consumer left."""

@@ -113,6 +113,7 @@ class _Story:
     def __init__(self, offset: int) -> None:
         self._offset = offset
         self._names: dict[int, str] = {}
+        self._addresses: dict[int, str] = {}
         self._holder = 0
         self._epoch = 0
         self._delivered = 0
@@ -146,9 +147,11 @@ class _Story:
                     name = self._name(self._holder)
                     yield "released", name, f"the subscription's actor started anew; {name} lost it"
                 self._names.clear()
+                self._addresses.clear()
                 self._holder = 0
             case ConsumerAttached():
                 self._names[event.consumer] = event.name
+                self._addresses[event.consumer] = event.address
             case ConsumerDetached(consumer=consumer):
                 if consumer == self._holder:
                     name, self._holder = self._name(consumer), 0
@@ -158,7 +161,9 @@ class _Story:
                     if first <= self._offset < end:
                         self._holder, self._delivered = consumer, self._delivered + 1
                         name = self._name(consumer)
-                        text = f"delivered to {name} (known delivery {self._delivered})"
+                        address = self._addresses.get(consumer, "")
+                        whom = f"{name} at {address}" if address else name
+                        text = f"delivered to {whom} (known delivery {self._delivered})"
                         yield "delivered", name, text
             case EntriesAskedAgain(consumer=consumer):
                 if consumer == self._holder and (event.all or self._within(event)):

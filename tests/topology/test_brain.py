@@ -37,7 +37,7 @@ class Hand:
         self.brain.on_notice(method, args)
 
     def attach(self, number: int, permits: int) -> None:
-        self.tell("attach", [number, f"c{number}", SHARED, 0, AUTO])
+        self.tell("attach", [number, f"c{number}", SHARED, 0, AUTO, ""])
         self.tell("flow", [number, permits])
 
     async def delivered(self) -> list[tuple[int, int]]:
@@ -321,7 +321,7 @@ def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
         hand.attach(1, 10)
         await hand.delivered()
         hand.take("stand")
-        hand.tell("attach", [2, "c2", 0, 0, AUTO])  # Exclusive beside Shared
+        hand.tell("attach", [2, "c2", 0, 0, AUTO, ""])  # Exclusive beside Shared
         await hand.delivered()
         hand.tell("detach", [2, False])
         await hand.delivered()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_the_command_asks_the_cluster_or_reads_the_disk(
     )
     lines = [line.split("  ", 1)[-1] for line in asked.output.splitlines()]
     assert lines[0] == "published by p-shown, sequence 0"
-    assert lines[1] == "delivered to erin (known delivery 1)"
+    assert re.fullmatch(r"delivered to erin at 127.0.0.1:\d+ \(known delivery 1\)", lines[1])
     assert lines[-2:] == ["acknowledged by erin", "now: it is acknowledged"]
     data = str(Path(cluster.config.data_dir))
     read = CliRunner().invoke(main, [*words, "--data", data, "-o", "json"], catch_exceptions=False)
