@@ -17,6 +17,7 @@ from tests.sim.again import (
     seeks_bring_everything_again,
 )
 from tests.sim.counted import redelivery_counts_outlive_crashes
+from tests.sim.graves import buried, dead_letters_are_moved_once
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 
@@ -34,13 +35,14 @@ class Evidence:
     """A run that is over: its history, and the logs as a reader of the disk finds them.
 
     ``excused`` has, by subscription and topic, what it needn't have got; ``trimmed``, by topic,
-    the places that were trimmed away.
+    the places that were trimmed away; ``letters`` the dead-letter topics.
     """
 
     history: History
     logs: Mapping[str, Log]
     excused: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
     trimmed: Mapping[str, set[Place]] = field(default_factory=dict)
+    letters: Mapping[str, Log] = field(default_factory=dict)
 
     def kept(self, topic: str) -> list[str]:
         """The messages of a topic that weren't trimmed away, in order."""
@@ -167,6 +169,7 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
             if content not in received[subscription] and sent[content] > until
         ]
         excused = run.excused.get((subscription, topic), set())
+        excused = excused | buried(run.letters, subscription, topic)
         missing = [content for content in missing if content not in excused]
         if missing:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"
@@ -382,6 +385,7 @@ CHECKERS: tuple[Checker, ...] = (
     nobody_is_sent_away,
     delayed_messages_are_not_early,
     redelivery_counts_outlive_crashes,
+    dead_letters_are_moved_once,
 )
 
 

@@ -28,6 +28,7 @@ from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
 from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
 from tests.sim.faults import Fault, carry_out, make_faults
+from tests.sim.graves import KEEPER, is_grave
 from tests.sim.history import History
 from tests.sim.http import ask
 from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
@@ -37,7 +38,7 @@ from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, contents_of, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
-from tests.sim.workload import Shared
+from tests.sim.workload import PATTERN, Shared
 from velaray.actors import holes
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
@@ -216,9 +217,10 @@ class World:
         if self._stage != "over":
             found.append(f"the run got stuck while {self._stage}")
         if self._logs:
-            evidence = Evidence(
-                self._history, self._logs, self._excuses.messages, self._excuses.places
-            )
+            letters = {topic: log for topic, log in self._logs.items() if is_grave(topic)}
+            logs = {topic: log for topic, log in self._logs.items() if topic not in letters}
+            excuses = self._excuses
+            evidence = Evidence(self._history, logs, excuses.messages, excuses.places, letters)
             found += judge(evidence, (*CHECKERS, *STAFF_CHECKERS))
         return found
 
@@ -271,6 +273,14 @@ class World:
 
     async def _set_policies(self, cast: Cast) -> None:
         plan = self.cluster.plan
+        letters = Random(f"{self._seed}/letters")
+        listed = all(isinstance(script.topic, str) for script in cast.consumers.values())
+        plain = listed and not any(s.topic.startswith(PATTERN) for s in cast.consumers.values())
+        if letters.random() < 0.3 and plain and plan is None:
+            most = {"maxRedeliverCount": letters.randint(1, 3), "initialSubscriptionName": KEEPER}
+            path = f"{PREFIX}/namespaces/public/default/policies/deadLetter"
+            status, answer = await ask(ADMIN_PORT, "PUT", path, most)
+            assert status == 204, answer
         for name, value in () if plan is None else plan.policies():
             held = name == "backlogQuota" and value["destination_storage"]["policy"] != EVICTION
             if held and "a0" in cast.administrators:

@@ -181,6 +181,7 @@ class ConsumerScript:
     """Receives and acknowledges until everything is drained."""
 
     def __init__(self, plan: Consuming, shared: Shared, rng: Random) -> None:
+        self.topic = plan.topic
         self._plan = plan
         self._shared = shared
         self._rng = rng

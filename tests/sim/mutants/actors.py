@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing
-from velaray.actors import holes, partition, redelivery, subscription
+from velaray.actors import dead_letters, holes, partition, redelivery, subscription
 from velaray.actors.books import Books
 from velaray.actors.consumers import Attached
 from velaray.actors.cursor import Cursor
@@ -46,6 +46,20 @@ def _credit_another_producer(original: Any) -> Any:
 
 def _without_segments(original: Any) -> Any:
     return lambda self: {}
+
+
+def _count_no_redelivery(original: Any) -> Any:
+    def end_deliveries(self: Books, ranges: Any, in_vain: Any) -> None:
+        original(self, ranges, ())
+
+    return end_deliveries
+
+
+def _intend_in_words_only(original: Any) -> Any:
+    def decide(*arguments: Any) -> Decision:
+        return Decision(reply=original(*arguments).reply)
+
+    return decide
 
 
 def _count_nothing(original: Any) -> Any:
@@ -205,6 +219,11 @@ MUTANTS: dict[str, Mutant] = {
         ((DelayedIndex, "snapshot", _without_segments),),
         within=100,
     ),
+    "condemn-in-words-only": Mutant(
+        "what goes to the dead-letter topic isn't journaled first",
+        ((dead_letters, "decide_intent", _intend_in_words_only),),
+        within=300,
+    ),
     "count-deliveries-in-words-only": Mutant(
         "redelivery counts aren't journaled",
         ((redelivery, "decide", _count_nothing),),
@@ -288,7 +307,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "count-no-redelivery": Mutant(
         "a redelivered entry looks like one that comes for the first time",
-        ((Books, "count_again", do_nothing),),
+        ((Books, "end_deliveries", _count_no_redelivery),),
         within=100,
     ),
 }

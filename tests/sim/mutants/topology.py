@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing
+from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
 from velaray.topology import partition_body
 from velaray.topology.brain import Brain
 from velaray.topology.channel import Channel, Grant
+from velaray.topology.dead_letters import DeadLetterMover
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.links import Link
 from velaray.topology.partition_body import PartitionBody, _BrainLink
@@ -94,6 +95,16 @@ def _tell_at_once(original: Any) -> Any:
     return tell
 
 
+def _publish_anew(original: Any) -> Any:
+    async def publish(
+        self: DeadLetterMover, topic: Any, entry: Any, number: int, *rest: Any
+    ) -> None:
+        anew = round(self._partition.fabric.clock_ms()) + number
+        await original(self, topic, entry, anew, *rest)
+
+    return publish
+
+
 def _begin_with_none(original: Any) -> Any:
     def begin(self: Postponed, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
         original(self, clock_ms, on_due)
@@ -120,6 +131,16 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription isn't told what has become due",
         ((Postponed, "_fire", _forget_what_is_due),),
         within=100,
+    ),
+    "move-without-publishing": Mutant(
+        "a dead letter is acknowledged and published nowhere",
+        ((DeadLetterMover, "_publish", do_nothing_async),),
+        within=200,
+    ),
+    "publish-letters-anew": Mutant(
+        "a dead letter that is published again gets another number",
+        ((DeadLetterMover, "_publish", _publish_anew),),
+        within=500,
     ),
     "deliver-before-counting": Mutant(
         "a redelivery goes out before its count is durable",

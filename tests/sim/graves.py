@@ -1,0 +1,41 @@
+"""What must hold of dead letters; checkers as in `tests.sim.checkers`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Evidence
+
+SUFFIX = "-DLQ"
+KEEPER = "x-keeper"
+"""A subscription of each dead-letter topic, so that nothing of it is trimmed."""
+
+
+def is_grave(topic: str) -> bool:
+    """Whether a topic holds dead letters."""
+    return topic.endswith(SUFFIX)
+
+
+def buried(letters: Mapping[str, Any], subscription: str, topic: str) -> set[str]:
+    """What of a topic partition is among the dead letters of one subscription."""
+    whole = topic.partition("-partition-")[0]
+    log = letters.get(f"{whole}-{subscription}{SUFFIX}", {})
+    return {content for contents in log.values() for content in contents}
+
+
+def dead_letters_are_moved_once(run: Evidence) -> Iterator[str]:
+    """No message is twice among the dead letters of a subscription, or there without having been
+    published; not judged of subscriptions that were moved back.
+    """
+    moved = {note["subscription"] for _, _, note in run.history.of("seek")}
+    sent = run.sent()
+    for topic, log in sorted(run.letters.items()):
+        if any(topic.endswith(f"-{subscription}{SUFFIX}") for subscription in moved):
+            continue
+        found = Counter(content for contents in log.values() for content in contents)
+        for content, times in sorted(found.items()):
+            if times > 1 or content not in sent:
+                yield f"{content} is {times} times in {topic}"
