@@ -1,0 +1,125 @@
+"""Facts on their way to the journal: joined, few, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from velaray.actors.consumers import Delivery
+from velaray.actors.runtime import Stopped
+from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.tracing import Note, deliveries_of
+from velaray.events.events_pb2 import (
+    ConsumerAttached,
+    ConsumerDetached,
+    DeliveriesTraced,
+    EntriesAcked,
+    EntriesAskedAgain,
+)
+from velaray.topology import tracing
+from velaray.topology.tracing import MOST_RUNS, Trace
+
+
+class Recorder:
+    """A runtime that only remembers what is submitted."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+        self.stopped = False
+
+    def submit(self, command: Note, release: Any) -> None:
+        if self.stopped:
+            raise Stopped("s", None)
+        self.notes.append(command)
+
+
+def traced(scenario: Callable[[Trace, Recorder], Awaitable[None]]) -> None:
+    async def main() -> None:
+        runtime = Recorder()
+        trace = Trace(runtime, lambda: 5_000)  # type: ignore[arg-type]
+        await scenario(trace, runtime)
+
+    asyncio.run(main())
+
+
+def delivery(consumer: int, first: int, end: int) -> Delivery:
+    return Delivery(consumer, first, end, end - first, 0)
+
+
+def test_deliveries_are_joined_and_wait_for_something_else() -> None:
+    async def scenario(trace: Trace, runtime: Recorder) -> None:
+        trace.attached(7, "carol", "host:1")
+        trace.delivered([delivery(7, 0, 3), delivery(7, 3, 5), delivery(7, 9, 10)])
+        trace.stood(7, 10, 30)
+        assert runtime.notes == []
+        trace.writing()
+        ((attached, deliveries),) = (note.facts for note in runtime.notes)
+        assert attached == ConsumerAttached(consumer=1, name="carol", at_ms=5_000, address="host:1")
+        assert isinstance(deliveries, DeliveriesTraced)
+        assert list(deliveries_of(deliveries)) == [(1, 0, 5), (1, 9, 30)]
+        assert trace.number_of(7) == 1
+
+    traced(scenario)
+
+
+def test_what_follows_at_once_is_joined_until_there_is_much() -> None:
+    async def scenario(trace: Trace, runtime: Recorder) -> None:
+        trace.attached(7, "carol", "")
+        trace.writing()
+        assert len(runtime.notes) == 1
+        for first in range(0, 2 * MOST_RUNS, 2):
+            assert len(runtime.notes) == 1
+            trace.delivered([delivery(7, first, first + 1)])
+            trace.writing()
+        assert len(runtime.notes) == 2
+
+    traced(scenario)
+
+
+def test_what_nothing_else_is_written_after_is_written_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracing, "TRACE_S", 0.001)
+
+    async def scenario(trace: Trace, runtime: Recorder) -> None:
+        trace.attached(7, "carol", "")
+        async with asyncio.timeout(10):
+            while not runtime.notes:
+                await asyncio.sleep(0)
+        trace.write()
+        assert len(runtime.notes) == 1  # there was nothing more
+
+    traced(scenario)
+
+
+def test_order_is_kept_and_who_is_gone_is_said_to_be() -> None:
+    async def scenario(trace: Trace, runtime: Recorder) -> None:
+        trace.attached(7, "carol", "")
+        trace.delivered([delivery(7, 0, 4)])
+        trace.asked_again(7, [(2, 3), (0, 1)])
+        trace.asked_again(7, None)
+        trace.end()
+        kinds = [type(fact) for note in runtime.notes for fact in note.facts]
+        again = EntriesAskedAgain
+        assert kinds == [ConsumerAttached, DeliveriesTraced, again, again, ConsumerDetached]
+        assert list(runtime.notes[0].facts[2].ranges) == [0, 1, 1, 1]
+        runtime.stopped = True
+        trace.attached(8, "dave", "")
+        trace.end()  # nobody is told, as after a crash
+
+    traced(scenario)
+
+
+def test_only_facts_are_noted() -> None:
+    machine = SubscriptionMachine()
+    state = machine.initial()
+    with pytest.raises(TypeError, match="EntriesAcked is no fact"):
+        machine.decide(state, Note([EntriesAcked()]), 0)
+    decision = machine.decide(state, Note([ConsumerDetached(consumer=1)]), 0)
+    before = machine.snapshot(state)
+    for event in decision.events:
+        machine.evolve(state, event)
+    assert machine.snapshot(state) == before
