@@ -72,7 +72,7 @@ def with_hand(scenario: Callable[[Hand], Awaitable[None]], alone: bool = False) 
         await hand.brain.on_request("open", [0, None, 0, []])
         if not alone:
             hand.attach(IDLE, 0)
-        hand.tell("feed", [0, [1] * 5, {}, []])
+        hand.tell("feed", [0, [1] * 5, {}, None, []])
         await scenario(hand)
         await hand.runtime.close()
 
@@ -118,9 +118,9 @@ def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
         assert await hand.delivered() == []
         gate.set()
         await reset
-        hand.tell("feed", [3, [1], {}, []])  # was under way: what comes before it is missing
+        hand.tell("feed", [3, [1], {}, None, []])  # was under way: what comes before it is missing
         assert await hand.delivered() == []
-        hand.tell("feed", [1, [1] * 4, {}, []])
+        hand.tell("feed", [1, [1] * 4, {}, None, []])
         assert await hand.delivered() == [(1, offset) for offset in range(1, 5)]
         hand.brain._dispatcher.check()
 
@@ -134,7 +134,7 @@ def test_the_end_is_told_after_the_last_entry_only():
         hand.tell("terminated", 8)
         await hand.delivered()
         assert ("end", 1) not in hand.said  # three entries are on their way
-        hand.tell("feed", [5, [1] * 3, {}, []])
+        hand.tell("feed", [5, [1] * 3, {}, None, []])
         assert await hand.delivered() == [(1, 5), (1, 6), (1, 7)]
         assert hand.said.count(("end", 1)) == 1
 
