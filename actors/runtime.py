@@ -635,8 +635,9 @@ class Runtime(Generic[StateT]):
             return False
         if self._journal.should_roll:
             return True
-        crowded = self._keeper is not None and self._keeper.crowded(self._state)
-        return crowded and self._journal.should_roll_for_memory
+        if self._keeper is None or not self._journal.should_roll_for_memory:
+            return False
+        return self._keeper.crowded(self._state)
 
     async def _roll(self) -> None:
         """Let the state come to rest, then go on in a new ledger that starts with it."""
