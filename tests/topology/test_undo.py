@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.admin import Admin, NotFound
 from velaray.cli import main
 from velaray.client import Client
@@ -102,6 +103,21 @@ def test_back_to_an_event_all_moves_since_are_undone(cluster: LocalCluster, clie
 def _after_a_skip(admin: Admin, topic: str) -> list[dict[str, Any]]:
     admin.skip(topic, "s", 1)
     return list(admin.undo(topic, "s", preview=True).values())
+
+
+def test_an_expiry_on_request_is_undone(cluster: LocalCluster, client: Client) -> None:
+    admin = Admin(cluster.admin_url)
+    prepared(client, "expired").close()
+    before_ms = cluster.fabric.clock_ms()
+    wait_until(lambda: expired(admin) == (6, []))
+    (found,) = admin.undo("expired", "s", time_ms=before_ms).values()
+    assert set(found["undone"]) == {"expire: asked for by an administrator"}
+    assert cursor(admin, "expired") == (2, [(3, 4)])
+
+
+def expired(admin: Admin) -> tuple[int, list[tuple[int, int]]]:
+    admin.expire("expired", "s", 1)
+    return cursor(admin, "expired")
 
 
 def test_without_a_move_there_is_nothing_to_undo(cluster: LocalCluster, client: Client) -> None:
