@@ -216,6 +216,11 @@ class Channel:
 
     compacted = False
 
+    @property
+    def horizon(self) -> int | None:
+        """Where the compacted view ends, for consumers that read it."""
+        return None
+
     def __init__(
         self,
         name: str,
@@ -349,10 +354,6 @@ class Channel:
             consumer.session.consumer_closed(consumer)
 
     # -- feeding the brain ---------------------------------------------------------
-
-    def begin(self) -> None:
-        """The brain is connected, and this is the subscription's channel."""
-        self.feed()
 
     def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
         """Start to tell entry sizes at ``offset``, and hashes of keys if ``hashing``."""

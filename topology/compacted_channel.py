@@ -5,8 +5,10 @@ log. Before it tells the brain of entries it has what is gone among them acknowl
 batches kept in part what is gone of them: so the cursor passes over it, as over anything that is
 acknowledged, and neither the dispatcher nor the client needs to know of compaction.
 
-A new view is the current one at once, for entries that were granted before too: of those, what
-is gone by now isn't written; the brain acknowledges it and takes its permits back.
+A new view is the current one at once, below the horizon that the channel began to read with: so
+the former view can go. Of entries that were granted before, what is gone by now isn't written; the
+brain acknowledges it and takes its permits back. Behind that horizon readers go on with the log:
+else one that has read a value might never hear of the tombstone that removed it.
 """
 
 from __future__ import annotations
@@ -37,33 +39,28 @@ JUMP = 64
 class CompactedEntries:
     """Entries by offset, in the shape of an `EntryCache`: `GONE` where the view has none."""
 
-    def __init__(self, partition: PartitionBody) -> None:
+    def __init__(self, log: CompactedLog, partition: PartitionBody) -> None:
+        self._log = log
         self._partition = partition
-
-    @property
-    def view(self) -> CompactedView:
-        """The current view."""
-        view = self._partition.compactor.view
-        assert view is not None
-        return view
 
     def get(self, offset: int) -> CachedEntry | None:
         """The entry if it is in memory."""
-        view = self.view
-        if offset >= view.horizon:
+        view = self._log.view_at(offset)
+        if view is None:
             return self._partition.cache.get(offset)
         index = view.index_of(offset)
         return GONE if index is None else view.cache.get(index)
 
     def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
         """The entries from ``offset`` on that are in memory together, at most ``count``."""
-        view = self.view
-        if offset >= view.horizon:
+        view = self._log.view_at(offset)
+        if view is None:
             return self._partition.cache.run(offset, count)
-        index = view.index_from(offset)
+        count = max(1, min(count, self._log.horizon - offset))
         until = view.kept_from(offset)
         if until > offset:
             return [GONE] * min(until - offset, count)
+        index = view.index_from(offset)
         found = view.cache.run(index, count)
         offsets = view.offsets[index : index + len(found)]
         alike = sum(at == offset + place for place, at in enumerate(offsets))
@@ -71,8 +68,8 @@ class CompactedEntries:
 
     async def load(self, offset: int) -> None:
         """Read the entry and those after it into memory."""
-        view = self.view
-        if offset >= view.horizon:
+        view = self._log.view_at(offset)
+        if view is None:
             await self._partition.cache.load(offset)
             return
         index = view.index_of(offset)
@@ -81,7 +78,7 @@ class CompactedEntries:
         try:
             await view.cache.load(index)
         except NotStored:
-            if view is self.view:
+            if view is self._log.view_at(offset):
                 raise
 
 
@@ -90,14 +87,27 @@ class CompactedLog:
 
     def __init__(self, partition: PartitionBody) -> None:
         self._partition = partition
-        self.cache: Any = CompactedEntries(partition)
+        #: Where the view ends for who reads this.
+        self.horizon = 0
+        self.cache: Any = CompactedEntries(self, partition)
         self.partition_index = partition.partition_index
         self.postponed = partition.postponed
 
-    @property
-    def view(self) -> CompactedView | None:
-        """The current view; None while there is none."""
-        return self._partition.compactor.view
+    def view_at(self, offset: int) -> CompactedView | None:
+        """The current view, if it serves this offset; None if the log does.
+
+        Of what is behind the horizon it serves what is trimmed away from the log.
+        """
+        view = self._partition.compactor.view
+        if view is None or offset >= view.horizon:
+            return None
+        kept = offset >= self.horizon and self._partition.kept_from(offset) == offset
+        return None if kept else view
+
+    def begin(self) -> None:
+        """Somebody begins to read: up to the horizon of the current view, that."""
+        view = self._partition.compactor.view
+        self.horizon = 0 if view is None else view.horizon
 
     @property
     def terminated_at(self) -> int | None:
@@ -123,11 +133,9 @@ class CompactedLog:
         return self._partition.compactor.table().span_of(offset)
 
     def kept_from(self, offset: int) -> int:
-        """The first offset at or after ``offset`` that isn't trimmed away; nothing below the
-        horizon is, for who reads compacted."""
-        view = self.view
-        below = view is not None and offset < view.horizon
-        return offset if below else self._partition.kept_from(offset)
+        """The first offset at or after ``offset`` that isn't trimmed away; nothing that the view
+        serves is."""
+        return offset if self.view_at(offset) else self._partition.kept_from(offset)
 
     def reading_failed(self, error: Exception) -> None:
         """An entry could not be read."""
@@ -153,22 +161,14 @@ class CompactedChannel(Channel):
         self._restarts = 0  # how often the brain told to feed anew
         self._unsent: list[tuple[ChannelConsumer, int, int]] = []
 
-    def begin(self) -> None:
-        """The brain is connected, and this is the subscription's channel."""
-        self.view_changed()
-
-    def view_changed(self) -> None:
-        """There is a new view: say from where on the brain may leave delivering to this end."""
-        self.tell("compacted", self._horizon())
-        self.feed()
-
-    def _horizon(self) -> int:
-        view = self._compacted_log.view
-        return 0 if view is None else view.horizon
+    @property
+    def horizon(self) -> int:
+        """Where the view ends for these consumers."""
+        return self._compacted_log.horizon
 
     def trimmed(self, gone: Sequence[int]) -> None:
         """As `Channel.trimmed`. Once there is a view, only what it covers is trimmed."""
-        if self._compacted_log.view is None:
+        if not self.horizon:
             super().trimmed(gone)
 
     # -- feeding the brain ---------------------------------------------------------
@@ -177,11 +177,14 @@ class CompactedChannel(Channel):
         """As `Channel.feed_from`."""
         self._passed_to = offset
         self._restarts += 1
+        self._compacted_log.begin()
+        self.tell("compacted", self.horizon)
         super().feed_from(offset, wanted, hashing)
 
     def _feed_cached(self, limit: int) -> bool:
-        view, first = self._compacted_log.view, self._fed
-        if view is None or first >= view.horizon:
+        first = self._fed
+        view = self._compacted_log.view_at(first)
+        if view is None or first >= self.horizon:
             return super()._feed_cached(limit)
         if first >= self._passed_to:
             return False
@@ -193,12 +196,14 @@ class CompactedChannel(Channel):
         return super()._feed_cached(min(max(limit, first + 1), end, self._passed_to))
 
     async def _feed_cold(self) -> None:
-        view, first = self._compacted_log.view, self._fed
-        if view is None or not self._passed_to <= first < view.horizon:
+        first = self._fed
+        view = self._compacted_log.view_at(first)
+        if view is None or not self._passed_to <= first < self.horizon:
             await super()._feed_cold()
             return
         last = view.index_from(first) + PASS_ENTRIES
-        end = view.offsets[last] if last < len(view.offsets) else view.horizon
+        end = view.offsets[last] if last < len(view.offsets) else self.horizon
+        end = min(end, self.horizon)
         gone = [offset for ends in view.gone(first, end) for offset in ends]
         partial = [[at, mask_to_words(mask)] for at, mask in view.masks_between(first, end)]
         restarts = self._restarts
@@ -223,8 +228,8 @@ class CompactedChannel(Channel):
         remaining: Sequence[int] = (),
     ) -> int:
         """As `Channel._write`; what is gone by now counts as written."""
-        view = self._compacted_log.view
-        if view is None or first >= view.horizon:
+        view = self._compacted_log.view_at(first)
+        if view is None:
             return super()._write(consumer, first, run, epoch, redelivery_count, remaining)
         written = 0
         while written < len(run):

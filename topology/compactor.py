@@ -130,28 +130,27 @@ class Compactor:
             return view.offsets[low]
         return max(view.horizon, await self._partition.offset_at_time(publish_ms))
 
-    async def last_message_id(self, *, compacted: bool) -> MessageId:
+    async def last_message_id(self, horizon: int | None) -> MessageId:
         """The newest message's id, (-1, -1) if there is none; of the last batch its last index.
 
-        For who reads ``compacted``: of those that the view and the log behind it have.
+        For who reads compacted: of those that the view has, and the log behind ``horizon``.
         """
         partition = self._partition
-        number, end = partition.partition_index, partition.end_offset
-        view = self.view if compacted else None
-        if view is not None and end <= view.horizon:
+        number, view, mask = partition.partition_index, self.view, None
+        table = partition.runtime.state.table
+        offset = table.kept_before(partition.end_offset)
+        if horizon is not None and view is not None and offset < max(horizon, table.first_offset):
             if not view.offsets:
                 return MessageId(-1, -1, number)
             offset = view.offsets[-1]
             entry = await view.entry(len(view.offsets) - 1)
             position = partition.table(compacted=True).position_of(offset)
             mask = view.masks.get(offset)
+        elif offset < table.first_offset:
+            return MessageId(-1, -1, number)
         else:
-            table = partition.runtime.state.table
-            offset = table.kept_before(end)
-            if offset < table.first_offset:
-                return MessageId(-1, -1, number)
             entry = await partition.entry(offset)
-            position, mask = partition.position_of(offset), None
+            position = partition.position_of(offset)
         metadata = read_metadata(entry.data)
         if not is_batch(metadata):
             return MessageId(*position, number)
@@ -256,7 +255,6 @@ class Compactor:
         await self._ask(PublishCompaction(begun.number, entries))
         async with self._opening:
             self.view = await self._open(begun.number)
-        self._partition.view_changed()
         await self._sweep()
 
     async def _copy(self, begun: Generation, former: CompactedView | None) -> int:

@@ -577,12 +577,6 @@ class PartitionBody(HostedBody):
         channel.close()
         return None
 
-    def view_changed(self) -> None:
-        """The partition was compacted: readers of what is compacted go over to the new view."""
-        for channel in list(self.channels.values()):
-            if isinstance(channel, CompactedChannel):
-                channel.view_changed()
-
     async def durable_channel(
         self,
         name: str,
@@ -658,7 +652,7 @@ class PartitionBody(HostedBody):
                 channel.close()
         if self.terminated_at != terminated_at:
             channel.tell("terminated", self.terminated_at)
-        channel.begin()
+        channel.feed()
         return channel
 
     @contextlib.contextmanager
@@ -697,7 +691,6 @@ class PartitionBody(HostedBody):
         self.channels[name] = channel
         if gone := self.flat_gone():
             channel.trimmed(gone)  # some may have gone meanwhile
-        channel.begin()
         return channel
 
     def tell_trimmed(self) -> None:

@@ -604,7 +604,7 @@ class PartitionSession(Session):
         partition = self._partition
         channel = self._consumer(command.consumer_id).channel
         mark = await channel.ask("cursor", None)
-        last = await partition.compactor.last_message_id(compacted=channel.compacted)
+        last = await partition.compactor.last_message_id(channel.horizon)
         before = partition.table(channel.compacted).position_before(mark)
         index = partition.partition_index
         self.connection.send(

@@ -357,6 +357,26 @@ def test_a_reader_goes_over_to_a_new_view_where_it_is() -> None:
     run(scenario)
 
 
+def test_who_reads_on_while_the_topic_is_compacted_hears_of_tombstones() -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.publish("abc")
+        await setting.compact()
+        options = {"is_read_compacted": True, "receiver_queue_size": 1}
+        reader = await setting.client.create_reader("t", MessageId.earliest, **options)
+        assert (await reader.read_next(5000)).partition_key() == "a"
+        for keys in ("dA-", "eB"):
+            await setting.publish(keys)
+            await setting.compact()
+        found = []
+        while await reader.has_message_available():
+            message = await reader.read_next(5000)
+            found.append((message.partition_key(), message.has_null_value()))
+        assert ("a", True) in found and found[-1] == ("b", True)
+        await setting.client.close()
+
+    run(scenario)
+
+
 def test_a_consumer_goes_on_after_the_partition_and_the_brain_were_killed() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("[abcabc]" + "x" * 80 + "def")
