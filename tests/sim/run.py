@@ -22,11 +22,13 @@ import velaray.aio.batcher
 import velaray.aio.core
 import velaray.aio.pool
 import velaray.aio.reader
+from tests.sim import compacting
 from tests.sim.administration import PREFIX
 from tests.sim.cast import Cast, make_cast
 from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
 from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
+from tests.sim.compacting import Compacting, make_compacting, newest_of
 from tests.sim.faults import Fault, carry_out, make_faults
 from tests.sim.graves import KEEPER, is_grave
 from tests.sim.history import History
@@ -210,6 +212,7 @@ class World:
         self._stage = "starting"
         self._reading: list[tuple[str, ReaderScript]] = []
         self._subscriptions: dict[str, set[str]] = {}
+        self._compacting: Compacting | None = None
 
     def problems(self) -> list[str]:
         """What was wrong with the run."""
@@ -238,6 +241,9 @@ class World:
         cast = await self._prepared(shared)
         consumers = self._begin({**cast.consumers, **self._readers(cast)})
         producers = self._begin({**cast.producers, **cast.administrators})
+        if self._compacting is not None:
+            consumers += self._begin(self._compacting.readers)
+            producers += self._begin(self._compacting.producers)
         self._stage = "in the storm"
         await carry_out(cluster, self._faults, self._seed)
         await asyncio.sleep(2.0)
@@ -267,6 +273,9 @@ class World:
                 status, answer = await ask(ADMIN_PORT, "PUT", path, partitions)
                 assert status == 204, answer
         await self._set_policies(cast)
+        self._compacting = make_compacting(self._seed, shared)
+        if self._compacting is not None:
+            await compacting.prepare()
         self._subscriptions = cast.subscriptions
         self._reading = [(topic, reader) for topic, reader in cast.readers.values()]
         return cast
@@ -325,6 +334,8 @@ class World:
                 continue
             times = 0
             await asyncio.sleep(1.0)
+        if not await self._settled():
+            self._problems.append("who reads compacted hasn't got the newest value of every key")
         self._problems.append(f"backlogs at the end: {backlogs}")
         return False
 
@@ -356,7 +367,14 @@ class World:
                     whole.update(content for contents in kept for content in contents)
             if not whole <= reader.seen:
                 return False
-        return True
+        return await self._settled()
+
+    async def _settled(self) -> bool:
+        """Whether who reads compacted has exactly the newest value of every key."""
+        if self._compacting is None:
+            return True
+        (key,) = [key for key in await self._partitions() if key.topic == "k0"]
+        return self._compacting.reader.settled == await newest_of(self.cluster.disk, key)
 
     async def _find_excuses(self, keys: list[ActorKey]) -> Excuses:
         return await find_excuses(self.cluster.disk, keys, contents_of)

@@ -30,6 +30,7 @@ from tests.sim.trimming import check_frame
 from velaray.actors.machine import Machine, SegmentKeeper
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset, CursorRestored
+from velaray.events.ids import ActorKind
 from velaray.events.segments import Segment, StoredSegment, digest_of
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
@@ -194,11 +195,21 @@ def watch_journals(replace: Replace) -> None:
         node.phase = ""
         return ledger_id
 
-    for name, tapped in (
-        ("stage_all", staged),
-        ("commit", committed),
-        ("reload", reloaded),
-        ("start", started),
-        ("roll", rolled),
+    for name, original, tapped in (
+        ("stage_all", stage_all, staged),
+        ("commit", commit, committed),
+        ("reload", reload, reloaded),
+        ("start", start, started),
+        ("roll", roll, rolled),
     ):
-        replace(Journal, name, tapped)
+        replace(Journal, name, _unless_compacted(original, tapped))
+
+
+def _unless_compacted(original: Any, tapped: Any) -> Any:
+    """The journal of compacted entries is that of no actor."""
+
+    def either(self: Journal, *arguments: Any) -> Any:
+        chosen = original if self.key.startswith(ActorKind.COMPACTED) else tapped
+        return chosen(self, *arguments)
+
+    return either

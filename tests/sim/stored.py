@@ -33,13 +33,16 @@ MACHINES: dict[ActorKind, Any] = {
 
 
 def contents_of(entry: bytes | memoryview) -> list[str]:
-    """The messages of an entry, as text."""
+    """The messages of an entry, as text; a tombstone's is in its property."""
     metadata, payload = split_entry(entry)
     if not is_batch(metadata):
-        return [bytes(payload).decode()]
-    return [
-        bytes(body).decode() for _, body in iterate_batch(payload, metadata.num_messages_in_batch)
-    ]
+        return [_content_of(metadata, bytes(payload))]
+    found = iterate_batch(payload, metadata.num_messages_in_batch)
+    return [_content_of(single, body) for single, body in found]
+
+
+def _content_of(metadata: Any, body: bytes) -> str:
+    return metadata.properties[0].value if metadata.null_value else body.decode()
 
 
 class _Fold:
@@ -78,7 +81,7 @@ async def read_log(store: MemoryStore, key: ActorKey) -> dict[tuple[int, int], l
 async def audit(cluster: SimCluster) -> list[str]:
     """Replay equals live for every actor's journal, and every ledger is sound."""
     store, faults = MemoryStore(cluster.disk), []
-    expected = await expected_journals(cluster)
+    expected = await expected_journals(cluster) | await compacted_journals(cluster)
     for name in sorted(expected.intersection(await store.list_journals())):
         key = ActorKey.parse(name)
         fold = _Fold(key.kind)
@@ -119,6 +122,19 @@ async def expected_journals(cluster: SimCluster) -> set[str]:
     return expected
 
 
+async def compacted_journals(cluster: SimCluster) -> set[str]:
+    """Those of the compacted views that partitions have."""
+    store, found = MemoryStore(cluster.disk), set()
+    stored = set(await store.list_journals())
+    for name in (await expected_journals(cluster)) & stored:
+        key = ActorKey.parse(name)
+        if key.kind is ActorKind.PARTITION:
+            current = (await _state(store, key)).compactions.current
+            if current is not None:
+                found.add(key.of_compacted(current.number).text())
+    return found
+
+
 async def _state(store: MemoryStore, key: ActorKey) -> Any:
     fold = _Fold(key.kind)
     await verify(store, key.text(), fold)
@@ -128,7 +144,7 @@ async def _state(store: MemoryStore, key: ActorKey) -> Any:
 async def strays(cluster: SimCluster) -> list[str]:
     """Stored objects that nothing lists: journals, ledgers, marks, indexes."""
     store, faults = MemoryStore(cluster.disk), []
-    expected = await expected_journals(cluster)
+    expected = await expected_journals(cluster) | await compacted_journals(cluster)
     for name, files in cluster.disk._journals.items():
         if name not in expected:
             faults.append(f"journal {name} is stored, and there is no such actor")

@@ -139,6 +139,11 @@ class ProducerScript:
         if pending:
             await asyncio.wait(pending)
 
+    async def _publish(
+        self, producer: Producer, content: str, key: str | None, deliver_at: int | None
+    ) -> Any:
+        return await producer.send(content.encode(), partition_key=key, deliver_at=deliver_at)
+
     async def _send(self, producer: Producer) -> bool:
         """Whether the producer may still be of use."""
         plan, history = self._plan, self._shared.history
@@ -150,11 +155,8 @@ class ProducerScript:
             due = history.now() + self._later.random() * LATEST_S
         history.add("send", producer=plan.name, content=content, topic=plan.topic, key=key, due=due)
         try:
-            stored = await producer.send(
-                content.encode(),
-                partition_key=key,
-                deliver_at=None if due is None else EPOCH_MS + math.ceil(due * 1000),
-            )
+            deliver_at = None if due is None else EPOCH_MS + math.ceil(due * 1000)
+            stored = await self._publish(producer, content, key, deliver_at)
         except (Timeout, AlreadyClosed, TopicTerminated) as error:
             # What waited for its receipt when the producer came to its end may be stored.
             history.add("unknown", content=content, error=f"{type(error).__name__}: {error}")

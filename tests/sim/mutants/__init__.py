@@ -6,6 +6,7 @@ from tests.sim.mutants import (
     actors,
     admin,
     client,
+    compaction,
     history,
     journal,
     relaxed,
@@ -25,4 +26,5 @@ MUTANTS: dict[str, Mutant] = {
     **trimming.MUTANTS,
     **history.MUTANTS,
     **relaxed.MUTANTS,
+    **compaction.MUTANTS,
 }
