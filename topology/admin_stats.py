@@ -61,6 +61,12 @@ def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
         "numberOfEntries": raw["entries"],
         "topicEpoch": raw["topic_epoch"],
         "terminated": raw["terminated"],
+        "compaction": {
+            "lastCompactionRemovedEventCount": raw["compaction"]["removed"],
+            "lastCompactionSucceedTimestamp": raw["compaction"]["succeeded_ms"],
+            "lastCompactionFailedTimestamp": raw["compaction"]["failed_ms"],
+            "lastCompactionDurationTimeInMills": raw["compaction"]["duration_ms"],
+        },
     }
 
 
