@@ -42,6 +42,7 @@ from tests.sim.tap import TappedConnection
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.workload import PATTERN, Shared
 from velaray.actors import holes
+from velaray.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.errors import JournalError
@@ -283,9 +284,11 @@ class World:
     async def _set_policies(self, cast: Cast) -> None:
         plan = self.cluster.plan
         letters = Random(f"{self._seed}/letters")
-        listed = all(isinstance(script.topic, str) for script in cast.consumers.values())
-        plain = listed and not any(s.topic.startswith(PATTERN) for s in cast.consumers.values())
+        topics = [script.plan.topic for script in cast.consumers.values()]
+        plain = all(isinstance(topic, str) and not topic.startswith(PATTERN) for topic in topics)
         if letters.random() < 0.3 and plain and plan is None:
+            for script in cast.consumers.values():
+                script.poisoned = script.plan.kind is ConsumerType.Shared
             most = {"maxRedeliverCount": letters.randint(1, 3), "initialSubscriptionName": KEEPER}
             path = f"{PREFIX}/namespaces/public/default/policies/deadLetter"
             status, answer = await ask(ADMIN_PORT, "PUT", path, most)

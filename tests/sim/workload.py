@@ -25,6 +25,8 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 
 PATTERN = "pattern:"
+POISON = 7
+"""Of so many messages one can't be processed, where there is a dead-letter topic."""
 LATEST_S = 8.0
 """So much later, at most, messages are to be delivered."""
 
@@ -183,7 +185,8 @@ class ConsumerScript:
     """Receives and acknowledges until everything is drained."""
 
     def __init__(self, plan: Consuming, shared: Shared, rng: Random) -> None:
-        self.topic = plan.topic
+        self.plan = plan
+        self.poisoned = False  # whether some messages are never acknowledged
         self._plan = plan
         self._shared = shared
         self._rng = rng
@@ -255,6 +258,9 @@ class ConsumerScript:
 
     async def _act(self, consumer: Consumer, message: Message) -> bool:
         """Do something about a message; False to leave."""
+        if self.poisoned and int(message.data().decode().partition(":")[2]) % POISON == 0:
+            await consumer.negative_acknowledge(message)
+            return True
         plan, draw = self._plan, self._rng.randrange(1000)
         if not self._shared.draining.is_set():
             for chance, action in (
