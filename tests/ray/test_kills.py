@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import ray
 
 import velaray
 from tests.ray.support import Publisher, RayNodes, Receiver, kill, quiet_client, wait_until
+from velaray.admin import Admin
 from velaray.topology.cluster import Cluster
 
 KINDS = ("partition", "subscription", "catalog", "front-door")
@@ -129,3 +132,33 @@ def test_a_worker_of_ray_finds_the_cluster_by_itself(cluster: Cluster) -> None:
     assert stats["end_offset"] == 1
     assert list(stats["subscriptions"]) == ["reader"]
     client.close()
+
+
+def test_a_message_that_nobody_can_process_becomes_one_dead_letter(cluster: Cluster) -> None:
+    """Its consumers die of it, and so do, once each, the actors that count and move it."""
+    topic = "persistent://public/default/poison"
+    most = {"maxRedeliverCount": 3, "initialSubscriptionName": "judge"}
+    Admin(cluster.admin_url).set_policy_of("public/default", "deadLetter", most)
+    with velaray.Client(cluster.service_url) as client:
+        client.subscribe(topic, "s", velaray.ConsumerType.Shared).close()
+        client.create_producer(topic).send(b"poison")
+    counts = []
+    for kind in ("none", "subscription", "partition", "none"):
+        source = f"import velaray, os, time\nc = velaray.Client({cluster.service_url!r})\n"
+        source += f"m = c.subscribe({topic!r}, 's', velaray.ConsumerType.Shared).receive(60_000)\n"
+        source += "print(m.redelivery_count(), flush=True)\ntime.sleep(0.5)\nos._exit(1)\n"
+        run = [sys.executable, "-c", source]
+        dying = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+        assert dying.stdout is not None
+        counts.append(int(dying.stdout.readline()))
+        if kind != "none":
+            kill(cluster, kind, "poison")
+        dying.wait()
+    assert counts == [0, 1, 2, 3]
+    with velaray.Client(cluster.service_url) as client:
+        judge = client.subscribe(f"{topic}-s-DLQ", "judge", velaray.ConsumerType.Shared)
+        again = client.subscribe(topic, "s", velaray.ConsumerType.Shared)
+        assert judge.receive(60_000).data() == b"poison"
+        for consumer in (judge, again):
+            with pytest.raises(velaray.Timeout):
+                consumer.receive(1000)
