@@ -199,10 +199,15 @@ def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
     """Subscription, topic, message and place of what Exclusive and Failover consumers receive
     for the first time.
 
-    Not told of what an administrator may have skipped: it comes only if the subscription is
-    moved back.
+    Not told of what an administrator may have skipped, nor of what expired: it comes only if the
+    subscription is moved back.
     """
     skipped, sent = run.horizons("skip", "skip all"), run.sent()
+    expired = {
+        (note["subscription"], note["topic"], content)
+        for _, _, note in run.history.of("expired")
+        for content in note["contents"]
+    }
     ordered: dict[tuple[int, int], tuple[str, str]] = {}
     seen: set[tuple[str, str]] = set()
     for _, kind, note in run.history.of("subscribe", "received"):
@@ -212,7 +217,7 @@ def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
                 ordered[note["connection"], note["consumer"]] = where
             continue
         where, content = (note["subscription"], note["topic"]), note["content"]
-        if where not in ordered.values():
+        if where not in ordered.values() or (*where, content) in expired:
             continue
         until = skipped.get((whole(note["topic"]), note["subscription"]), -1)
         if (note["subscription"], content) not in seen and sent[content] > until:

@@ -37,7 +37,7 @@ from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
 from tests.sim.readers import ReaderScript
 from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
-from tests.sim.stored import audit, contents_of, expected_journals, read_log, strays
+from tests.sim.stored import audit, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.workload import PATTERN, Shared
@@ -380,7 +380,7 @@ class World:
         return self._compacting.reader.settled == await newest_of(self.cluster.disk, key)
 
     async def _find_excuses(self, keys: list[ActorKey]) -> Excuses:
-        return await find_excuses(self.cluster.disk, keys, contents_of)
+        return await find_excuses(self.cluster.disk, keys)
 
     def _check_active(self, where: str, found: dict[str, Any], partition: int) -> None:
         """Of Failover consumers the one is active that Pulsar's rule says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.cluster import SimCluster
+from tests.sim.contents import contents_of
 from tests.sim.cursors import only_near_ledgers_are_needed
 from tests.sim.pasts import pasts_are_as_noted
 from tests.sim.shadow import CheckedMachine
@@ -22,7 +23,6 @@ from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import load_manifest, replay, verify
 from velaray.journal.scan import Record
-from velaray.wire.messages import is_batch, iterate_batch, split_entry
 
 MACHINES: dict[ActorKind, Any] = {
     ActorKind.CATALOG: CatalogMachine,
@@ -30,19 +30,6 @@ MACHINES: dict[ActorKind, Any] = {
     ActorKind.SUBSCRIPTION: SubscriptionMachine,
     ActorKind.COMPACTED: CompactedIndexMachine,
 }
-
-
-def contents_of(entry: bytes | memoryview) -> list[str]:
-    """The messages of an entry, as text; a tombstone's is in its property."""
-    metadata, payload = split_entry(entry)
-    if not is_batch(metadata):
-        return [_content_of(metadata, bytes(payload))]
-    found = iterate_batch(payload, metadata.num_messages_in_batch)
-    return [_content_of(single, body) for single, body in found]
-
-
-def _content_of(metadata: Any, body: bytes) -> str:
-    return metadata.properties[0].value if metadata.null_value else body.decode()
 
 
 class _Fold:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.sim.contents import contents_of
 from tests.sim.loop import current_node
 from velaray.actors.cursor import Cursor, unpack_ranges
 from velaray.actors.machine import Machine
@@ -150,8 +151,14 @@ async def _judge_expired(cluster: Any, node: Any, event: Any) -> list[str]:
     store = MemoryStore(cluster.disk)
     hand = ActorKey.of_partition(node.key.topic_name, node.key.topic_incarnation)
     offsets = [at for first, end in unpack_ranges(event.ranges) for at in range(first, end)]
+    log = [record.blob async for record in replay(store, hand.text()) if record.blob is not None]
     cluster.history.add(
-        "expired", journal=node.key.text(), reason=event.reason, entries=len(offsets)
+        "expired",
+        subscription=node.key.subscription,
+        topic=str(node.key.topic_name),
+        reason=event.reason,
+        entries=len(offsets),
+        contents=[text for at in offsets for text in contents_of(log[at])],
     )
     if event.reason == "trimmed":
         state: PartitionState = await _state(store, hand, PartitionMachine())
@@ -160,11 +167,8 @@ async def _judge_expired(cluster: Any, node: Any, event: Any) -> list[str]:
         quota = cluster.plan.quota or {}
         evicts = quota.get("policy") == EVICTION
         return [] if evicts else [f"{len(offsets)} entries are evicted without a quota"]
-    published = [
-        publish_time(r.blob) async for r in replay(store, hand.text()) if r.blob is not None
-    ]
     before_ms = cluster.clock_ms() + cluster.fastest_ms - cluster.plan.ttl_s * 1000
-    return [f"{at} expires too early" for at in offsets if published[at] > before_ms][:1]
+    return [f"{at} expires too early" for at in offsets if publish_time(log[at]) > before_ms][:1]
 
 
 async def _state(store: MemoryStore, key: ActorKey, machine: Machine[Any]) -> Any:
@@ -192,7 +196,7 @@ class Excuses:
     places: dict[str, set[tuple[int, int]]]
 
 
-async def find_excuses(disk: MemoryDisk, keys: list[ActorKey], contents_of: Any) -> Excuses:
+async def find_excuses(disk: MemoryDisk, keys: list[ActorKey]) -> Excuses:
     """From the journals of partitions, ``keys``, and of their subscriptions."""
     store, found = MemoryStore(disk), Excuses(defaultdict(set), {})
     for key in keys:
