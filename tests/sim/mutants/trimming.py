@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,6 @@ from velaray.actors import partition, trimming
 from velaray.actors.partition import PartitionMachine
 from velaray.topology import brain, partition_body, upkeep
 from velaray.topology.backlog import Backlog
-from velaray.topology.brain import Brain
-from velaray.topology.upkeep import Upkeep
 
 
 def _trim_one_too_many(original: Any) -> Any:
@@ -51,23 +48,6 @@ def _take_holes_for_granted(original: Any) -> Any:
     return holdings
 
 
-def _believe_memory(original: Any) -> Any:
-    async def on_request(self: Brain, method: str, args: Any) -> Any:
-        if method == "holdings":
-            return brain._holdings(self._runtime.state, args)
-        return await original(self, method, args)
-
-    return on_request
-
-
-def _move_without_saying_so(original: Any) -> Any:
-    @asynccontextmanager
-    async def moving(self: Upkeep, name: str) -> Any:
-        yield
-
-    return moving
-
-
 def _expire_one_too_many(original: Any) -> Any:
     async def older_than(self: Backlog, start: int, age_ms: int) -> int:
         until = await original(self, start, age_ms)
@@ -101,11 +81,6 @@ MUTANTS: dict[str, Mutant] = {
         ((brain, "_holdings", _take_holes_for_granted),),
         within=50,
     ),
-    "trim-what-is-acked-in-words": Mutant(
-        "acknowledgements that aren't durable let ledgers go",
-        ((Brain, "on_request", _believe_memory),),
-        within=300,
-    ),
     "forget-retention": Mutant(
         "ledgers are trimmed as soon as they are consumed",
         (
@@ -113,11 +88,6 @@ MUTANTS: dict[str, Mutant] = {
             (upkeep, "is_out_of_retention", always(True)),
         ),
         within=50,
-    ),
-    "move-cursors-while-trimming": Mutant(
-        "who moves a cursor back doesn't say so",
-        ((Upkeep, "moving", _move_without_saying_so),),
-        within=500,
     ),
     "go-back-into-the-trimmed": Mutant(
         "a cursor that is moved back doesn't learn what is trimmed",
