@@ -104,4 +104,5 @@ class AdministratorScript:
         ended = {"value": deed.value, "status": status, "answer": answer, "doubtful": doubtful}
         history.add("admin done", **details, **ended)
         if moves and not doubtful:
-            history.add("sought", subscription=deed.subscription)
+            reset = deed.what == "reset" and status < 300
+            history.add("sought", subscription=deed.subscription, reset=reset)

@@ -20,6 +20,7 @@ from tests.sim.counted import redelivery_counts_outlive_crashes
 from tests.sim.graves import buried, dead_letters_are_moved_once
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
+from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
 
 SHARED = 1
 """The wire's number of that type of subscription."""
@@ -391,6 +392,7 @@ CHECKERS: tuple[Checker, ...] = (
     confirmed_parts_hold,
     redeliveries_are_counted,
     seeks_bring_everything_again,
+    moves_back_bring_acknowledged_messages_again,
     nobody_is_sent_away,
     delayed_messages_are_not_early,
     redelivery_counts_outlive_crashes,

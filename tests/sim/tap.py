@@ -52,6 +52,7 @@ class TappedConnection(Connection):
                     connection=self.number,
                     consumer=message.consumer_id,
                     subscription=message.subscription,
+                    name=message.consumer_name,
                     topic=message.topic,
                     kind=int(message.subType),
                     durable=message.durable,

@@ -318,6 +318,7 @@ class ConsumerScript:
     ) -> None:
         began, life = self._shared.history.now(), self._life
         place = _place(message)
+        self._note("acknowledging", cumulative=cumulative, **place)
         try:
             if cumulative:
                 await consumer.acknowledge_cumulative(message, receipt=receipt)

@@ -1,0 +1,157 @@
+"""What must hold when a subscription is moved back to its beginning, whoever does it.
+
+Checkers as in `tests.sim.checkers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Evidence
+
+Entry = tuple[str, int, int]
+"""Topic, ledger and entry."""
+
+
+_CLOSED_S = 5.0
+"""In which a consumer has noticed that it was closed; links may be slow."""
+
+
+@dataclass
+class _Move:
+    """The last move of a subscription: when it was asked for and when that was answered; whether
+    it went to the beginning, and nothing else is known to have happened."""
+
+    began: float
+    ended: float = math.inf
+    back: bool = False
+
+
+@dataclass(frozen=True)
+class _Ack:
+    """An acknowledgement: when it was confirmed, and whether it is of something that came after
+    the move."""
+
+    index: int
+    confirmed: float
+    fresh: bool
+
+
+def _last_moves(run: Evidence) -> dict[str, _Move]:
+    """By subscription; of those that nobody may have skipped anything of."""
+    moves: dict[str, _Move] = {}
+    over: dict[str, float] = {}
+    events = run.history.events
+    late_s = run.late_s()
+    for at, (time, kind, note) in enumerate(events):
+        if kind == "seek":
+            alone = time >= over.get(note["subscription"], 0.0)
+            moves[note["subscription"]] = _Move(time, back=alone and note["to"] == "earliest")
+            over[note["subscription"]] = math.inf
+        elif kind == "sought":
+            name = note["subscription"]
+            move = moves[name]
+            if "by" in note:
+                # An error is noted before anything else can happen.
+                move.back = move.back and events[at + 1 : at + 2][0][1] != "lost"
+            else:
+                move.back = note["reset"]
+            move.ended = time
+            over[name] = time + late_s
+    for _, name in run.horizons("skip", "skip all"):
+        moves.pop(name, None)
+    return moves
+
+
+class _Subscription:
+    """What happened in one subscription, around its last move."""
+
+    def __init__(self, run: Evidence, name: str, move: _Move) -> None:
+        self.acks: dict[Entry, list[_Ack]] = defaultdict(list)
+        self.contents: dict[tuple[Entry, int], str] = {}
+        self.again: set[str] = set()
+        self._move = move
+        self._subscribed: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._received: dict[tuple[str, Entry, int], float] = {}
+        self._confirmed = {
+            (note["by"], note["began"], _entry(note), note["index"]): time
+            for time, _, note in run.history.of("acked")
+        }
+        self._cumulative: list[tuple[Entry, _Ack]] = []
+        for time, kind, note in run.history.of("subscribe", "received", "acknowledging"):
+            if note["subscription"] == name:
+                self._take(time, kind, note)
+        for (topic, *until), ack in self._cumulative:
+            for (where, *place), acks in self.acks.items():
+                if where == topic and place < until:
+                    acks.append(replace(ack, index=-2))
+
+    def _take(self, time: float, kind: str, note: dict[str, Any]) -> None:
+        if kind == "subscribe":
+            self._subscribed[note["name"], note["topic"]].append(time)
+            return
+        entry, index, by = _entry(note), note["index"], note["by"]
+        if kind == "received":
+            self._received[by, entry, index] = time
+            self.contents[entry, index] = note["content"]
+            if time >= self._move.began:
+                self.again.add(note["content"])
+            return
+        came = self._received[by, entry, index]
+        fresh = self._fresh(self._subscribed[by, entry[0]], came)
+        done = self._confirmed.get((by, time, entry, index), math.inf)
+        self.acks[entry].append(_Ack(index, done, fresh))
+        if note["cumulative"]:
+            self._cumulative.append((entry, _Ack(index, done, fresh)))
+
+    def _fresh(self, subscribed: list[float], came: float) -> bool:
+        """Whether what came then was delivered after the move, which closes every consumer."""
+        move = self._move
+        after = [at for at in subscribed if at > move.ended]
+        during = [at for at in subscribed if move.began < at <= move.ended]
+        if during and not (after and after[0] < move.ended + _CLOSED_S):
+            after.append(during[-1])
+        return any(at <= came for at in after)
+
+    def acknowledged_before(self, limit: float) -> Iterator[str]:
+        """The messages whose acknowledgements were confirmed before, in entries of which no
+        acknowledgement may have been on its way at the move."""
+        for entry, acks in self.acks.items():
+            if all(ack.fresh or ack.confirmed < limit for ack in acks):
+                for index in sorted({ack.index for ack in acks if not ack.fresh} - {-2}):
+                    yield self.contents[entry, index]
+
+
+def _entry(note: dict[str, Any]) -> Entry:
+    return (note["topic"], note["ledger"], note["entry"])
+
+
+def moves_back_bring_acknowledged_messages_again(run: Evidence) -> Iterator[str]:
+    """After the last move of a subscription of any type, if a consumer or an administrator moved
+    it to the beginning, everything comes again whose acknowledgement was confirmed before, in
+    batches acknowledged as a whole or in part.
+
+    What was acknowledged meanwhile may have been acknowledged after the move.
+    """
+    for name, move in sorted(_last_moves(run).items()):
+        if not move.back or move.ended > move.began + 1:
+            continue  # or it was asked for more than once
+        seen = _Subscription(run, name, move)
+        kept = {
+            content
+            for topic in {entry[0] for entry in seen.acks}
+            for content in run.kept(topic)
+            if content not in run.excused.get((name, topic), set())
+        }
+        before = seen.acknowledged_before(move.began - run.late_s())
+        missing = [content for content in before if content in kept - seen.again]
+        if missing:
+            yield (
+                f"{name} was moved to its beginning at {move.began} s and never got {missing[:5]}"
+                " again, which were acknowledged before"
+            )
