@@ -10,7 +10,7 @@ from typing import Any
 
 from velaray.aio.core import Core, topic_name
 from velaray.aio.extras import Extras
-from velaray.aio.letters import LetterRules, Letters, dead_letter_topic, retry_letter_topic
+from velaray.aio.letters import LetterRules, Letters, retry_letter_topic
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox, TopicPattern, TopicSet
@@ -27,6 +27,7 @@ from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
 from velaray.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
 from velaray.received import ReceivedBatch
+from velaray.wire.dead_letters import dead_letter_topic
 
 SeekTarget = MessageId | int | Callable[[str], MessageId | int]
 """An id, a publish time in milliseconds, or a function that says either of each partition."""

@@ -21,16 +21,17 @@ from velaray.exceptions import AlreadyClosed, InvalidMessage, VelarayError
 from velaray.message import Message, OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.wire.dead_letters import (
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_OLD,
+    REAL_SUBSCRIPTION,
+    REAL_TOPIC,
+    dead_letter_topic,
+)
 from velaray.wire.hashing import partition_of
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 logger = logging.getLogger("velaray")
-
-REAL_TOPIC = "REAL_TOPIC"
-REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
-ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
-"""What older clients of Pulsar called it."""
 
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
@@ -218,11 +219,6 @@ def described_id(message_id: MessageId) -> str:
     if message_id.batch_index() >= 0:
         parts.append(message_id.batch_index())
     return ":".join(map(str, parts))
-
-
-def dead_letter_topic(topic: str, subscription: str) -> str:
-    """Where Pulsar's clients put dead letters unless they're told."""
-    return f"{topic}-{subscription}-DLQ"
 
 
 def retry_letter_topic(topic: str, subscription: str) -> str:
