@@ -55,21 +55,7 @@ def _take_what_was_under_way(original: Any) -> Any:
     return redeliver_all
 
 
-def _keep_bits_of_batches(original: Any) -> Any:
-    def subscribed_again(self: AckTracker) -> None:
-        known, sizes = self._open, self._sizes
-        original(self)
-        self._open, self._sizes = known, sizes
-
-    return subscribed_again
-
-
 MUTANTS: dict[str, Mutant] = {
-    "keep-bits-of-batches": Mutant(
-        "a client that subscribes again doesn't hand out what it acknowledged of batches before",
-        ((AckTracker, "subscribed_again", _keep_bits_of_batches),),
-        within=300,
-    ),
     "take-what-was-under-way": Mutant(
         "a consumer that asked for everything again takes what was on its way before that",
         ((PartitionConsumer, "redeliver_all", _take_what_was_under_way),),

@@ -1,0 +1,87 @@
+"""The checker of moves back to the beginning, on histories written by hand."""
+
+import pytest
+
+from tests.sim.checkers import Evidence
+from tests.sim.history import History
+from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
+
+TOPIC = "persistent://public/default/t0"
+LOG = {TOPIC: {(1, 0): ["a", "b"]}}
+
+
+class Story:
+    """A history with one consumer ``c`` of the subscription ``s``, who gets a batch of a and b."""
+
+    def __init__(self):
+        self._now = 0.0
+        self.history = History(lambda: self._now)
+
+    def _add(self, event, /, **details):
+        self._now += 1.0
+        self.history.add(event, subscription="s", topic=TOPIC, **details)
+
+    def subscribe(self):
+        self._add("subscribe", name="c", kind=1, connection=1, consumer=1, durable=True)
+
+    def receive(self, content):
+        index = "ab".index(content)
+        self._add("received", by="c", ledger=1, entry=0, index=index, content=content)
+
+    def acknowledge(self, content, confirmed=True):
+        place = {"by": "c", "ledger": 1, "entry": 0, "index": "ab".index(content)}
+        self._add("acknowledging", cumulative=False, **place)
+        began = self._now
+        if confirmed:
+            self._add("acked", began=began, cumulative=False, **place)
+
+    def reset(self, done=True):
+        self._add("seek", to="by an administrator")
+        self._now -= 0.5
+        self._add("sought", reset=done)
+
+    def judged(self):
+        return list(moves_back_bring_acknowledged_messages_again(Evidence(self.history, LOG)))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["all of it", "half of it"])
+def test_what_never_comes_again_is_told(half):
+    story = Story()
+    story.subscribe()
+    for content in "ab":
+        story.receive(content)
+    story.acknowledge("a")
+    if not half:
+        story.acknowledge("b")
+    story.reset()
+    story.subscribe()
+    story.receive("b")
+    story.acknowledge("b")
+    (fault,) = story.judged()
+    assert "never got ['a'] again" in fault
+
+
+def test_what_comes_again_is_right():
+    story = Story()
+    story.subscribe()
+    story.receive("a")
+    story.acknowledge("a")
+    story.reset()
+    story.subscribe()
+    story.receive("a")
+    assert story.judged() == []
+
+
+@pytest.mark.parametrize("why", ["unconfirmed", "acknowledged later", "not moved", "no move"])
+def test_what_need_not_come_again_is_not_told(why):
+    story = Story()
+    story.subscribe()
+    story.receive("a")
+    story.receive("b")
+    story.acknowledge("a", confirmed=why != "unconfirmed")
+    if why != "no move":
+        story.reset(done=why != "not moved")
+    if why == "acknowledged later":
+        story.acknowledge("b")  # as it came before the move, it may complete the batch behind it
+    story.subscribe()
+    assert story.judged() == []
