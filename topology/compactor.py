@@ -170,6 +170,11 @@ class Compactor:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running = None
 
+    @property
+    def running(self) -> bool:
+        """Whether a compaction runs."""
+        return self._running is not None
+
     async def finished(self) -> None:
         """Return when no compaction runs."""
         if self._running is not None:

@@ -189,12 +189,14 @@ class PartitionBody(HostedBody):
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:
-        """Whether nobody produces or consumes here, and no caller is connected.
+        """Whether nobody produces or consumes here, no caller is connected, nothing compacts.
 
         Clients keep connections that they don't use; those alone keep nothing in memory.
         """
         movers = [channel.mover for channel in self.channels.values()]
-        if self.links.links or any(mover is not None and mover.busy for mover in movers):
+        if self.links.links or self.compactor.running:
+            return False
+        if any(mover is not None and mover.busy for mover in movers):
             return False
         return all(session.idle for session in self.sessions)
 

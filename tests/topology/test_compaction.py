@@ -460,6 +460,7 @@ def test_publishing_and_reading_go_on_while_the_log_is_compacted() -> None:
             setting.partition.compactor.trigger()
         await setting.publish("z")
         assert setting.partition.compactor.status.status == "RUNNING"
+        assert not setting.partition.idle()
         await setting.partition.compactor.finished()
         assert (await setting.read())[-1][1] == "z"
 
