@@ -470,7 +470,7 @@ class Brain:
     def _condemn(self) -> None:
         """What was delivered in vain too often goes to the dead-letter topic, durably decided."""
         policy = self.policies.get("deadLetter")
-        if policy is None or self._kind is None or self._kind in IN_ORDER:
+        if policy is None or self._kind is None or self._kind in IN_ORDER or self._resetting:
             return
         condemned = self._dispatcher.condemn(policy["maxRedeliverCount"])
         if condemned:

@@ -12,10 +12,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Refusal
 from velaray.actors.partition import Chunk, Publish
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, TopicName
-from velaray.journal.errors import NotStored
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.wire.dead_letters import Courier, dead_letter_topic
@@ -115,7 +115,7 @@ class DeadLetterMover:
         partition = self._partition
         try:
             entry = bytes((await partition.entry(offset)).data)
-        except NotStored:
+        except NoSuchEntryError:
             return offset  # it was trimmed meanwhile: nobody misses it
         at = MessageId(*partition.position_of(offset), partition.partition_index)
         mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
