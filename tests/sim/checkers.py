@@ -17,7 +17,7 @@ from tests.sim.again import (
     seeks_bring_everything_again,
 )
 from tests.sim.counted import redelivery_counts_outlive_crashes
-from tests.sim.graves import buried, dead_letters_are_moved_once
+from tests.sim.graves import buried, dead_letters_are_moved_once, poison_is_buried
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
@@ -397,6 +397,7 @@ CHECKERS: tuple[Checker, ...] = (
     delayed_messages_are_not_early,
     redelivery_counts_outlive_crashes,
     dead_letters_are_moved_once,
+    poison_is_buried,
 )
 
 

@@ -39,3 +39,19 @@ def dead_letters_are_moved_once(run: Evidence) -> Iterator[str]:
         for content, times in sorted(found.items()):
             if times > 1 or content not in sent:
                 yield f"{content} is {times} times in {topic}"
+
+
+def poison_is_buried(run: Evidence) -> Iterator[str]:
+    """What nobody could process is among the dead letters, unless it was skipped or moved back."""
+    excused = {note["subscription"] for _, _, note in run.history.of("seek")}
+    excused |= {
+        note["subscription"]
+        for _, _, note in run.history.of("admin")
+        if note["what"] in ("skip", "skip all")
+    }
+    for time, _, note in run.history.of("poison"):
+        subscription, topic, content = note["subscription"], note["topic"], note["content"]
+        if subscription in excused or topic not in run.logs or run.losses():
+            continue
+        if content not in buried(run.letters, subscription, topic):
+            yield f"{content} of {topic}, poison to {subscription} at {time} s, is nowhere"

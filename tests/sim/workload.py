@@ -259,6 +259,7 @@ class ConsumerScript:
     async def _act(self, consumer: Consumer, message: Message) -> bool:
         """Do something about a message; False to leave."""
         if self.poisoned and int(message.data().decode().partition(":")[2]) % POISON == 0:
+            self._note("poison", content=message.data().decode(), topic=_place(message)["topic"])
             await consumer.negative_acknowledge(message)
             return True
         plan, draw = self._plan, self._rng.randrange(1000)
