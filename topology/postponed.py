@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from sortedcontainers import SortedDict
-
 from velaray.actors.delayed import DelayedEntry, DelayedIndex
+from velaray.actors.ranges import RangeSet
 
 LONGEST_SLEEP_MS = 60_000
 """So often at least the clock is looked at, which may have been set forward."""
@@ -31,7 +30,10 @@ class Postponed:
         self._clock_ms = clock_ms
         self._on_due = on_due
         self._queue = DelayedIndex(entries)
-        self._waiting: SortedDict = SortedDict({entry.offset: entry for entry in self._queue})
+        self._waiting: dict[int, DelayedEntry] = {}
+        self._offsets = RangeSet()  # those of what waits
+        for entry in self._queue:
+            self._wait(entry)
         self._active = True
         self._tick_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -42,12 +44,15 @@ class Postponed:
 
     def get(self, offset: int) -> DelayedEntry | None:
         """The entry, if it must wait."""
-        found: DelayedEntry | None = self._waiting.get(offset)
-        return found
+        return self._waiting.get(offset)
 
     def first_within(self, first: int, end: int) -> int:
         """The lowest offset from ``first`` on that must wait; ``end`` if there is none before."""
-        return next(self._waiting.irange(first, end - 1), end) if self._waiting else end
+        return first if first in self._offsets else self._offsets.next_start(first, end)
+
+    def _wait(self, entry: DelayedEntry) -> None:
+        self._waiting[entry.offset] = entry
+        self._offsets.add(entry.offset, entry.offset + 1)
 
     def add(self, entry: DelayedEntry) -> None:
         """An entry was stored."""
@@ -55,7 +60,7 @@ class Postponed:
             return
         self._queue.add(entry)
         if self._active:
-            self._waiting[entry.offset] = entry
+            self._wait(entry)
             if self._queue.next_ms() == entry.deliver_at_ms:
                 self._arm()
 
@@ -63,10 +68,12 @@ class Postponed:
         """The policy: whether anything waits at all, and how often entries become due."""
         self._tick_ms = tick_ms
         if active and not self._active:
-            self._waiting.update({entry.offset: entry for entry in self._queue})
+            for entry in self._queue:
+                self._wait(entry)
         elif self._active and not active and self._waiting:
             freed = list(self._waiting.values())
             self._waiting.clear()
+            self._offsets.clear()
             self._on_due(freed, 0)
         self._active = active
         self._arm()
@@ -93,5 +100,7 @@ class Postponed:
         if due:
             self._next_fire = asyncio.get_running_loop().time() + self._tick_ms / 1000
             waited = [entry for entry in due if self._waiting.pop(entry.offset, None) is not None]
+            for entry in waited:
+                self._offsets.discard(entry.offset, entry.offset + 1)
             self._on_due(waited, now_ms)
         self._arm()

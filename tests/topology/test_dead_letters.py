@@ -20,6 +20,7 @@ SHARED = velaray.ConsumerType.Shared
 EARLIEST = velaray.InitialPosition.Earliest
 WAIT = 20_000
 _numbers = itertools.count(1)
+_POLL = threading.Event()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def topic(cluster: LocalCluster, client: velaray.Client) -> str:
     deadline = time.monotonic() + 5
     while body.policies.raw["deadLetter"] is None:
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        _POLL.wait(0.01)
     return name
 
 
@@ -119,7 +120,7 @@ def test_of_a_batch_only_what_is_not_acknowledged_goes(client: velaray.Client, t
     for name in (b"a", b"poison", b"b", b"poison too"):
         producer.send_async(name, lambda *_: None)
     producer.flush()
-    consumer = subscribe(client, topic, batch_index_ack_enabled=True)
+    consumer = subscribe(client, topic, batch_index_ack_enabled=True, ack_group_time_ms=0)
     nack_until_dead(consumer, b"poison", b"poison too")
     assert sorted(each.data() for each in letters(client, topic, 2)) == [b"poison", b"poison too"]
 

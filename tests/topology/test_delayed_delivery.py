@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from velaray.wire.pulsar_pb2 import MessageMetadata
 SHARED = velaray.ConsumerType.Shared
 WAIT = 20_000
 _numbers = itertools.count(1)
+_POLL = threading.Event()
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,7 @@ def set_policy(admin: Admin, cluster: LocalCluster, topic: str, value: dict[str,
     deadline = time.monotonic() + 5
     while body.policies.raw["delayedDelivery"] != value:
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        _POLL.wait(0.01)
 
 
 def publish_delayed(cluster: LocalCluster, topic: str, count: int, due: int) -> int:
