@@ -77,8 +77,8 @@ bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
 bench-docs: $(BENCH) ## Put plot and tables of the last make bench into docs and README
 	$(PYTHON) -m benchmarks render benchmarks/out/results.json --docs
 
-bench-alone: $(BENCH) ## Measure recovery, memory and the loss of a node
-	$(PYTHON) -m benchmarks ack_state recovery_bytes memory recovery node_loss --rounds 3
+bench-alone: $(BENCH) ## Measure acknowledgements, dispatch, recovery, memory and the loss of a node
+	$(PYTHON) -m benchmarks ack_state dispatch recovery_bytes memory recovery node_loss --rounds 3
 
 proto: $(DEV) ## Regenerate the committed protobuf modules
 	$(PYTHON) tools/generate_protobuf.py

@@ -49,8 +49,13 @@ class Books:
 
     @property
     def feed_from(self) -> int:
-        """The first offset whose size isn't known yet; acknowledged ones are passed over."""
-        return self.cursor.next_unacked(self.fed)
+        """The first offset whose size isn't known yet; acknowledged and dead ones are passed
+        over, as nobody gets them.
+        """
+        first = self.cursor.next_unacked(self.fed)
+        while first in self.dead:
+            first = self.cursor.next_unacked(self.dead.next_missing(first))
+        return first
 
     def feed(
         self,
@@ -302,6 +307,10 @@ class Books:
 
     def acked(self, first: int, end: int) -> None:
         """The cursor changed within this range: nobody holds any longer what it has."""
+        if end - first == 1:
+            if self.cursor.is_acked(first):
+                self._release(first, end)
+            return
         for start, stop in self.cursor.unacked_ranges(first, end):
             self._release(first, start)
             first = stop
@@ -337,7 +346,11 @@ class Books:
     def _took(self, parts: Sequence[Holding]) -> None:
         """These aren't held any longer."""
         for first, end, owner in parts:
-            self.limits.took(self.consumers[owner], self._messages_held(first, end))
+            if end - first == 1 and first not in self._left:
+                messages = self.sizes.get(first) or 0
+            else:
+                messages = self._messages_held(first, end)
+            self.limits.took(self.consumers[owner], messages)
             if self.pending is not None and self.hashes is not None:
                 for offset in range(first, end):
                     self.pending.taken(self.hashes.get(offset) or 0)

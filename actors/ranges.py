@@ -142,6 +142,8 @@ class RangeSet:
             found.append((first, min(before[1], end)))
             if before[1] >= end:
                 return found
+        if end - first == 1:
+            return found
         ends = self._ends
         found += [(start, min(ends[start], end)) for start in ends.irange(first + 1, end - 1)]
         return found

@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import (
     ack_state,
     comparison,
+    dispatch,
     goals,
     memory,
     node_loss,
@@ -36,6 +37,7 @@ FILE_WIDTH = 160
 LOGS = Path(__file__).parent / "out" / "logs"
 ALONE: dict[str, Callable[[Options], Result]] = {
     "ack_state": ack_state.run,
+    "dispatch": dispatch.run,
     "recovery_bytes": recovery_bytes.run,
     "memory": memory.run,
     "recovery": recovery.run,

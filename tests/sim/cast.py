@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.administration import NAMESPACE, AdministratorScript, Deed
+from tests.sim.key_shared_cast import IntruderScript, add_key_shared
 from tests.sim.readers import ReaderScript
 from tests.sim.trimming import make_plan
 from tests.sim.workload import (
@@ -36,6 +37,9 @@ class Cast:
     administrators: dict[str, AdministratorScript] = field(default_factory=dict)
     kept: int = 0
     """How many of 1000 messages consumers leave for the end, which makes many holes; 0: few."""
+    intruders: dict[str, IntruderScript] = field(default_factory=dict)
+    limits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Messages that a consumer, and a subscription, may hold un-acknowledged; by topic."""
 
 
 def make_cast(seed: int, shared: Shared) -> Cast:
@@ -81,6 +85,7 @@ def make_cast(seed: int, shared: Shared) -> Cast:
         moves = [_move_back(mover, lasting) for _ in range(mover.randint(0, 5))]
         script = AdministratorScript(moves, [], shared, Random(mover.random()))
         cast.administrators["a1"] = script
+    add_key_shared(cast, shared, Random(f"{seed}/key-shared"))
     return cast
 
 

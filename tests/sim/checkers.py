@@ -22,8 +22,8 @@ from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
 
-SHARED = 1
-"""The wire's number of that type of subscription."""
+EXCLUSIVE, FAILOVER = 0, 2
+"""The wire's numbers of those types of subscriptions."""
 
 Place = tuple[int, int]
 Place3 = tuple[int, int, int]
@@ -142,15 +142,19 @@ def refused_messages_are_not_stored(run: Evidence) -> Iterator[str]:
 
 
 def producers_keep_their_order(run: Evidence) -> Iterator[str]:
-    """Messages of one producer are stored in the order in which it sent them."""
+    """Messages of one producer are stored in the order in which it sent them; of one key, if
+    its batches are of one key.
+    """
+    sent = {note["content"]: note for _, _, note in run.history.of("send")}
     for topic, log in run.logs.items():
-        last: dict[str, int] = {}
+        last: dict[tuple[str, str], int] = {}
         for contents in log.values():
             for content in contents:
                 producer, _, number = content.rpartition(":")
-                if int(number) <= last.get(producer, 0):
-                    yield f"{topic}: {content} is stored after number {last[producer]}"
-                last[producer] = int(number)
+                line = (producer, sent[content]["key"] if sent[content]["by_key"] else "")
+                if int(number) <= last.get(line, 0):
+                    yield f"{topic}: {content} is stored after number {last[line]}"
+                last[line] = int(number)
 
 
 def everything_is_received(run: Evidence) -> Iterator[str]:
@@ -214,7 +218,7 @@ def _first_receptions(run: Evidence) -> Iterator[tuple[str, str, str, Place3]]:
     for _, kind, note in run.history.of("subscribe", "received"):
         if kind == "subscribe":
             where = (note["subscription"], note["topic"])
-            if note["kind"] != SHARED:
+            if note["kind"] in (EXCLUSIVE, FAILOVER):
                 ordered[note["connection"], note["consumer"]] = where
             continue
         where, content = (note["subscription"], note["topic"]), note["content"]

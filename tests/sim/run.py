@@ -31,8 +31,10 @@ from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
 from tests.sim.compacting import Compacting, make_compacting, newest_of
 from tests.sim.faults import Fault, carry_out, make_faults
 from tests.sim.graves import KEEPER, is_grave
+from tests.sim.hands import watch_hands
 from tests.sim.history import History
 from tests.sim.http import ask
+from tests.sim.key_shared_checkers import KEY_SHARED_CHECKERS
 from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
 from tests.sim.readers import ReaderScript
 from tests.sim.shadow import watch_journals
@@ -52,6 +54,7 @@ from velaray.topology.fabric import Unreachable
 from velaray.topology.hosted import CONFIRM_S
 from velaray.topology.links import RemoteError
 
+ALL_CHECKERS = (*CHECKERS, *STAFF_CHECKERS, *KEY_SHARED_CHECKERS)
 MAX_TURNS = 400_000
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
@@ -188,6 +191,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(Brain, "_expire", noted_expire)
     watch_journals(replace)
     shorten_units(replace)
+    watch_hands(replace, history)
     try:
         yield
     finally:
@@ -225,7 +229,7 @@ class World:
             logs = {topic: log for topic, log in self._logs.items() if topic not in letters}
             excuses = self._excuses
             evidence = Evidence(self._history, logs, excuses.messages, excuses.places, letters)
-            found += judge(evidence, (*CHECKERS, *STAFF_CHECKERS))
+            found += judge(evidence, ALL_CHECKERS)
         return found
 
     async def live(self) -> None:
@@ -241,7 +245,7 @@ class World:
         shared = Shared(history)
         cast = await self._prepared(shared)
         consumers = self._begin({**cast.consumers, **self._readers(cast)})
-        producers = self._begin({**cast.producers, **cast.administrators})
+        producers = self._begin({**cast.producers, **cast.administrators, **cast.intruders})
         if self._compacting is not None:
             consumers += self._begin(self._compacting.readers)
             producers += self._begin(self._compacting.producers)
@@ -277,6 +281,8 @@ class World:
         self._compacting = make_compacting(self._seed, shared)
         if self._compacting is not None:
             await compacting.prepare()
+        for topic, limits in cast.limits.items():
+            await self._limit(topic, *limits)
         self._subscriptions = cast.subscriptions
         self._reading = [(topic, reader) for topic, reader in cast.readers.values()]
         return cast
@@ -300,6 +306,19 @@ class World:
             path = f"{PREFIX}/namespaces/public/default/policies/{name}"
             status, answer = await ask(ADMIN_PORT, "PUT", path, value)
             assert status == 204, answer
+
+    async def _limit(self, topic: str, consumer: int, subscription: int) -> None:
+        """How much consumers may hold un-acknowledged."""
+        call, catalog = self.cluster.admin.call, ActorKey.catalog()
+        named = {"topic": f"persistent://{topic}"}
+        await call(catalog, "ensure_topic", named)
+        for name, value in (
+            ("maxUnackedMessagesPerConsumer", consumer),
+            ("maxUnackedMessagesPerSubscription", subscription),
+        ):
+            policy = {**named, "name": name, "value": b"%d" % value}
+            await call(catalog, "set_policy", policy)
+        self._history.add("limits", topic=topic, consumer=consumer, subscription=subscription)
 
     def _readers(self, cast: Cast) -> dict[str, Script]:
         return {name: reader for name, (_, reader) in cast.readers.items()}

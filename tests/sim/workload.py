@@ -19,10 +19,11 @@ from tests.sim.history import History
 from velaray.aio import Client
 from velaray.aio.consumer import Consumer
 from velaray.aio.producer import Producer
-from velaray.enums import ConsumerType, InitialPosition
+from velaray.enums import BatchingType, ConsumerType, InitialPosition
 from velaray.exceptions import AlreadyClosed, Timeout, TopicTerminated, VelarayError
 from velaray.message import Message
 from velaray.message_id import MessageId
+from velaray.policies import ConsumerKeySharedPolicy
 
 PATTERN = "pattern:"
 POISON = 7
@@ -42,7 +43,9 @@ class Producing:
     batching: bool
     timeout_ms: int
     keys: int
-    doomed: bool
+    by_key: bool = False
+    """Whether batches are of one key."""
+    doomed: bool = False
     """Whether its topic may be deleted: then an error doesn't say that a message isn't stored."""
     later: int = 0
     """The chance, of 1000, that a message is to be delivered later."""
@@ -68,6 +71,9 @@ class Consuming:
     seek: int
     unsubscribe: int
     cumulative: bool
+    keys: ConsumerKeySharedPolicy | None = None
+    away: float = 0
+    """Seconds, at most, that it comes late, and stays away when it left."""
 
 
 class Shared:
@@ -122,6 +128,7 @@ class ProducerScript:
                 send_timeout_millis=plan.timeout_ms,
                 batching_enabled=plan.batching,
                 batching_max_messages=5,
+                batching_type=BatchingType.KeyBased if plan.by_key else BatchingType.Default,
             )
         except TopicTerminated:
             return None
@@ -155,7 +162,15 @@ class ProducerScript:
         due = None
         if plan.later and self._later.randrange(1000) < plan.later:
             due = history.now() + self._later.random() * LATEST_S
-        history.add("send", producer=plan.name, content=content, topic=plan.topic, key=key, due=due)
+        history.add(
+            "send",
+            producer=plan.name,
+            content=content,
+            topic=plan.topic,
+            key=key,
+            by_key=plan.by_key,
+            due=due,
+        )
         try:
             deliver_at = None if due is None else EPOCH_MS + math.ceil(due * 1000)
             stored = await self._publish(producer, content, key, deliver_at)
@@ -196,6 +211,8 @@ class ConsumerScript:
     async def run(self, client: Client) -> None:
         """Returns when the run is over."""
         while not self._shared.over.is_set():
+            if self._plan.away and not self._shared.draining.is_set():
+                await asyncio.sleep(self._rng.random() * self._plan.away)
             subscribe = partial(self._subscribe, client)
             consumer = await until_it_works(subscribe, self._shared.history, self._plan.name)
             self._life += 1
@@ -224,6 +241,7 @@ class ConsumerScript:
             negative_ack_redelivery_delay_ms=700,
             batch_index_ack_enabled=plan.batch_index,
             ack_group_time_ms=50,
+            key_shared_policy=plan.keys,
         )
 
     async def _close(self, consumer: Consumer) -> None:

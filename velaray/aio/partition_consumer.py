@@ -25,6 +25,7 @@ from velaray.events.ids import TopicName
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.exceptions import (
     AlreadyClosed,
+    ConsumerAssignError,
     ConsumerBusy,
     InvalidMessage,
     NotConnected,
@@ -42,7 +43,7 @@ logger = logging.getLogger("velaray")
 
 _END_OF_BATCH = (1 << 31) - 1
 
-_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy)
+_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy, ConsumerAssignError)
 """What a consumer that was subscribed before tries to get over: its old self may linger."""
 
 

@@ -9,6 +9,7 @@ from tests.sim.mutants import (
     compaction,
     history,
     journal,
+    key_shared,
     relaxed,
     segments,
     topology,
@@ -27,4 +28,5 @@ MUTANTS: dict[str, Mutant] = {
     **history.MUTANTS,
     **relaxed.MUTANTS,
     **compaction.MUTANTS,
+    **key_shared.MUTANTS,
 }

@@ -95,6 +95,16 @@ def _tell_at_once(original: Any) -> Any:
     return tell
 
 
+def _publish_anew(original: Any) -> Any:
+    async def publish(
+        self: DeadLetterMover, topic: Any, entry: Any, number: int, *rest: Any
+    ) -> None:
+        anew = round(self._partition.fabric.clock_ms()) + number
+        await original(self, topic, entry, anew, *rest)
+
+    return publish
+
+
 def _begin_with_none(original: Any) -> Any:
     def begin(self: Postponed, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
         original(self, clock_ms, on_due)
@@ -126,6 +136,11 @@ MUTANTS: dict[str, Mutant] = {
         "a dead letter is acknowledged and published nowhere",
         ((DeadLetterMover, "_publish", do_nothing_async),),
         within=200,
+    ),
+    "publish-letters-anew": Mutant(
+        "a dead letter that is published again gets another number",
+        ((DeadLetterMover, "_publish", _publish_anew),),
+        within=500,
     ),
     "deliver-before-counting": Mutant(
         "a redelivery goes out before its count is durable",

@@ -1,0 +1,160 @@
+"""Dispatch to 1, 10 and 100 consumers of one subscription: how much per CPU second, how fairly.
+
+The brain of a subscription and the notices that a partition's hand exchanges with it, without
+sockets and journal. Every consumer acknowledges what it got and asks for as much again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+from benchmarks.model import Result, Samples, Verdict
+from benchmarks.options import Options
+from velaray.actors.consumers import SubscriptionType
+from velaray.actors.runtime import Runtime
+from velaray.actors.standing import StandingDelivery
+from velaray.actors.subscription import SubscriptionMachine
+from velaray.topology.brain import Brain
+
+CONSUMERS = (1, 10, 100)
+ENTRIES = 100_000
+KEYS = 10_000
+QUEUE = 1000
+FAIR = {SubscriptionType.SHARED: 0.99, SubscriptionType.KEY_SHARED: 0.95}
+_AUTO_SPLIT = [0, [], False]
+_FEED = 4096
+
+
+def run(options: Options) -> Result:
+    """The same entries and keys in every round."""
+    samples = Samples()
+    for _ in range(options.rounds):
+        for consumers in CONSUMERS:
+            for kind in FAIR:
+                rate, fairness = asyncio.run(measure(kind, consumers))
+                case, subject = f"{consumers} consumers", kind.name.capitalize()
+                samples.add(case, subject, "messages per CPU second", "/s", rate)
+                samples.add(case, subject, "fairness (Jain)", "", fairness)
+    result = Result(
+        name="dispatch",
+        settings={
+            "what": "a subscription's brain in this process; no sockets, no journal",
+            "entries": f"{ENTRIES:,} of one message",
+            "keys": f"{KEYS:,}, drawn evenly",
+            "consumers": f"receiver queues of {QUEUE}; all equally fast",
+            "fairness": "(sum x)^2 / (n sum x^2) of messages per consumer: 1 is even",
+        },
+        baseline="Shared",
+        rows=samples.rows(),
+    )
+    result.verdicts = [
+        Verdict(f"{row.subject}, {row.case}: fairness", row.median, FAIR[kind], at_least=True)
+        for row in result.rows
+        for kind in FAIR
+        if row.unit == "" and row.subject == kind.name.capitalize()
+    ]
+    return result
+
+
+async def measure(kind: SubscriptionType, consumers: int) -> tuple[float, float]:
+    """Messages per second of CPU time, and Jain's index of what the consumers got."""
+    hand = Hand(kind, consumers)
+    await hand.open()
+    before = time.process_time()
+    await hand.drain()
+    seconds = time.process_time() - before
+    shares = list(hand.got.values())
+    return ENTRIES / seconds, sum(shares) ** 2 / (consumers * sum(share**2 for share in shares))
+
+
+class Hand:
+    """What a partition does for one subscription whose consumers are never slow."""
+
+    def __init__(self, kind: SubscriptionType, consumers: int) -> None:
+        rng = Random(7)
+        hashes = [rng.randint(1, 65535) for _ in range(KEYS)]
+        self._hashes = [rng.choice(hashes) for _ in range(ENTRIES)]
+        self._kind = kind
+        self._consumers = range(1, consumers + 1)
+        self._said: list[tuple[str, Any]] = []
+        self._fed = self._wanted = self._endings = 0
+        self._hashing = False
+        self._standing: tuple[int, StandingDelivery] | None = None
+        self._brain: Brain
+        self.got: dict[int, int] = defaultdict(int)
+
+    async def open(self) -> None:
+        """Connect the brain and all consumers."""
+        runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, _fail)
+        self._brain = Brain(runtime, -1, lambda method, args: self._said.append((method, args)))
+        await self._brain.on_request("open", [0, None, ENTRIES, []])
+        for number in self._consumers:
+            self._tell("attach", [number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""])
+        for number in self._consumers:
+            self._tell("flow", [number, QUEUE])
+
+    def _tell(self, method: str, args: Any) -> None:
+        if self._standing is not None:
+            report = self._standing[1].report()
+            if report is not None:
+                self._brain.on_notice("stood", report)
+        self._endings += method in ("attach", "stood_down")
+        self._brain.on_notice(method, args)
+
+    async def drain(self) -> None:
+        """Returns when every entry is acknowledged."""
+        while sum(self.got.values()) < ENTRIES:
+            await asyncio.sleep(0)
+            taken = self._take()
+            self._feed()
+            for number, ranges in taken.items():
+                count = sum(ranges[1::2]) - sum(ranges[::2])
+                self.got[number] += count
+                self._tell("ack", [number, 0, ENTRIES, ranges, []])
+                self._tell("flow", [number, count])
+                if self._standing is not None:
+                    self._standing[1].permits += count
+
+    def _take(self) -> dict[int, list[int]]:
+        """The ranges that each consumer got."""
+        taken: dict[int, list[int]] = defaultdict(list)
+        said, self._said = self._said, []
+        for method, args in said:
+            match method:
+                case "deliver":
+                    for number, first, count, *_ in args:
+                        taken[number] += (first, first + count)
+                case "want":
+                    self._wanted = args
+                case "feed_from":
+                    self._fed, self._wanted, self._hashing = args
+                case "stand":
+                    number, first, debited, room, endings = args
+                    if endings == self._endings:
+                        permits = QUEUE + self.got[number] - debited
+                        self._standing = (number, StandingDelivery(first, permits, room))
+        if self._standing is not None:
+            number, standing = self._standing
+            first = standing.next_offset
+            end = min(first + standing.allowance, ENTRIES)
+            if first < end:
+                standing.delivered([1] * (end - first), {}, self._hashes[first:end])
+                taken[number] += (first, end)
+        return taken
+
+    def _feed(self) -> None:
+        if self._standing is None:
+            limit = min(self._wanted, ENTRIES)
+            while self._fed < limit:
+                end = min(limit, self._fed + _FEED)
+                hashes = self._hashes[self._fed : end] if self._hashing else None
+                self._tell("feed", [self._fed, [1] * (end - self._fed), {}, hashes, []])
+                self._fed = end
+
+
+def _fail(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,133 @@
+"""What hands do, noted in the history: entries that go out, and what comes back for them.
+
+Of Shared and Key_Shared subscriptions. ``sent``: the hand wrote entries to a consumer's socket.
+``freed``: it heard that they aren't that consumer's any longer, before the brain could hear it.
+``attached`` and ``left``: consumers, with their sticky ranges.
+What is noted is what passed the hand, not what anybody decided.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.sim.history import History
+from tests.sim.tap import bits, open_messages
+from velaray.actors.consumers import KeySharedPolicy, SubscriptionType
+from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.wire.commands import Message
+from velaray.wire.messages import key_hash
+
+_SHARING = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+Replace = Callable[[Any, str, Any], None]
+Note = Callable[..., None]
+
+
+def watch_hands(replace: Replace, history: History) -> None:
+    """Have every hand note what passes it."""
+    numbers = itertools.count(1)
+
+    def note(channel: Any, kind: str, /, **details: Any) -> None:
+        if not hasattr(channel, "noted_as"):
+            channel.noted_as = next(numbers)
+        history.add(kind, channel=channel.noted_as, **details)
+
+    _watch_consumers(replace, note)
+    _watch_what_goes_out(replace, note)
+    _watch_what_comes_back(replace, note)
+
+
+def _watch_consumers(replace: Replace, note: Note) -> None:
+    attach, remove = Channel.attach, Channel.remove
+
+    async def attached(
+        self: Channel, consumer: ChannelConsumer, priority: int, keys: KeySharedPolicy
+    ) -> None:
+        consumer.policy = keys  # type: ignore[attr-defined]
+        await attach(self, consumer, priority, keys)
+        if not consumer.closed:
+            note(self, "attached", consumer=consumer.number, ranges=keys.ranges)
+
+    def removed(self: Channel, consumer: ChannelConsumer, *how: Any, **named: Any) -> None:
+        note(self, "freed", ranges=None, parts=[], by=consumer.number)
+        note(self, "left", consumer=consumer.number)
+        remove(self, consumer, *how, **named)
+
+    replace(Channel, "attach", attached)
+    replace(Channel, "remove", removed)
+
+
+def _watch_what_goes_out(replace: Replace, note: Note) -> None:
+    write = Channel._write
+
+    def written(
+        self: Channel,
+        consumer: ChannelConsumer,
+        first: int,
+        run: Any,
+        epoch: int | None,
+        redelivery_count: int = 0,
+        remaining: Sequence[int] = (),
+    ) -> int:
+        count: int = write(self, consumer, first, run, epoch, redelivery_count, remaining)
+        if count and consumer.type in _SHARING:
+            delivery = Message(0, 0, 0, ack_set=tuple(remaining))
+            entries = run[:count]
+            note(
+                self,
+                "sent",
+                subscription=self.name,
+                topic=str(self._log.topic),  # type: ignore[attr-defined]
+                consumer=consumer.number,
+                kind=int(consumer.type),
+                loose=consumer.policy.out_of_order,  # type: ignore[attr-defined]
+                first=first,
+                hashes=[key_hash(entry.data) for entry in entries],
+                open=[open_messages(delivery, entry.data).bit_count() for entry in entries],
+            )
+        return count
+
+    replace(Channel, "_write", written)
+
+
+def _watch_what_comes_back(replace: Replace, note: Note) -> None:
+    acknowledge, tell, reset, ask = Channel.acknowledge, Channel.tell, Channel.reset, Channel.ask
+
+    def acknowledged(self: Channel, method: str, args: Any, end: int) -> None:
+        if method == "ack":
+            parts = [(offset, bits(words).bit_count()) for offset, words in args[4]]
+            note(self, "freed", ranges=_pairs(args[3]), parts=parts, by=None)
+        else:
+            note(self, "freed", ranges=[(0, args[3])], parts=[], by=None)
+        acknowledge(self, method, args, end)
+
+    def told(self: Channel, method: str, args: Any) -> None:
+        if method == "redeliver":
+            ranges = None if args[1] is None else _pairs(args[1])
+            note(self, "freed", ranges=ranges, parts=[], by=args[0])
+        tell(self, method, args)
+
+    async def was_reset(self: Channel, *how: Any) -> None:
+        note(self, "moved")
+        try:
+            await reset(self, *how)
+        finally:
+            note(self, "moved")
+
+    async def asked(self: Channel, method: str, args: Any) -> Any:
+        if method == "skip_to":
+            note(self, "freed", ranges=[(0, args[1])], parts=[], by=None)
+        elif method == "expire":
+            note(self, "freed", ranges=_pairs(args[1]), parts=[], by=None)
+        return await ask(self, method, args)
+
+    replace(Channel, "acknowledge", acknowledged)
+    replace(Channel, "tell", told)
+    replace(Channel, "reset", was_reset)
+    replace(Channel, "ask", asked)
+
+
+def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,147 @@
+"""What must hold of consumers that share, by what passed the hands; see `tests.sim.hands`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Checker, Evidence
+
+KEY_SHARED = 3
+"""The wire's number of that type of subscription."""
+
+
+VOID_S = 6.0
+"""So long something that was granted may be on its way to the hand."""
+
+
+class Held:
+    """What the consumers of one channel hold: offset -> consumer, hash, messages."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, tuple[int, int, int]] = {}
+        self._void_until: dict[int, float] = {}
+
+    def of_hash(self, hashed: int) -> set[int]:
+        """Who holds entries of the hash."""
+        return {who for who, held, _ in self.entries.values() if held == hashed}
+
+    def messages(self, consumer: int | None = None) -> int:
+        """How many messages a consumer holds, or all of them."""
+        return sum(n for who, _, n in self.entries.values() if consumer in (None, who))
+
+    def sent(self, time: float, offset: int, consumer: int, hashed: int, messages: int) -> None:
+        """It went out."""
+        if time >= self._void_until.get(consumer, 0):
+            self.entries[offset] = (consumer, hashed, messages)
+
+    def freed(self, time: float, note: dict[str, Any]) -> None:
+        """Something came back for it.
+
+        Who asks for everything again asks for what was granted and not yet sent, too.
+        """
+        by, ranges = note["by"], note["ranges"]
+        if ranges is None:
+            self._void_until[by] = time + VOID_S
+        for offset, (who, hashed, messages) in list(self.entries.items()):
+            named = ranges is None or any(first <= offset < end for first, end in ranges)
+            if named and by in (None, who):
+                del self.entries[offset]
+            for part, left in note["parts"]:
+                if part == offset:
+                    self.entries[offset] = (who, hashed, min(messages, left))
+
+
+def _sendings(run: Evidence) -> Iterator[tuple[float, dict[str, Any], int, int, int, Held]]:
+    """Time, note, offset, hash and messages of every entry that goes out, with what is held."""
+    channels: dict[int, Held] = defaultdict(Held)
+    for time, kind, note in run.history.of("sent", "freed", "moved"):
+        held = channels[note["channel"]]
+        if kind == "moved":
+            # The cursor moves: all is void, and consumers are about to be closed.
+            held.entries.clear()
+        elif kind == "freed":
+            held.freed(time, note)
+        else:
+            for at, (hashed, messages) in enumerate(
+                zip(note["hashes"], note["open"], strict=True), note["first"]
+            ):
+                yield time, note, at, hashed, messages, held
+                held.sent(time, at, note["consumer"], hashed, messages)
+
+
+def keys_are_at_one_consumer(run: Evidence) -> Iterator[str]:
+    """K12: what is un-acknowledged of a key is at no more than one Key_Shared consumer.
+
+    Unless they allow delivery out of order.
+    """
+    for time, note, offset, hashed, _, held in _sendings(run):
+        if note["kind"] != KEY_SHARED or note["loose"]:
+            continue
+        others = held.of_hash(hashed) - {note["consumer"]}
+        if others:
+            yield (
+                f"{time} s: {note['subscription']} sent {offset} of {note['topic']} to consumer"
+                f" {note['consumer']} while {sorted(others)} had some of its key {hashed}"
+            )
+
+
+def keys_go_out_in_order(run: Evidence) -> Iterator[str]:
+    """Entries of a key go out for the first time in the order of the log."""
+    highest: dict[tuple[int, int], int] = {}
+    seen: dict[int, set[int]] = defaultdict(set)
+    moved: set[int] = {note["channel"] for _, _, note in run.history.of("moved")}
+    for time, note, offset, hashed, _, _ in _sendings(run):
+        channel = note["channel"]
+        if note["kind"] != KEY_SHARED or channel in moved or offset in seen[channel]:
+            continue
+        seen[channel].add(offset)
+        before = highest.get((channel, hashed), -1)
+        if offset < before:
+            yield (
+                f"{time} s: {note['subscription']} sent {offset} of key {hashed} of"
+                f" {note['topic']} for the first time after {before}"
+            )
+        highest[channel, hashed] = max(offset, before)
+
+
+def nobody_holds_too_much(run: Evidence) -> Iterator[str]:
+    """A consumer that holds as many messages as it may gets no more, nor do all together."""
+    limits = {
+        note["topic"]: (note["consumer"], note["subscription"])
+        for _, _, note in run.history.of("limits")
+    }
+    for time, note, offset, _, _, held in _sendings(run):
+        whole = note["topic"].removeprefix("persistent://").partition("-partition-")[0]
+        per_consumer, per_subscription = limits.get(whole, (0, 0))
+        mine, all_of_them = held.messages(note["consumer"]), held.messages()
+        if 0 < per_consumer <= mine or 0 < per_subscription <= all_of_them:
+            yield (
+                f"{time} s: {note['subscription']} sent {offset} of {note['topic']} to consumer"
+                f" {note['consumer']}, which had {mine} messages, all had {all_of_them}"
+            )
+
+
+def sticky_ranges_do_not_overlap(run: Evidence) -> Iterator[str]:
+    """No hash belongs to two sticky consumers."""
+    live: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for time, kind, note in run.history.of("attached", "left"):
+        channel, consumer = note["channel"], note["consumer"]
+        if kind == "left":
+            live.pop((channel, consumer), None)
+            continue
+        for first, last in note["ranges"]:
+            for (where, other), ranges in live.items():
+                if where == channel and any(a <= last and first <= b for a, b in ranges):
+                    yield f"{time} s: {first} to {last} are {consumer}'s, some of it {other}'s"
+        live[channel, consumer] = note["ranges"]
+
+
+KEY_SHARED_CHECKERS: tuple[Checker, ...] = (
+    keys_are_at_one_consumer,
+    keys_go_out_in_order,
+    nobody_holds_too_much,
+    sticky_ranges_do_not_overlap,
+)

@@ -1,0 +1,96 @@
+"""Bugs of Key_Shared, and of the limits of what consumers hold un-acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, always, do_nothing
+from velaray.actors.books import Books
+from velaray.actors.consumers import Attached
+from velaray.actors.draining import PendingHashes
+from velaray.actors.key_shared import StickyRanges
+from velaray.actors.serve_by_key import ServeByKey
+from velaray.actors.standing import StandingDelivery
+from velaray.actors.unacked import UNLIMITED, UnackedLimits
+from velaray.topology import entries
+from velaray.wire.hashing import sticky_hash
+from velaray.wire.messages import read_metadata
+
+
+def _hash_the_sequence_id(original: Any) -> Any:
+    return lambda entry: sticky_hash(str(read_metadata(entry).sequence_id).encode())
+
+
+def _free_at_the_first(original: Any) -> Any:
+    def taken(self: PendingHashes, hashed: int) -> None:
+        if self._pending.pop(hashed, None) is not None:
+            self._drained.append(hashed)
+
+    return taken
+
+
+def _overtake(original: Any) -> Any:
+    def give_new(self: ServeByKey, out: list[Any]) -> bool:
+        queues, self._queues = self._queues, {}
+        given: bool = original(self, out)
+        for hashed, queue in self._queues.items():
+            queues[hashed] = sorted(queues.get(hashed, []) + queue)
+        self._queues = queues
+        return given
+
+    return give_new
+
+
+def _room_for_the_blocked(original: Any) -> Any:
+    def room(self: UnackedLimits, consumer: Attached) -> int:
+        return UNLIMITED if consumer.blocked or self.blocked else original(self, consumer)
+
+    return room
+
+
+def _stand_without_limits(original: Any) -> Any:
+    def begin(self: StandingDelivery, first: int, permits: int, room: int) -> None:
+        original(self, first, permits, UNLIMITED)
+
+    return begin
+
+
+_NO_BOOKS = ((PendingHashes, "given", do_nothing), (Books, "_check_pending", do_nothing))
+
+MUTANTS: dict[str, Mutant] = {
+    "forget-the-draining": Mutant(
+        "a key's new consumer doesn't wait for what the former one holds",
+        (*_NO_BOOKS, (PendingHashes, "taken", do_nothing)),
+        within=20,
+    ),
+    "free-a-key-too-early": Mutant(
+        "the first acknowledgement of a key lets its new consumer begin",
+        ((PendingHashes, "taken", _free_at_the_first), (Books, "_check_pending", do_nothing)),
+        within=50,
+    ),
+    "hash-another-key": Mutant(
+        "entries go by the hash of their sequence id",
+        ((entries, "key_hash", _hash_the_sequence_id),),
+        within=20,
+    ),
+    "overtake-what-waits": Mutant(
+        "a new entry of a key doesn't wait behind the older ones",
+        ((ServeByKey, "_give_new", _overtake), (ServeByKey, "check", do_nothing)),
+        within=50,
+    ),
+    "let-ranges-overlap": Mutant(
+        "two sticky consumers have the same hashes",
+        ((StickyRanges, "refusal", always(None)),),
+        within=100,
+    ),
+    "take-the-blocked-for-free": Mutant(
+        "a consumer that holds too much gets more",
+        ((UnackedLimits, "room", _room_for_the_blocked),),
+        within=50,
+    ),
+    "stand-without-limits": Mutant(
+        "who is served without asking may hold any number of messages",
+        ((StandingDelivery, "__init__", _stand_without_limits),),
+        within=100,
+    ),
+}
