@@ -2,15 +2,14 @@
 
 The compressed forms are Pulsar's: LZ4 blocks without a size in front, ZLIB, ZSTD frames, raw
 Snappy. The size of the original travels in the metadata as ``uncompressed_size``.
+
+The codecs (`velaray.wire.codecs`) are loaded when the first payload needs one: most actors never
+look into an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
-
-import cramjam
 
 from velaray.wire.errors import CompressionError
 from velaray.wire.frames import MAX_MESSAGE_SIZE
@@ -28,33 +27,16 @@ class Compression(IntEnum):
     SNAPPY = 4
 
 
-def _compress_lz4(payload: Buffer) -> Any:
-    return cramjam.lz4.compress_block(payload, store_size=False)
-
-
-def _decompress_lz4(payload: Buffer, output: bytearray) -> int:
-    return int(cramjam.lz4.decompress_block_into(payload, output, output_len=len(output)))
-
-
-_COMPRESS: dict[Compression, Callable[[Buffer], Any]] = {
-    Compression.LZ4: _compress_lz4,
-    Compression.ZLIB: cramjam.zlib.compress,
-    Compression.ZSTD: cramjam.zstd.compress,
-    Compression.SNAPPY: cramjam.snappy.compress_raw,
-}
-_DECOMPRESS: dict[Compression, Callable[[Buffer, bytearray], int]] = {
-    Compression.LZ4: _decompress_lz4,
-    Compression.ZLIB: cramjam.zlib.decompress_into,
-    Compression.ZSTD: cramjam.zstd.decompress_into,
-    Compression.SNAPPY: cramjam.snappy.decompress_raw_into,
-}
+_KINDS = frozenset(Compression)
 
 
 def compress(kind: Compression, payload: Buffer) -> bytes:
     """``payload`` in the form of ``kind``; `Compression.NONE` gives it back as it is."""
     if kind is Compression.NONE:
         return bytes(payload)
-    return bytes(_COMPRESS[kind](payload))
+    from velaray.wire.codecs import COMPRESS
+
+    return bytes(COMPRESS[kind.name](payload))
 
 
 def decompress(
@@ -69,17 +51,19 @@ def decompress(
     """
     if kind == Compression.NONE:
         return bytes(payload)
-    if kind not in _DECOMPRESS:
+    if kind not in _KINDS:
         raise CompressionError(f"compression type {kind} is not known here")
     codec = Compression(kind)
     if not 0 <= uncompressed_size <= max_size:
         raise CompressionError(
             f"a payload of {uncompressed_size} bytes uncompressed is over the limit of {max_size}"
         )
+    from velaray.wire.codecs import DECOMPRESS, DecompressionError
+
     output = bytearray(uncompressed_size)
     try:
-        written = _DECOMPRESS[codec](payload, output)
-    except cramjam.DecompressionError as error:
+        written = DECOMPRESS[codec.name](payload, output)
+    except DecompressionError as error:
         raise CompressionError(
             f"a {codec.name} payload doesn't decompress to {uncompressed_size} bytes: {error}"
         ) from error
