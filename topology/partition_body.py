@@ -641,11 +641,10 @@ class PartitionBody(HostedBody):
         epoch = self.runtime.journal.epoch
         try:
             with self._superseded_if_fenced():
-                told = self._for_brains()
                 gone = await self._durably_gone(compacted=compacted)
                 log = [terminated_at, self.end_offset, gone]
                 await channel.port.request("open", [epoch, ref.start_offset, *log])
-                channel.tell("policies", told)
+                channel.tell("policies", self._for_brains())  # as they are by now
             if channel.closed:
                 raise LinkClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
