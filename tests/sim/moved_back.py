@@ -25,9 +25,11 @@ _CLOSED_S = 5.0
 @dataclass
 class _Move:
     """The last move of a subscription: when it was asked for and when that was answered; whether
-    it went to the beginning, and nothing else is known to have happened."""
+    no other one was under way meanwhile; whether it went to the beginning, and nothing else is
+    known to have happened."""
 
     began: float
+    alone: bool
     ended: float = math.inf
     back: bool = False
 
@@ -45,24 +47,28 @@ class _Ack:
 def _last_moves(run: Evidence) -> dict[str, _Move]:
     """By subscription; of those that nobody may have skipped anything of."""
     moves: dict[str, _Move] = {}
-    over: dict[str, float] = {}
+    # An answer doesn't say of which move it is: what overlaps isn't told apart.
+    under_way: dict[str, int] = defaultdict(int)
+    over: dict[str, float] = defaultdict(float)
     events = run.history.events
     late_s = run.late_s()
     for at, (time, kind, note) in enumerate(events):
         if kind == "seek":
-            alone = time >= over.get(note["subscription"], 0.0)
-            moves[note["subscription"]] = _Move(time, back=alone and note["to"] == "earliest")
-            over[note["subscription"]] = math.inf
+            name = note["subscription"]
+            alone = not under_way[name] and time >= over[name]
+            moves[name] = _Move(time, alone, back=note["to"] == "earliest")
+            under_way[name] += 1
         elif kind == "sought":
             name = note["subscription"]
+            under_way[name] -= 1
+            over[name] = time + late_s
             move = moves[name]
+            move.ended = time
             if "by" in note:
                 # An error is noted before anything else can happen.
                 move.back = move.back and events[at + 1 : at + 2][0][1] != "lost"
             else:
                 move.back = note["reset"]
-            move.ended = time
-            over[name] = time + late_s
     for _, name in run.horizons("skip", "skip all"):
         moves.pop(name, None)
     return moves
@@ -139,7 +145,7 @@ def moves_back_bring_acknowledged_messages_again(run: Evidence) -> Iterator[str]
     What was acknowledged meanwhile may have been acknowledged after the move.
     """
     for name, move in sorted(_last_moves(run).items()):
-        if not move.back or move.ended > move.began + 1:
+        if not (move.back and move.alone) or move.ended > move.began + 1:
             continue  # or it was asked for more than once
         seen = _Subscription(run, name, move)
         kept = {
