@@ -42,16 +42,26 @@ def dead_letters_are_moved_once(run: Evidence) -> Iterator[str]:
 
 
 def poison_is_buried(run: Evidence) -> Iterator[str]:
-    """What nobody could process is among the dead letters, unless it was skipped or moved back."""
+    """What nobody could process is among the dead letters, unless it was skipped or moved back, or
+    went with its topic when that was deleted: what the topic holds in the end didn't.
+    """
     excused = {note["subscription"] for _, _, note in run.history.of("seek")}
     excused |= {
         note["subscription"]
         for _, _, note in run.history.of("admin")
         if note["what"] in ("skip", "skip all")
     }
+    deleted, sent = run.horizons("delete topic"), run.sent()
+    held = {
+        topic: {text for found in log.values() for text in found} for topic, log in run.logs.items()
+    }
     for time, _, note in run.history.of("poison"):
         subscription, topic, content = note["subscription"], note["topic"], note["content"]
         if subscription in excused or topic not in run.logs or run.losses():
+            continue
+        gone = content not in held[topic]
+        whole = topic.partition("-partition-")[0]
+        if gone and sent[content] <= deleted.get((whole, ""), -1):
             continue
         if content not in buried(run.letters, subscription, topic):
             yield f"{content} of {topic}, poison to {subscription} at {time} s, is nowhere"
