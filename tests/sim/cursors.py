@@ -1,19 +1,21 @@
 """What must hold of every cursor, by the numbers of the invariants that the reference gives them.
 
 K1 and K2 (what was confirmed never comes again, and only what wasn't does) are judged from the
-history: `tests.sim.checkers.confirmed_acks_hold`. K4 (acknowledgements repeat and commute) is a
-property of sequences: `tests/actors/test_holes.py`, `tests/actors/test_cursor.py`.
+history: `tests.sim.checkers.confirmed_acks_hold`. The others are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from velaray.actors import holes
 from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Machine
 from velaray.actors.ranges import RangeSet
+from velaray.events.events_pb2 import EntriesAcked, MarkDeleted
 from velaray.events.segments import Segment, bytes_of, digest_of
 from velaray.journal.manifest import LedgerInfo
 
@@ -27,6 +29,20 @@ def backlog_is_what_is_unacked(cursor: Cursor) -> None:
     counted = sum(stop - first for first, stop in unacked)
     assert cursor.backlog(end) == counted, "K3: the backlog is what isn't acknowledged"
     assert cursor.acked_count() == end - counted, "K3: what is acknowledged is counted"
+
+
+def acks_commute_and_repeat(events: Iterable[Message]) -> list[Message]:
+    """K4: events that must lead to the same state as ``events`` do: acknowledgements that follow
+    each other are the other way round, and each is there twice."""
+    others: list[Message] = []
+    run: list[Message] = []
+    for event in events:
+        if isinstance(event, EntriesAcked | MarkDeleted):
+            run += (event, event)
+        else:
+            others += (*reversed(run), event)
+            run = []
+    return [*others, *reversed(run)]
 
 
 def in_the_other_form(make: Callable[[], FoundT]) -> FoundT:

@@ -1,0 +1,78 @@
+"""Bugs of what a cursor must be, whatever it is asked: see `tests.sim.cursors`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant
+from velaray.actors.bitmaps import Bitmap
+from velaray.actors.cursor import Cursor
+
+
+def _count_holes_too(original: Any) -> Any:
+    def backlog(self: Cursor, end_offset: int) -> int:
+        return max(end_offset - self.acked_before, 0)
+
+    return backlog
+
+
+def _take_the_newest_mask(original: Any) -> Any:
+    def ack_partial(self: Cursor, offset: int, remaining: int) -> None:
+        if remaining and not self.is_acked(offset):
+            self._holes.put_mask(offset, remaining)
+        else:
+            original(self, offset, remaining)
+
+    return ack_partial
+
+
+def _miss_the_last_of_a_range(original: Any) -> Any:
+    def add(self: Bitmap, first: int, end: int) -> None:
+        original(self, first, max(first + 1, end - 1))
+
+    return add
+
+
+def _go_back(original: Any) -> Any:
+    def ack_before(self: Cursor, offset: int) -> None:
+        original(self, offset)
+        self.acked_before = min(self.acked_before, max(offset, self.acked_before - 1))
+
+    return ack_before
+
+
+def _forget_what_is_beyond(original: Any) -> Any:
+    def ack_before(self: Cursor, offset: int) -> None:
+        if offset > self.acked_before:
+            self.reset(offset)
+
+    return ack_before
+
+
+MUTANTS: dict[str, Mutant] = {
+    "count-holes-as-backlog": Mutant(
+        "a backlog is everything behind the mark",
+        ((Cursor, "backlog", _count_holes_too),),
+        within=20,
+    ),
+    "take-the-newest-mask": Mutant(
+        "of a batch that is left which the last acknowledgement says, not what all leave",
+        ((Cursor, "ack_partial", _take_the_newest_mask),),
+        within=300,
+    ),
+    "miss-the-last-of-a-range": Mutant(
+        "a bitmap takes all but the last of a range",
+        ((Bitmap, "add", _miss_the_last_of_a_range),),
+        within=50,
+    ),
+    "go-back-for-repeated-acks": Mutant(
+        "an entry that is acknowledged once more moves the mark back",
+        ((Cursor, "ack_before", _go_back),),
+        within=50,
+    ),
+    "forget-what-is-beyond-the-mark": Mutant(
+        "when the mark moves, what is acknowledged beyond it isn't any more",
+        ((Cursor, "ack_before", _forget_what_is_beyond),),
+        within=50,
+    ),
+}

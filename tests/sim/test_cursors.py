@@ -1,0 +1,95 @@
+"""The invariants of cursors by themselves: each speaks up about what it forbids."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.cursors import (
+    acks_commute_and_repeat,
+    backlog_is_what_is_unacked,
+    in_the_other_form,
+    mark_goes_forward,
+    recovery_gives_what_was_stored,
+)
+from tests.sim.mutants import MUTANTS
+from velaray.actors.cursor import Cursor, pack_ranges
+from velaray.actors.subscription import SubscriptionMachine, SubscriptionState
+from velaray.events.events_pb2 import CursorReset, EntriesAcked, MarkDeleted, PartialAck
+
+
+def acked(*ranges: tuple[int, int]) -> EntriesAcked:
+    return EntriesAcked(ranges=pack_ranges(ranges))
+
+
+def in_part(offset: int, remaining: int) -> EntriesAcked:
+    return EntriesAcked(partial=[PartialAck(offset=offset, remaining=[remaining])])
+
+
+EVENTS = [
+    acked((3, 5), (8, 9)),
+    in_part(6, 0b0111),
+    in_part(6, 0b0011),
+    MarkDeleted(before_offset=2),
+    acked((2, 3)),
+    CursorReset(next_offset=1),
+    acked((2, 4)),
+]
+
+
+def folded(events: list[object]) -> Cursor:
+    state = SubscriptionState(created=True)
+    for event in events:
+        SubscriptionMachine().evolve(state, event)  # type: ignore[arg-type]
+    return state.cursor
+
+
+def test_the_order_of_acknowledgements_and_their_repetition_change_nothing() -> None:
+    others = acks_commute_and_repeat(EVENTS)
+    assert others[0] == others[1] == EVENTS[4] and len(others) == 13
+    assert others.index(EVENTS[5]) == 10  # what isn't an acknowledgement stays where it is
+    for until in range(len(EVENTS)):
+        assert folded(acks_commute_and_repeat(EVENTS[:until])) == folded(EVENTS[:until])
+
+
+@pytest.mark.parametrize("name", ["take-the-newest-mask", "go-back-for-repeated-acks"])
+def test_an_order_that_matters_is_seen(name: str) -> None:
+    with MUTANTS[name].applied():
+        assert folded(acks_commute_and_repeat(EVENTS[:5])) != folded(EVENTS[:5])
+
+
+def test_a_backlog_that_counts_holes_is_seen() -> None:
+    cursor = Cursor(3, [(5, 7)])
+    backlog_is_what_is_unacked(cursor)
+    with MUTANTS["count-holes-as-backlog"].applied(), pytest.raises(AssertionError, match="K3"):
+        backlog_is_what_is_unacked(cursor)
+
+
+def test_forms_that_differ_are_seen() -> None:
+    ranges = in_the_other_form(Cursor)
+    with MUTANTS["miss-the-last-of-a-range"].applied():
+        bits = Cursor()
+        for cursor in (ranges, bits):
+            cursor.ack_range(5, 9)
+        assert list(ranges.holes()) == [(5, 9)] != list(bits.holes())
+
+
+def test_a_mark_that_goes_back_is_seen() -> None:
+    mark_goes_forward(4, 6, Cursor(4, [(5, 7)]), "an event")
+    for after in (Cursor(3, [(5, 8)]), Cursor(5)):
+        with pytest.raises(AssertionError, match="K6"):
+            mark_goes_forward(4, 6, after, "an event")
+
+
+def test_a_checkpoint_that_lacks_a_hole_is_seen() -> None:
+    state = SubscriptionState(True, Cursor(3, [(5, 7), (9, 12)], [(20, 0b1)]))
+    machine = SubscriptionMachine()
+    recovery_gives_what_was_stored(machine, machine.snapshot(state))
+
+    class Forgetful(SubscriptionMachine):
+        def restore(self, segments):
+            found = super().restore(segments)
+            found.cursor.reset(found.cursor.acked_before)
+            return found
+
+    with pytest.raises(AssertionError, match="K7"):
+        recovery_gives_what_was_stored(Forgetful(), machine.snapshot(state))
