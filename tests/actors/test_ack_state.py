@@ -122,6 +122,39 @@ async def test_a_full_disk_during_checkpoints_loses_nothing() -> None:
 
 
 @on_loop
+async def test_of_acknowledgements_at_once_each_entry_is_told_once_and_none_is_lost() -> None:
+    """Individual and cumulative ones race with roll-overs: every order is one after the other."""
+    disk, rng = MemoryDisk(), Random(5)
+    runtime = await begin(MemoryStore(disk))
+    told: list[int] = []
+    asked: set[int] = set()
+    for step in range(0, 200, 10):
+        whole = [rng.randrange(step, END) for _ in range(12)]
+        masks = [(rng.randrange(400, END), rng.randrange(4)) for _ in range(4)]
+        commands = [
+            *(Ack(END, [(offset, offset + 1)]) for offset in whole),
+            *(Ack(END, (), [mask]) for mask in masks),
+            AckBefore(END, step),
+        ]
+        rng.shuffle(commands)
+        asked |= {*whole, *range(step)}
+        told_before = acked(runtime.state.cursor)
+        for reply in await asyncio.gather(*map(runtime.ask, commands)):
+            told += [at for first, end in reply.ranges for at in range(first, end)]
+        assert acked(runtime.state.cursor) >= told_before | asked
+    individually = [at for at in told if at >= 200]
+    assert len(individually) == len(set(individually))
+    found = acked(runtime.state.cursor)
+    assert found == asked | set(told)
+    assert runtime.stats.rolls > 5
+    runtime.abort()
+    disk.power_loss()
+    again = await begin(MemoryStore(disk))
+    assert acked(again.state.cursor) == found
+    await again.close()
+
+
+@on_loop
 async def test_memory_stays_within_the_budget_by_early_checkpoints() -> None:
     """Without a roll for size, checkpoints are taken when too much is dirty, and not else."""
     settings = JournalSettings(early_records=6)
