@@ -166,3 +166,31 @@ def test_indexes_of_many_batches_survive_a_new_client(connect, server, topic):
     assert sorted(data(left)) == sorted(numbered(120)[::3])
     eventually(lambda: backlog(server, topic, "s") == 0)
     assert nothing_comes(consumer)
+
+
+def test_what_velaray_is_to_consume_later_comes_to_official_consumers_too(client, server, topic):
+    """They have no call for it, but a retry topic and its properties are Pulsar's to them."""
+    publish(client.create_producer(topic), [b"later"], properties={"own": "1"}, partition_key="k")
+    with velaray.Client(server.service_url) as ours:
+        consumer = ours.subscribe(
+            topic,
+            "s",
+            velaray.ConsumerType.Shared,
+            initial_position=velaray.InitialPosition.Earliest,
+            dead_letter_policy=velaray.ConsumerDeadLetterPolicy(2),
+            enable_retry=True,
+        )
+        message = consumer.receive(PATIENCE_MS)
+        consumer.reconsume_later(message, 300)
+        consumer.close()
+    both = [topic, f"{topic}-s-RETRY"]
+    official = client.subscribe(both, "s", SHARED, initial_position=EARLIEST)
+    (again,) = receive(official, 1, ack=True)
+    assert again.data() == b"later" and again.partition_key() == "k"
+    assert again.topic_name() == f"{topic}-s-RETRY"
+    properties = again.properties()
+    assert properties["own"] == "1" and properties["REAL_TOPIC"] == topic
+    assert (properties["RECONSUMETIMES"], properties["DELAY_TIME"]) == ("1", "300")
+    assert properties["ORIGIN_MESSAGE_ID"]
+    eventually(lambda: backlog(server, f"{topic}-s-RETRY", "s") == 0)
+    assert backlog(server, topic, "s") == 0 and nothing_comes(official)
