@@ -101,6 +101,28 @@ def test_receipts_come_although_the_consumer_has_left(local, topic):
     run(local, topic, scenario)
 
 
+def test_every_ack_is_answered_although_the_subscription_died(local, topic):
+    """With success or an error; nobody waits for an answer that never comes."""
+
+    async def scenario(connect: Connect) -> None:
+        client = await connect()
+        await client.produce(topic, numbered(3))
+        await client.subscribe(topic)
+        client.flow(10)
+        for number, message in enumerate(await client.messages(3)):
+            client.send_ack(message, 60 + number)
+        await asyncio.to_thread(_kill, local, ActorKind.SUBSCRIPTION, topic)
+        answers = [await client.next(pb.CommandAckResponse) for _ in range(3)]
+        assert {answer.request_id for answer in answers} == {60, 61, 62}
+        refused = [answer.request_id for answer in answers if answer.HasField("error")]
+        await client.subscribe(topic)
+        client.flow(10)
+        again = await client.messages(len(refused))
+        assert {60 + message.entry_id for message in again} >= set(refused)
+
+    run(local, topic, scenario)
+
+
 class _WatchedPort:
     """A channel's way to its brain that remembers what went through."""
 
