@@ -46,7 +46,9 @@ class ServeByKey:
         self._selector = selector_for(policy)
         self._known: dict[int, Attached | None] = {}  # what the selector said
         self._queues: dict[int, list[int]] = {}  # hash -> heap of what waits, and some that don't
-        self._listed: dict[int, int] = {}  # hash -> the first of its queue, if that may go on
+        # hash -> the first of its queue, if that may go on; or what was the first, and is
+        # acknowledged or dead since: what is first now is listed when its turn comes
+        self._listed: dict[int, int] = {}
         self._ready: dict[int, list[tuple[int, int]]] = {}  # consumer -> heap of (first, hash)
         self.waits(list(books.waiting))
 
@@ -281,12 +283,23 @@ class ServeByKey:
                     str(offset),
                 )
         drained = set() if self._pending is None else set(self._pending.drained())
-        for hashed in list(self._queues):
-            longest, consumer = self._first(hashed), self._consumer_of(hashed)
-            listed = longest is not None and self._listed.get(hashed) == longest
+        for hashed, queue in self._queues.items():
+            # Not `_first`, which would drop what doesn't wait any longer.
+            longest = min((at for at in queue if at in self._books.waiting), default=None)
+            consumer = self._consumer_of(hashed)
             may = consumer is not None and self._may_take(consumer, hashed)
             require(
-                listed or longest is None or not may or hashed in drained,
+                longest is None or not may or hashed in drained or self._is_listed(hashed, longest),
                 "what may go on is known",
                 f"{longest} of hash {hashed}",
             )
+
+    def _is_listed(self, hashed: int, longest: int) -> bool:
+        """Whether the hash's consumer comes upon it, no later than what waits longest of it."""
+        listed, consumer = self._listed.get(hashed), self._consumer_of(hashed)
+        return (
+            listed is not None
+            and consumer is not None
+            and listed <= longest
+            and (listed, hashed) in self._ready[consumer.spec.consumer_id]
+        )

@@ -315,6 +315,22 @@ def test_what_is_acknowledged_while_it_waits_is_passed_over() -> None:
     made.check()
 
 
+def test_a_key_goes_on_whose_longest_waiting_entry_is_acknowledged_or_dead() -> None:
+    made = dispatcher([7, 8, 8, 8, 9, 7, 8, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
+    assert got(made.dispatch()) == [0, 7]
+    ack(made, 1)  # nobody could take it, as consumer 1 has no permits
+    made.check()
+    made.kill([(2, 3)])
+    made.check()
+    assert made.dispatch() == []
+    made.check()
+    made.flow(1, 2)
+    assert got(made.dispatch()) == [3, 4]
+    made.flow(1, 2)
+    assert got(made.dispatch()) == [5, 6]
+    made.check()
+
+
 # ---- hashes are fed
 
 
@@ -450,6 +466,14 @@ def _not_listed(made: Dispatcher) -> None:
     made._serving._listed.clear()
 
 
+def _listed_too_late(made: Dispatcher) -> None:
+    made._serving._listed = {hashed: at + 1 for hashed, at in made._serving._listed.items()}
+
+
+def _at_nobody(made: Dispatcher) -> None:
+    made._serving._ready[1].clear()
+
+
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
@@ -457,6 +481,8 @@ def _not_listed(made: Dispatcher) -> None:
         (_two_owners, "no more than one consumer"),
         (_not_queued, "in the queue of its hash"),
         (_not_listed, "what may go on is known"),
+        (_listed_too_late, "what may go on is known"),
+        (_at_nobody, "what may go on is known"),
     ],
 )
 def test_a_broken_invariant_is_named(damage, name) -> None:
