@@ -85,7 +85,7 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
                 loose=consumer.policy.out_of_order,  # type: ignore[attr-defined]
                 first=first,
                 hashes=[key_hash(entry.data) for entry in entries],
-                open=[open_messages(delivery, entry.data).bit_count() for entry in entries],
+                open=[open_messages(delivery, entry.data) for entry in entries],
             )
         return count
 
@@ -97,7 +97,7 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
 
     def acknowledged(self: Channel, method: str, args: Any, end: int) -> None:
         if method == "ack":
-            parts = [(offset, bits(words).bit_count()) for offset, words in args[4]]
+            parts = [(offset, bits(words)) for offset, words in args[4]]
             note(self, "freed", ranges=_pairs(args[3]), parts=parts, by=None)
         else:
             note(self, "freed", ranges=[(0, args[3])], parts=[], by=None)

@@ -18,7 +18,7 @@ VOID_S = 6.0
 
 
 class Held:
-    """What the consumers of one channel hold: offset -> consumer, hash, messages."""
+    """What the consumers of one channel hold: offset -> consumer, hash, a bit per message."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[int, int, int]] = {}
@@ -30,12 +30,14 @@ class Held:
 
     def messages(self, consumer: int | None = None) -> int:
         """How many messages a consumer holds, or all of them."""
-        return sum(n for who, _, n in self.entries.values() if consumer in (None, who))
+        return sum(
+            open_.bit_count() for who, _, open_ in self.entries.values() if consumer in (None, who)
+        )
 
-    def sent(self, time: float, offset: int, consumer: int, hashed: int, messages: int) -> None:
+    def sent(self, time: float, offset: int, consumer: int, hashed: int, open_: int) -> None:
         """It went out."""
         if time >= self._void_until.get(consumer, 0):
-            self.entries[offset] = (consumer, hashed, messages)
+            self.entries[offset] = (consumer, hashed, open_)
 
     def freed(self, time: float, note: dict[str, Any]) -> None:
         """Something came back for it.
@@ -45,17 +47,19 @@ class Held:
         by, ranges = note["by"], note["ranges"]
         if ranges is None:
             self._void_until[by] = time + VOID_S
-        for offset, (who, hashed, messages) in list(self.entries.items()):
+        for offset, (who, _, _) in list(self.entries.items()):
             named = ranges is None or any(first <= offset < end for first, end in ranges)
             if named and by in (None, who):
                 del self.entries[offset]
-            for part, left in note["parts"]:
-                if part == offset:
-                    self.entries[offset] = (who, hashed, min(messages, left))
+        for offset, left in note["parts"]:
+            if offset in self.entries:
+                who, hashed, open_ = self.entries.pop(offset)
+                if open_ & left:
+                    self.entries[offset] = (who, hashed, open_ & left)
 
 
 def _sendings(run: Evidence) -> Iterator[tuple[float, dict[str, Any], int, int, int, Held]]:
-    """Time, note, offset, hash and messages of every entry that goes out, with what is held."""
+    """Time, note, offset, hash and open messages of every entry that goes out, and what is held."""
     channels: dict[int, Held] = defaultdict(Held)
     for time, kind, note in run.history.of("sent", "freed", "moved"):
         held = channels[note["channel"]]
@@ -65,11 +69,11 @@ def _sendings(run: Evidence) -> Iterator[tuple[float, dict[str, Any], int, int, 
         elif kind == "freed":
             held.freed(time, note)
         else:
-            for at, (hashed, messages) in enumerate(
+            for at, (hashed, open_) in enumerate(
                 zip(note["hashes"], note["open"], strict=True), note["first"]
             ):
-                yield time, note, at, hashed, messages, held
-                held.sent(time, at, note["consumer"], hashed, messages)
+                yield time, note, at, hashed, open_, held
+                held.sent(time, at, note["consumer"], hashed, open_)
 
 
 def keys_are_at_one_consumer(run: Evidence) -> Iterator[str]:

@@ -1,0 +1,67 @@
+"""The checker of what consumers may hold, on histories written by hand."""
+
+from tests.sim.checkers import Evidence
+from tests.sim.history import History
+from tests.sim.key_shared_checkers import nobody_holds_too_much
+
+LIMIT = 3
+
+
+class Story:
+    """A history with one consumer, who may hold three messages."""
+
+    def __init__(self):
+        self.history = History(lambda: 0.0)
+        self.history.add("limits", topic="public/default/k", consumer=LIMIT, subscription=0)
+
+    def send(self, first, *batches):
+        """Entries go out; of each the open messages, as bits."""
+        self.history.add(
+            "sent",
+            channel=1,
+            consumer=1,
+            kind=3,
+            subscription="s",
+            topic="persistent://public/default/k",
+            first=first,
+            hashes=[0] * len(batches),
+            open=list(batches),
+        )
+
+    def acknowledge(self, *ranges, parts=()):
+        self.history.add("freed", channel=1, by=None, ranges=list(ranges), parts=list(parts))
+
+    def judged(self):
+        return list(nobody_holds_too_much(Evidence(self.history, {})))
+
+
+def test_who_holds_as_many_as_it_may_and_gets_more_is_told():
+    story = Story()
+    story.send(0, 0b1, 0b11)
+    story.send(2, 0b1)
+    assert len(story.judged()) == 1
+
+
+def test_what_is_left_of_a_batch_is_held():
+    story = Story()
+    story.send(0, 0b1111)
+    story.acknowledge(parts=[(0, 0b1110)])
+    story.send(1, 0b1)
+    assert len(story.judged()) == 1
+
+
+def test_what_was_acknowledged_before_a_batch_came_is_not_held():
+    story = Story()
+    story.send(0, 0b101, 0b1)
+    story.acknowledge((1, 2), parts=[(0, 0b110)])
+    story.send(2, 0b1, 0b1)
+    assert not story.judged()
+
+
+def test_a_batch_whose_last_part_is_acknowledged_is_not_held():
+    story = Story()
+    story.send(0, 0b111)
+    story.acknowledge(parts=[(0, 0b100)])
+    story.acknowledge(parts=[(0, 0b011)])
+    story.send(1, 0b1, 0b1, 0b1)
+    assert not story.judged()
