@@ -111,6 +111,7 @@ class Upkeep:
                 pass  # what was being decided is seen from now on
             yield
         finally:
+            self.touched(name)  # who was asked meanwhile may have answered before it moved
             self._moving[name] -= 1
 
     def touched(self, name: str) -> None:
@@ -149,7 +150,7 @@ class Upkeep:
             args = [partition.end_offset, [held.mark, until], why]
             held.mark = await partition.ask_subscription(name, "expire", args)
             self.touched(name)
-            held.moves = self._moves[name]
+            held.moves += 1  # but if it was moved back meanwhile, that still counts
 
     # -- too old, too much ---------------------------------------------------------
 

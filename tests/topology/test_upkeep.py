@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.topology.test_partition_session import Client
+from velaray.actors.expiry import Why
 from velaray.actors.machine import Reason
 from velaray.actors.partition import Publish, StartAt
 from velaray.actors.producers import ProducerSpec
@@ -192,6 +193,63 @@ def test_ledgers_do_not_go_while_a_cursor_is_being_moved_back() -> None:
         await upkeep.once()
         assert partition.runtime.state.first_offset <= 12
         assert setting.kept != before
+
+    run(scenario)
+
+
+def test_what_was_asked_while_a_cursor_was_about_to_move_back_is_out_of_date() -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.subscribe("s")
+        await setting.publish(35)
+        await setting.acknowledge("s", 35)
+        upkeep, partition = setting.partition.upkeep, setting.partition
+        sync, asked = partition.sync, []
+
+        async def slow_sync() -> None:
+            asked.append(await upkeep._ask_subscriptions())
+            await sync()
+
+        partition.sync = slow_sync  # type: ignore[method-assign]
+        # Asked beside the lock that the reset holds, as over a channel.
+        partition.ask_subscription = partition._call_brain  # type: ignore[method-assign]
+        await partition.reset_subscription("s", 12, "seek")
+        (held,) = asked
+        assert held["s"].mark == 35
+        before = setting.kept
+        await upkeep._trim(held)
+        assert setting.kept == before
+        await upkeep.once()  # nor is it remembered
+        assert partition.runtime.state.first_offset <= 12
+
+    run(scenario)
+
+
+def test_an_expiry_does_not_hide_that_a_cursor_was_moved_back() -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.subscribe("s")
+        await setting.publish(35)
+        await setting.acknowledge("s", 34)
+        upkeep, partition = setting.partition.upkeep, setting.partition
+        held = await upkeep._ask_subscriptions()
+        await partition.reset_subscription("s", 12, "seek")
+        before = setting.kept
+        await upkeep._move_on("s", held["s"], 35, Why.TTL)
+        assert await setting.mark("s") == 12
+        await upkeep._trim(held)
+        assert setting.kept == before
+
+    run(scenario)
+
+
+def test_what_has_just_expired_is_trimmed_in_the_same_round() -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.subscribe("s")
+        await setting.publish(35)
+        upkeep, before = setting.partition.upkeep, setting.kept
+        held = await upkeep._ask_subscriptions()
+        await upkeep._move_on("s", held["s"], 35, Why.TTL)
+        await upkeep._trim(held)
+        assert setting.kept == before[-1:]
 
     run(scenario)
 
