@@ -198,6 +198,8 @@ class CompactedConsumer:
             try:
                 message = await consumer.receive(timeout_millis=500)
             except Timeout:
+                if self._shared.draining.is_set():  # a full disk may have refused what was acked
+                    await consumer.redeliver_unacknowledged_messages()
                 continue
             if self._cumulative:
                 await consumer.acknowledge_cumulative(message)
