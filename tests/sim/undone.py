@@ -89,9 +89,12 @@ def _apply(acked: Acked, event: Message) -> None:
             acked.take(_offsets(event))
 
 
-def _keep(former: Acked, before: Acked, after: Acked) -> None:
-    """Of what an acknowledgement made of ``before``, the same in ``former``."""
+def _keep(former: Acked, before: Acked, after: Acked, event: Message) -> None:
+    """Of what ``event``, an acknowledgement, made of ``before``, the same in ``former``."""
     former.take(after.whole - before.whole)
+    if isinstance(event, DeadLettersMoved):
+        # They may have been on their way at the move, which acknowledged them: there they are.
+        former.take(_offsets(event))
     for at, mask in after.left.items():
         if before.left.get(at) != mask and at not in former.whole:
             former.left[at] = former.left.get(at, mask) & mask
@@ -109,7 +112,7 @@ async def undoing_restores_exactly(store: LedgerStore, key: ActorKey) -> list[st
         if _is_move(event):
             former = before
         elif former is not None:
-            _keep(former, before, live)
+            _keep(former, before, live, event)
     if former is None:
         return []
     plan = await plan_undo(store, key, Moment())
