@@ -60,6 +60,8 @@ Send = Callable[[str, Any], None]
 COUNTED = "counted"
 NOTE_S = 0.1
 """First deliveries are counted durably so much later, if nothing else is to be written."""
+CONFIRM_AGAIN_S = 1.0
+"""What a full disk refused to take down of moved dead letters is tried again so much later."""
 
 ENDS_STANDING = frozenset(
     ("attach", "detach", "redeliver", "due", "policies", "stood_down", "gone", "unsent")
@@ -128,6 +130,8 @@ class Brain:
         self._outgoing: deque[tuple[str, Any]] = deque()
         self._noting: asyncio.TimerHandle | None = None
         self._kind: SubscriptionType | None = None  # of the consumer that attached last
+        self._unconfirmed: list[int] = []  # moved dead letters that a full disk refused
+        self._confirming: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """The channel is gone, and its grant with it."""
@@ -145,6 +149,8 @@ class Brain:
             self._trace.end()
         if self._noting is not None:
             self._noting.cancel()
+        if self._confirming is not None:
+            self._confirming.cancel()  # whoever opens it again is told of these letters again
         if self._dispatcher.has_notes and self._runtime.state.cursor is self._cursor:
             with suppress(Stopped):  # then it is a crash, and counted as one
                 self._runtime.submit(self._dispatcher.take_notes(), lambda reply, effects: None)
@@ -247,6 +253,7 @@ class Brain:
         self._dispatcher.reset(next_offset)
         self._outgoing.clear()
         self._told_end.clear()
+        self._unconfirmed.clear()
         self._begin_feed()
 
     async def restore(self, command: Restore) -> None:
@@ -256,6 +263,7 @@ class Brain:
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(reply.acked_before)
         self._told_end.clear()
+        self._unconfirmed.clear()
         self._begin_feed()
 
     async def _move_cursor(self, command: Reset | AckBefore | Expire | Restore) -> Any:
@@ -496,11 +504,28 @@ class Brain:
             if isinstance(reply, Moved):
                 self._dispatcher.acked(reply.ranges)
                 self._schedule_pump()
-            else:
-                self._begin_anew()
+            elif not self._begin_anew():
+                self._confirm_later(offsets)
 
         with suppress(Stopped):
             self._runtime.submit(ConfirmMoved(offsets), release)
+
+    def _confirm_later(self, offsets: Sequence[int]) -> None:
+        # The channel is done with these: nobody else would tell of them before it opens again.
+        self._unconfirmed += offsets
+        if self._confirming is None:
+            loop = asyncio.get_running_loop()
+            self._confirming = loop.call_later(CONFIRM_AGAIN_S, self._confirm_again)
+
+    def _confirm_again(self) -> None:
+        self._confirming = None
+        offsets, self._unconfirmed = self._unconfirmed, []
+        if not offsets or self._begin_anew():
+            return
+        if self._resetting:
+            self._confirm_later(offsets)  # a reset that succeeds forgets them
+        else:
+            self._confirm_moved(offsets)
 
     # -- counting deliveries -------------------------------------------------------
 

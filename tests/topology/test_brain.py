@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.actors.unacked import UNLIMITED
@@ -200,6 +202,72 @@ def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
         assert [args[:2] for args in refusals] == [[1, 7]] and "full" in refusals[0][2]
         hand.runtime.journal.commit = commit  # type: ignore[method-assign]
 
+    with_hand(scenario)
+
+
+async def _moved_while_the_disk_is_full(hand: Hand) -> None:
+    """A roll met a full disk, which nothing fell back by; there is room again once the next
+    command was tried in vain."""
+    commit = hand.runtime.journal.commit
+
+    async def full() -> int:
+        raise StorageFull("file", "full")
+
+    hand.runtime._full = StorageFull("file", "full")
+    hand.runtime.journal.commit = full  # type: ignore[method-assign]
+    hand.tell("moved", [0])
+    async with asyncio.timeout(5):
+        while not hand.runtime.stats.refused_full:
+            await asyncio.sleep(0)
+    hand.runtime.journal.commit = commit  # type: ignore[method-assign]
+    assert hand.runtime.state.cursor.acked_before == 0
+
+
+async def _bury_first(hand: Hand) -> None:
+    policies = {"maxUnackedMessagesPerConsumer": 0, "maxUnackedMessagesPerSubscription": 0}
+    hand.tell("policies", {**policies, "deadLetter": {"maxRedeliverCount": 0}})
+    hand.attach(1, 1)
+    await hand.delivered()
+    hand.tell("redeliver", [1, [0, 1], None])
+    while ("dead", [[0, 0, []]]) not in hand.said:
+        await asyncio.sleep(0)
+
+
+def test_a_dead_letter_is_acknowledged_although_a_full_disk_refused_it_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def scenario(hand: Hand) -> None:
+        await _bury_first(hand)
+        await _moved_while_the_disk_is_full(hand)
+        async with asyncio.timeout(5):
+            while hand.runtime.state.cursor.acked_before == 0:
+                await asyncio.sleep(0)
+        assert not hand.runtime.state.dead.intended
+        assert ("restart", None) not in hand.said
+
+    monkeypatch.setattr(brain, "CONFIRM_AGAIN_S", 0.0)
+    with_hand(scenario)
+
+
+def test_a_dead_letter_that_a_full_disk_refused_is_forgotten_by_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def scenario(hand: Hand) -> None:
+        await _bury_first(hand)
+        await _moved_while_the_disk_is_full(hand)
+        await hand.brain.on_request("reset", [0, "by a test"])
+        hand.tell("feed", [0, [1] * 5, {}, None, []])
+        hand.tell("flow", [1, 1])
+        await hand.delivered()
+        hand.tell("redeliver", [1, [0, 1], None])
+        while ("dead", [[0, 1, []]]) not in hand.said:
+            await asyncio.sleep(0)
+        while hand.brain._confirming is not None:
+            await asyncio.sleep(0)
+        assert hand.runtime.state.dead.intended == {0: 1}
+        assert hand.runtime.state.cursor.acked_before == 0
+
+    monkeypatch.setattr(brain, "CONFIRM_AGAIN_S", 0.01)
     with_hand(scenario)
 
 
