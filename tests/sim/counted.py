@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ class _Session:
     where: tuple[str, str]
     began: float
     closed: bool = False
+    doubtful: bool = False  # what it is told may be counted in memory alone
 
 
 @dataclass
@@ -32,6 +33,7 @@ class _Entries:
 
     ends: int = -1  # sessions but one, and requests for redelivery: all that may have ended any
     since: float = 0.0
+    doubtful: bool = False  # the brain's counts are ahead of the durable ones
     seen: dict[tuple[int, int], list[tuple[float, int, _Session]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -49,15 +51,20 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
     if the consumer didn't close; and no more is counted than may have ended.
 
     Judged of who subscribed after the earlier delivery had come. A first delivery may be
-    forgotten by a crash within moments of it. Not judged while the subscription is moved.
+    forgotten by a crash within moments of it. Not judged while the subscription is moved. What a
+    brain tells after a full disk left deliveries uncounted holds until that brain ends.
     """
     in_order, late_s = _ends_in_order(run), run.late_s()
     known: dict[tuple[str, str], _Entries] = defaultdict(_Entries)
     sessions: dict[tuple[int, int], _Session] = {}
     kinds: dict[str, int] = {}
     for time, kind, note in run.history.of(
-        "subscribe", "deliver", "redeliver", "close consumer", "seek", "sought"
+        *("subscribe", "deliver", "redeliver", "close consumer", "seek", "sought"),
+        *("uncounted", "opened"),
     ):
+        if kind in ("uncounted", "opened"):
+            _doubt(note["subscription"], kind == "uncounted", known, sessions.values())
+            continue
         if kind in ("seek", "sought"):
             since = math.inf if kind == "seek" else time + late_s
             for where in [where for where in known if where[0] == note["subscription"]]:
@@ -68,7 +75,7 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
         if kind == "subscribe":
             where = (note["subscription"], note["topic"])
             kinds[where[0]] = note["kind"]
-            sessions[number] = _Session(where, time)
+            sessions[number] = _Session(where, time, doubtful=known[where].doubtful)
             known[where].ends += 1
         elif number not in sessions:
             continue
@@ -96,4 +103,20 @@ def _delivered(
             least = before + (grows and not earlier.closed)
             if count < least:
                 yield f"{what}, after {before} at {at} s"
-    entries.seen[place].append((time, count, session))
+    if not session.doubtful:
+        entries.seen[place].append((time, count, session))
+
+
+def _doubt(
+    name: str,
+    doubtful: bool,
+    known: Mapping[tuple[str, str], _Entries],
+    sessions: Iterable[_Session],
+) -> None:
+    """A brain of the subscription left deliveries uncounted, or a new one began."""
+    for where, entries in known.items():
+        if where[0] == name:
+            entries.doubtful = doubtful
+    for session in sessions:
+        if doubtful and session.where[0] == name:
+            session.doubtful = True

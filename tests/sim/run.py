@@ -42,6 +42,7 @@ from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
+from tests.sim.uncounted import watch_counts
 from tests.sim.workload import PATTERN, Shared
 from velaray.actors import holes
 from velaray.enums import ConsumerType
@@ -192,6 +193,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     watch_journals(replace)
     shorten_units(replace)
     watch_hands(replace, history)
+    watch_counts(replace, history)
     try:
         yield
     finally:
