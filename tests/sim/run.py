@@ -170,7 +170,8 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         # Else an acknowledgement, a reset or a skip may be half-way through, or a full disk
         # made the state fall back: then this brain is about to be replaced.
         runtime = brain._runtime
-        current = runtime.state.cursor is brain._cursor
+        # While the state falls back, the one to be replaced has what was just dropped.
+        current = runtime.state.cursor is brain._cursor and not runtime._rebuilding
         if current and runtime._settled() and not moving[brain]:
             brain._dispatcher.check()
 
