@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,21 +63,8 @@ class Http:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def http(cluster: LocalCluster) -> Http:
     return Http(cluster.admin_url)
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
 
 
 def publish(client: pulsar.Client, topic: str, *contents: bytes, **options: Any) -> list[Any]:

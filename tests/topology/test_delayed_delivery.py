@@ -25,12 +25,6 @@ _numbers = itertools.count(1)
 _POLL = threading.Event()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[velaray.Client]:
     with velaray.Client(cluster.service_url, operation_timeout_seconds=10) as made:

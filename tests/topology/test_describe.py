@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -15,19 +14,6 @@ from tests.support.waiting import wait_until
 from velaray.admin import Admin, NotFound
 from velaray.cli import main
 from velaray.topology.subscription_view import holdups
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
 
 
 def described(cluster: LocalCluster, topic: str, subscription: str = "s") -> dict[str, Any]:

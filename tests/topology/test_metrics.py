@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -24,19 +23,6 @@ from velaray.topology.metrics import METRICS, Rates, Sample, Traffic
 
 TOPIC = "persistent://public/default/measured"
 OF_TOPIC = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
 
 
 class Scrape:

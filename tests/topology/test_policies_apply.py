@@ -20,12 +20,6 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def admin(cluster: LocalCluster) -> Admin:
     return Admin(cluster.admin_url)
 

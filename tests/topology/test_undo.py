@@ -19,12 +19,6 @@ from velaray.message_id import MessageId
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster.service_url) as made:
         yield made

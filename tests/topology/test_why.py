@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,6 @@ from velaray.admin import Admin, Invalid, NotFound
 from velaray.cli import main
 from velaray.events.ids import ActorKind
 from velaray.message_id import MessageId
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
 
 
 def ours(found: Any) -> MessageId:
