@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pulsar
 import pytest
 
 import velaray
+from tests.support.waiting import wait_until
 from velaray.admin import Admin
 from velaray.events.ids import ActorKind, TopicName
 
@@ -36,10 +36,7 @@ def do_round(cluster: Any, topic: str) -> None:
 
 
 def soon(condition: Any) -> Any:
-    deadline = time.monotonic() + WITHIN_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "not in time"
-    return found
+    return wait_until(condition, WITHIN_S)
 
 
 def test_readers_and_seeks_begin_at_what_is_kept(cluster, client, official, admin, topic):

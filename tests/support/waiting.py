@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 
-def wait_until(condition: Callable[[], Any], tries: int = 600) -> None:
-    """Ask every 20 ms; fails the test if it takes too long."""
+def wait_until(condition: Callable[[], Any], within_s: float = 12.0) -> Any:
+    """The condition's first true value, asked for every 20 ms; fails the test after that time."""
+    deadline = time.monotonic() + within_s
     pause = threading.Event()
-    for _ in range(tries):
-        if condition():
-            return
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"what was waited for didn't come within {within_s:g} s"
         pause.wait(0.02)
-    raise AssertionError("what was waited for never came about")
+    return found

@@ -13,6 +13,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 
@@ -20,7 +21,6 @@ SHARED = velaray.ConsumerType.Shared
 EARLIEST = velaray.InitialPosition.Earliest
 WAIT = 20_000
 _numbers = itertools.count(1)
-_POLL = threading.Event()
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,7 @@ def topic(cluster: LocalCluster, client: velaray.Client) -> str:
     Admin(cluster.admin_url).set_policy_of(name, "deadLetter", {"maxRedeliverCount": 2})
     (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if str(key.topic_name) == name]
     body: Any = cluster.fabric.bodies[key]
-    deadline = time.monotonic() + 5
-    while body.policies.raw["deadLetter"] is None:
-        assert time.monotonic() < deadline
-        _POLL.wait(0.01)
+    wait_until(lambda: body.policies.raw["deadLetter"], 5)
     return name
 
 

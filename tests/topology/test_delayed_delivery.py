@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,6 +12,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.actors.partition import Publish
 from velaray.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
@@ -22,7 +22,6 @@ from velaray.wire.pulsar_pb2 import MessageMetadata
 SHARED = velaray.ConsumerType.Shared
 WAIT = 20_000
 _numbers = itertools.count(1)
-_POLL = threading.Event()
 
 
 @pytest.fixture
@@ -131,10 +130,7 @@ def test_the_policy_limits_delays_and_turns_them_off(
 def set_policy(admin: Admin, cluster: LocalCluster, topic: str, value: dict[str, Any]) -> None:
     admin.set_policy_of(topic, "delayedDelivery", value)
     body: Any = cluster.fabric.bodies[partition_of(cluster, topic)]
-    deadline = time.monotonic() + 5
-    while body.policies.raw["delayedDelivery"] != value:
-        assert time.monotonic() < deadline
-        _POLL.wait(0.01)
+    wait_until(lambda: body.policies.raw["delayedDelivery"] == value, 5)
 
 
 def publish_delayed(cluster: LocalCluster, topic: str, count: int, due: int) -> int:

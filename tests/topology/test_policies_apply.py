@@ -11,6 +11,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.admin import Admin, PreconditionFailed
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 
@@ -37,10 +38,7 @@ def topic() -> str:
 
 def soon(condition: Callable[[], Any]) -> Any:
     """The condition's value as soon as it's true; fails after `WITHIN_S` seconds."""
-    deadline = time.monotonic() + WITHIN_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "not applied in time"
-    return found
+    return wait_until(condition, WITHIN_S)
 
 
 def body(cluster: LocalCluster, topic: str) -> Any:
