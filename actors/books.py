@@ -391,8 +391,15 @@ class Books:
         self.counts.add(in_vain, 1)
         if ranges != in_vain:
             counted = RangeSet(in_vain)
-            for first, end in ranges:
-                self.returned += counted.missing(first, end)
+            self._return(part for each in ranges for part in counted.missing(*each))
+
+    def _return(self, ranges: Iterable[Range]) -> None:
+        # What isn't noted yet needn't be taken back: it is as if it hadn't gone out.
+        begun = RangeSet(self.begun)
+        for first, end in ranges:
+            unnoted = RangeSet(begun.discard(first, end))
+            self.returned += unnoted.missing(first, end)
+        self.begun = list(begun)
 
     def give_permits_back(self, consumer: Attached, offset: int, sent: int) -> None:
         """Undo the debit of what isn't in the mask ``sent``, if the consumer holds the entry."""

@@ -542,6 +542,7 @@ class Model(RuleBasedStateMachine):
         self.left: list[int] = []  # per entry: mask of messages not acked
         self.counts: dict[int, int] = {}
         self.holder: dict[int, int] = {}
+        self.given: dict[str, int] = {}  # who got chunks of a message, and may wait for the others
         self.permits: dict[int, int] = {}
         self.flowed: dict[int, int] = {}
         self.priority: dict[int, int] = {}
@@ -592,6 +593,7 @@ class Model(RuleBasedStateMachine):
         self.subject.detach(number)
         del self.permits[number], self.priority[number]
         self.holder = {o: who for o, who in self.holder.items() if who != number}
+        self.given = {key: who for key, who in self.given.items() if who != number}
         self.take_over(before)
 
     @rule(data=st.data(), permits=st.integers(0, 40))
@@ -647,6 +649,8 @@ class Model(RuleBasedStateMachine):
             self.counts[offset] = self.counts.get(offset, 0) + 1
         for offset in named if self.kind is SHARED else mine:
             del self.holder[offset]
+            if offset in self.chunks and self.bound_to(offset) is None:
+                self.given.pop(self.chunks[offset], None)
 
     @rule(data=st.data())
     @precondition(lambda self: self.sizes)
@@ -656,6 +660,7 @@ class Model(RuleBasedStateMachine):
         self.subject.reset(offset)
         self.left = [0 if o < offset else (1 << size) - 1 for o, size in enumerate(self.sizes)]
         self.holder.clear()
+        self.given.clear()
         self.counts.clear()
 
     @rule()
@@ -666,7 +671,7 @@ class Model(RuleBasedStateMachine):
         takers = [n for n in self.permits if self.may_take(n)]
         idle = self.undelivered(fed)
         if self.kind is SHARED:  # a chunk may wait for the one that has its message
-            idle = [o for o in idle if self.bound_to(o) is None]
+            idle = [o for o in idle if self.chunks.get(o) not in self.given]
         assert not takers or not idle, f"{takers} could have had {idle}"
 
     # the partition delivers by itself
@@ -747,6 +752,8 @@ class Model(RuleBasedStateMachine):
                 assert self.priority[number] == best, "a better level had permits"
             if self.kind is SHARED:
                 assert self.bound_to(offset) in (None, number), "a message at two consumers"
+                if offset in self.chunks:
+                    self.given[self.chunks[offset]] = number
             self.holder[offset] = number
             self.permits[number] -= self.left[offset].bit_count()
             debited += self.left[offset].bit_count()

@@ -106,10 +106,12 @@ class Story:
         self.dispatcher.attach(ConsumerSpec(number, f"c{number}", kind))
         self.dispatcher.flow(number, permits)
 
-    def deliver(self) -> list[tuple[int, int]]:
-        """(offset, count) of what goes out."""
+    def deliver(self, at_once: bool = True) -> list[tuple[int, int]]:
+        """(offset, count) of what goes out; noted not ``at_once``: if it must be."""
         deliveries: list[Delivery] = self.dispatcher.dispatch()
-        self.history.when(self.dispatcher.take_notes(deliveries))
+        counted = any(each.redelivery_count for each in deliveries)
+        if at_once or counted or self.dispatcher.must_note:
+            self.history.when(self.dispatcher.take_notes(deliveries))
         self.dispatcher.check()
         return [
             (offset, each.redelivery_count)
@@ -194,3 +196,47 @@ def test_what_is_redelivered_before_is_not_left_to_the_partition() -> None:
     story.dispatcher.flow(2, 100)
     story.deliver()
     assert story.dispatcher.may_stand()
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["attach", "detach", "lose"]), st.integers(1, 3), st.integers(1, 9)),
+    st.tuples(st.sampled_from(["nack", "ack"]), st.integers(0, 9), st.integers(1, 4)),
+    st.tuples(st.just("note"), st.just(0), st.just(0)),
+)
+
+
+def do(story: Story, step: tuple[str, int, int]) -> None:
+    what, first, more = step
+    dispatcher, part = story.dispatcher, (first, first + more)
+    attached = [view.consumer_id for view in dispatcher.consumers()]
+    if what == "attach" and first not in attached:
+        story.attach(first, permits=5 * more)
+    elif what in ("detach", "lose") and first in attached:
+        dispatcher.detach(first, lost=what == "lose")
+    elif what == "nack":
+        for number in attached:
+            dispatcher.redeliver(number, [part])
+    elif what == "ack":
+        story.ack(*range(*part))
+
+
+@settings(max_examples=300)
+@examples(st.lists(STEPS, min_size=4, max_size=40))
+def test_what_is_durable_is_what_is_known_and_what_is_under_way(steps) -> None:
+    """However late first deliveries are noted, and whatever ended meanwhile."""
+    story = Story()
+    story.dispatcher.feed(0, [1] * 20)
+    story.attach(1)
+    story.deliver(at_once=False)
+    story.attach(2)
+    for step in steps:
+        do(story, step)
+        story.deliver(at_once=step[0] == "note")
+        if step[0] != "note":
+            continue
+        state, dispatcher = story.history.state, story.dispatcher
+        known = dict(dispatcher.redelivery_counts(100))
+        for offset in range(20):
+            if not state.cursor.is_acked(offset):
+                under_way = dispatcher.holder_of(offset) != ""
+                assert state.deliveries.get(offset) == known.get(offset, 0) + under_way
