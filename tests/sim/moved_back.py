@@ -36,10 +36,12 @@ class _Move:
 
 @dataclass(frozen=True)
 class _Ack:
-    """An acknowledgement: when it was confirmed, and whether it is of something that came after
-    the move."""
+    """An acknowledgement: whose it is, when it began and when it was confirmed, and whether it is
+    of something that came after the move."""
 
+    by: str
     index: int
+    began: float
     confirmed: float
     fresh: bool
 
@@ -89,6 +91,7 @@ class _Subscription:
             for time, _, note in run.history.of("acked")
         }
         self._cumulative: list[tuple[Entry, _Ack]] = []
+        self._asked: list[_Ack] = []  # with a receipt
         for time, kind, note in run.history.of("subscribe", "received", "acknowledging"):
             if note["subscription"] == name:
                 self._take(time, kind, note)
@@ -111,9 +114,12 @@ class _Subscription:
         came = self._received[by, entry, index]
         fresh = self._fresh(self._subscribed[by, entry[0]], came)
         done = self._confirmed.get((by, time, entry, index), math.inf)
-        self.acks[entry].append(_Ack(index, done, fresh))
+        ack = _Ack(by, index, time, done, fresh)
+        self.acks[entry].append(ack)
+        if note["receipt"]:
+            self._asked.append(ack)
         if note["cumulative"]:
-            self._cumulative.append((entry, _Ack(index, done, fresh)))
+            self._cumulative.append((entry, ack))
 
     def _fresh(self, subscribed: list[float], came: float) -> bool:
         """Whether what came then was delivered after the move, which closes every consumer."""
@@ -127,10 +133,20 @@ class _Subscription:
     def acknowledged_before(self, limit: float) -> Iterator[str]:
         """The messages whose acknowledgements were confirmed before, in entries of which no
         acknowledgement may have been on its way at the move."""
+        # Who asks for a receipt sends whatever isn't confirmed by then, and all of it again
+        # until that is.
+        late = [ack for ack in self._asked if not ack.fresh and ack.confirmed >= limit]
         for entry, acks in self.acks.items():
-            if all(ack.fresh or ack.confirmed < limit for ack in acks):
+            if all(ack.fresh or _settled(ack, limit, late) for ack in acks):
                 for index in sorted({ack.index for ack in acks if not ack.fresh} - {-2}):
                     yield self.contents[entry, index]
+
+
+def _settled(ack: _Ack, limit: float, late: list[_Ack]) -> bool:
+    """Whether it was confirmed before, and wasn't sent again with any of the ``late`` ones."""
+    return ack.confirmed < limit and not any(
+        other.by == ack.by and ack.began <= other.began < ack.confirmed for other in late
+    )
 
 
 def _entry(note: dict[str, Any]) -> Entry:

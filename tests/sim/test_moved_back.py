@@ -30,10 +30,13 @@ class Story:
 
     def acknowledge(self, content, confirmed=True):
         place = {"by": "c", "ledger": 1, "entry": 0, "index": "ab".index(content)}
-        self._add("acknowledging", cumulative=False, **place)
-        began = self._now
+        self._add("acknowledging", cumulative=False, receipt=True, **place)
         if confirmed:
-            self._add("acked", began=began, cumulative=False, **place)
+            self.confirm(content, self._now)
+
+    def confirm(self, content, began):
+        place = {"by": "c", "ledger": 1, "entry": 0, "index": "ab".index(content)}
+        self._add("acked", began=began, cumulative=False, **place)
 
     def move(self, event, **details):
         """Takes a tenth of a second; an administrator's if no consumer is named."""
@@ -131,3 +134,17 @@ def test_what_never_comes_again_after_a_consumers_seek_is_told(event):
     story.move("sought", by="c")
     story.move(event or "subscribe", name="c")
     assert len(story.judged()) == (0 if event else 1)
+
+
+def test_what_was_sent_again_with_a_later_one_need_not_come_again():
+    story = Story()
+    story.subscribe()
+    story.receive("a")
+    story.receive("b")
+    story.acknowledge("a", confirmed=False)
+    began = story.history.now()
+    story.acknowledge("b", confirmed=False)
+    story.confirm("a", began)
+    story.reset()
+    story.subscribe()
+    assert story.judged() == []

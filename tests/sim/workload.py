@@ -337,7 +337,7 @@ class ConsumerScript:
     ) -> None:
         began, life = self._shared.history.now(), self._life
         place = _place(message)
-        self._note("acknowledging", cumulative=cumulative, **place)
+        self._note("acknowledging", cumulative=cumulative, receipt=receipt, **place)
         try:
             if cumulative:
                 await consumer.acknowledge_cumulative(message, receipt=receipt)
