@@ -176,8 +176,10 @@ class AckTracker:
         self._forget_until(done)
         if reached[2] != _WHOLE and not self._batch_index_ack:
             reached = (ledger, entry - 1, _WHOLE)
-        if reached > (self._cumulative or self._sent):
-            self._cumulative = reached
+        if reached > self._durable:
+            # One that was sent without a receipt may have been refused: what is acknowledged
+            # once more came once more, and is sent again, as far as it went.
+            self._cumulative = max(reached, self._cumulative or self._sent)
         return done
 
     def take(self, receipt: bool = False) -> PendingAcks:
