@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,15 +14,23 @@ import ray
 import velaray
 from tests.ray.support import Publisher, RayNodes, Receiver, kill, quiet_client, wait_until
 from velaray.admin import Admin
+from velaray.events.ids import TopicName
+from velaray.journal.files import FileStore
 from velaray.topology.cluster import Cluster
+from velaray.topology.history import Moment, state_at, subscriptions_of
 
 KINDS = ("partition", "subscription", "catalog", "front-door")
 
 
 @pytest.fixture(scope="module")
-def cluster(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the cluster's journals are."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: RayNodes, data: Path) -> Iterator[Cluster]:
     """A velaray cluster on those nodes."""
-    data: Path = tmp_path_factory.mktemp("data")
     with Cluster.start(data, service_port=0, admin_port=0) as cluster:
         yield cluster
 
@@ -134,7 +143,20 @@ def test_a_worker_of_ray_finds_the_cluster_by_itself(cluster: Cluster) -> None:
     client.close()
 
 
-def test_a_message_that_nobody_can_process_becomes_one_dead_letter(cluster: Cluster) -> None:
+def begun_deliveries(data: Path, topic: str) -> int:
+    """Of the topic's first entry to the subscription ``s``, as its journal has it."""
+
+    async def read() -> int:
+        store = FileStore(str(data))
+        (key,) = await subscriptions_of(store, TopicName.parse(topic), "s")
+        return (await state_at(store, key, Moment())).state.deliveries.get(0)
+
+    return asyncio.run(read())
+
+
+def test_a_message_that_nobody_can_process_becomes_one_dead_letter(
+    cluster: Cluster, data: Path
+) -> None:
     """Its consumers die of it, and so do, once each, the actors that count and move it."""
     topic = "persistent://public/default/poison"
     most = {"maxRedeliverCount": 3, "initialSubscriptionName": "judge"}
@@ -144,16 +166,19 @@ def test_a_message_that_nobody_can_process_becomes_one_dead_letter(cluster: Clus
         client.create_producer(topic).send(b"poison")
     counts = []
     for kind in ("none", "subscription", "partition", "none"):
-        source = f"import velaray, os, time\nc = velaray.Client({cluster.service_url!r})\n"
+        source = f"import velaray, sys\nc = velaray.Client({cluster.service_url!r})\n"
         source += f"m = c.subscribe({topic!r}, 's', velaray.ConsumerType.Shared).receive(60_000)\n"
-        source += "print(m.redelivery_count(), flush=True)\ntime.sleep(0.5)\nos._exit(1)\n"
+        source += "print(m.redelivery_count(), flush=True)\nsys.stdin.read()\n"
         run = [sys.executable, "-c", source]
-        dying = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
-        assert dying.stdout is not None
-        counts.append(int(dying.stdout.readline()))
-        if kind != "none":
-            kill(cluster, kind, "poison")
-        dying.wait()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(run, text=True, **pipes) as dying:
+            assert dying.stdout is not None
+            counts.append(int(dying.stdout.readline()))
+            # A first delivery is counted some time after it went out, not before it.
+            wait_until(lambda: begun_deliveries(data, topic) == len(counts), "it is counted")
+            if kind != "none":
+                kill(cluster, kind, "poison")
+            dying.kill()
     assert counts == [0, 1, 2, 3]
     with velaray.Client(cluster.service_url) as client:
         judge = client.subscribe(f"{topic}-s-DLQ", "judge", velaray.ConsumerType.Shared)
