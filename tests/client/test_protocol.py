@@ -511,6 +511,25 @@ def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_ba
     run(work())
 
 
+def test_what_was_acknowledged_cumulatively_and_comes_again_is_acknowledged_again():
+    """A service whose disk is full refuses that silently, if nobody asks for a receipt."""
+
+    async def work():
+        async with ScriptedServer() as server, client_of(server) as client:
+            consumer = await client.subscribe("t", "s", ack_group_time_ms=60_000)
+            for epoch in (0, 1):
+                for number in (0, 1):
+                    entry = entry_of(b"x")
+                    deliver(server.connections[0], number, entry, consumer_epoch=epoch)
+                    await consumer.acknowledge_cumulative(await consumer.receive(WAIT))
+                await consumer.redeliver_unacknowledged_messages()
+            await until(lambda: server.count("RedeliverUnacknowledgedMessages") == 2)
+            acked = [c.message_id[0].entryId for c in server.seen if isinstance(c, pb.CommandAck)]
+            assert acked == [1, 1]
+
+    run(work())
+
+
 def test_shared_consumers_name_no_epoch():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:
