@@ -187,6 +187,25 @@ def test_what_comes_again_is_acknowledged_again_as_far_as_it_was():
     assert sent(acks) == ({}, None)
 
 
+def test_every_message_of_a_batch_sends_the_one_before_it_once():
+    acks = AckTracker()
+    acks.cumulative(in_batch(5, 0, 3))
+    assert sent(acks)[1].where == (1, 4)
+    acks.cumulative(in_batch(5, 1, 3))
+    assert sent(acks) == ({}, None)
+
+
+def test_one_that_is_refused_takes_back_none_that_went_further_meanwhile():
+    acks = AckTracker()
+    acks.cumulative(single(6))
+    asked = acks.take(receipt=True)
+    acks.cumulative(single(10))
+    acks.take()
+    acks.put_back(asked)
+    assert sent(acks)[1].where == (1, 10)
+    assert acks.take(receipt=True).cumulative.where == (1, 10)
+
+
 def test_a_receipt_vouches_for_no_cumulative_ack_that_was_merely_sent():
     acks = AckTracker()
     acks.cumulative(single(6))

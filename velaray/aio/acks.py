@@ -174,11 +174,12 @@ class AckTracker:
                 reached = (ledger, entry, index)
         done = (ledger, entry) if reached[2] == _WHOLE else (ledger, entry - 1)
         self._forget_until(done)
+        # One that was sent without a receipt may have been refused: what is acknowledged once
+        # more came once more, and is sent again, as far as it went.
+        known = self._durable
         if reached[2] != _WHOLE and not self._batch_index_ack:
-            reached = (ledger, entry - 1, _WHOLE)
-        if reached > self._durable:
-            # One that was sent without a receipt may have been refused: what is acknowledged
-            # once more came once more, and is sent again, as far as it went.
+            reached, known = (ledger, entry - 1, _WHOLE), self._sent
+        if reached > known:
             self._cumulative = max(reached, self._cumulative or self._sent)
         return done
 
@@ -231,7 +232,7 @@ class AckTracker:
             (ledger, entry), bits, _ = acks.cumulative
             # A partial batch is sent with the bits of the moment, so its index only orders.
             reached = (ledger, entry, _WHOLE if bits is None else 0)
-            self._cumulative = max(reached, self._cumulative or reached)
+            self._cumulative = max(reached, self._cumulative or self._sent)
 
     def reset(self) -> None:
         """Forget everything: the subscription was moved by a seek."""
