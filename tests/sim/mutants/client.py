@@ -84,6 +84,6 @@ MUTANTS: dict[str, Mutant] = {
     "keep-acks-at-a-seek": Mutant(
         "acknowledgements that wait are sent after a seek",
         ((AckTracker, "reset", _send_acks_after_a_seek),),
-        within=300,
+        within=600,
     ),
 }

@@ -61,7 +61,7 @@ MUTANTS: dict[str, Mutant] = {
     "forget-the-draining": Mutant(
         "a key's new consumer doesn't wait for what the former one holds",
         (*_NO_BOOKS, (PendingHashes, "taken", do_nothing)),
-        within=20,
+        within=60,
     ),
     "free-a-key-too-early": Mutant(
         "the first acknowledgement of a key lets its new consumer begin",
