@@ -6,6 +6,7 @@ Each checker returns the faults it found, as text. None of them knows how a run 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -319,8 +320,10 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
     seeking: dict[str, int] = defaultdict(int)
     sought: dict[str, float] = defaultdict(float)
-    # A batch counts as acknowledged when one consumer has acknowledged all of it since it came.
+    # A batch counts as acknowledged when one consumer has acknowledged all of it since it came,
+    # and subscribed at no time in between: who does forgets what it acknowledged of batches.
     parts: dict[tuple[str, str, Place], dict[tuple[str, int], set[int]]] = {}
+    subscribed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     sizes = {
         (topic, place): len(contents)
         for topic, log in run.logs.items()
@@ -332,6 +335,7 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
             case "subscribe":
                 session = (time, subscription, note["topic"])
                 sessions[note["connection"], note["consumer"]] = session
+                subscribed[subscription, note["topic"], note["name"]].append(time)
             case "seek":
                 seeking[subscription] += 1
                 for known in (confirmed, marks, parts):
@@ -350,7 +354,9 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                         marks[subscription, topic] = (before, time)
                     continue
                 key = (subscription, topic, place)
-                part = parts.setdefault(key, {}).setdefault((note["by"], note["life"]), set())
+                times = subscribed[subscription, topic, note["by"]]
+                line = (note["by"], bisect_left(times, note["began"]))
+                part = parts.setdefault(key, {}).setdefault(line, set())
                 part.add(note["index"])
                 if note["index"] < 0 or len(part) == sizes.get((topic, place)):
                     confirmed.setdefault(key, time)

@@ -206,7 +206,6 @@ class ConsumerScript:
         self._shared = shared
         self._rng = rng
         self._acks: set[asyncio.Task[None]] = set()
-        self._life = 0
 
     async def run(self, client: Client) -> None:
         """Returns when the run is over."""
@@ -215,7 +214,6 @@ class ConsumerScript:
                 await asyncio.sleep(self._rng.random() * self._plan.away)
             subscribe = partial(self._subscribe, client)
             consumer = await until_it_works(subscribe, self._shared.history, self._plan.name)
-            self._life += 1
             self._acks = set()
             try:
                 await self._consume(consumer)
@@ -337,7 +335,7 @@ class ConsumerScript:
     async def _acknowledge(
         self, consumer: Consumer, message: Message, cumulative: bool, receipt: bool
     ) -> None:
-        began, life = self._shared.history.now(), self._life
+        began = self._shared.history.now()
         place = _place(message)
         self._note("acknowledging", cumulative=cumulative, receipt=receipt, **place)
         try:
@@ -349,7 +347,7 @@ class ConsumerScript:
             self._note("ack failed", error=f"{type(error).__name__}: {error}", **place)
             return
         if receipt:
-            self._note("acked", began=began, cumulative=cumulative, life=life, **place)
+            self._note("acked", began=began, cumulative=cumulative, **place)
 
 
 def _place(message: Message) -> dict[str, Any]:
