@@ -190,11 +190,12 @@ class Books:
         return new
 
     def kill(self, ranges: Iterable[Range]) -> None:
-        """Nobody gets these any more."""
+        """Nobody gets these any more; what of them is acknowledged is nowhere anyway."""
         for first, end in ranges:
-            self.waiting.discard(first, end)
-            self.delayed.discard(first, end)
-            self.dead.add(first, end)
+            for part in self.cursor.unacked_ranges(first, end):
+                self.waiting.discard(*part)
+                self.delayed.discard(*part)
+                self.dead.add(*part)
 
     def passed(self, first: int, end: int) -> None:
         """The front up to ``end`` is dealt with."""

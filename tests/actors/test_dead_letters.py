@@ -97,3 +97,15 @@ def test_a_new_dispatcher_passes_over_what_is_on_its_way_or_was_in_vain_too_ofte
     found = [(each.first, each.end) for each in made.dispatch()]
     assert found == [(0, 1), (2, 3), (5, 6)]
     made.check()
+
+
+def test_what_was_acknowledged_on_its_way_is_not_dead_to_a_new_dispatcher() -> None:
+    cursor = Cursor()
+    cursor.ack_range(1, 3)
+    made = Dispatcher(cursor)
+    made.attach(ConsumerSpec(1, "c", SubscriptionType.SHARED))
+    made.flow(1, 100)
+    made.kill([(1, 2), (2, 4)])
+    made.feed(0, [1] * 5)
+    assert [(each.first, each.end) for each in made.dispatch()] == [(0, 1), (4, 5)]
+    made.check()
