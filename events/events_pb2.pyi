@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,11 @@ class Event(_message.Message):
     DELIVERIES_TRACED_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_ASKED_AGAIN_FIELD_NUMBER: _ClassVar[int]
     CURSOR_RESTORED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_JOINED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_JOINED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_DECIDED_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FINISHED_FIELD_NUMBER: _ClassVar[int]
     ledger_opened: LedgerOpened
     cluster_registered: ClusterRegistered
     tenant_created: TenantCreated
@@ -91,7 +96,12 @@ class Event(_message.Message):
     deliveries_traced: DeliveriesTraced
     entries_asked_again: EntriesAskedAgain
     cursor_restored: CursorRestored
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ...) -> None: ...
+    transaction_begun: TransactionBegun
+    partitions_joined: PartitionsJoined
+    subscriptions_joined: SubscriptionsJoined
+    transaction_decided: TransactionDecided
+    transaction_finished: TransactionFinished
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -508,3 +518,57 @@ class EntriesAskedAgain(_message.Message):
     all: bool
     at_ms: int
     def __init__(self, consumer: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., all: bool = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class TransactionBegun(_message.Message):
+    __slots__ = ("sequence", "owner", "at_ms", "timeout_ms")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    owner: str
+    at_ms: int
+    timeout_ms: int
+    def __init__(self, sequence: _Optional[int] = ..., owner: _Optional[str] = ..., at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionsJoined(_message.Message):
+    __slots__ = ("sequence", "topics")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sequence: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SubscriptionsJoined(_message.Message):
+    __slots__ = ("sequence", "subscriptions")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionName]
+    def __init__(self, sequence: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionName, _Mapping]]] = ...) -> None: ...
+
+class SubscriptionName(_message.Message):
+    __slots__ = ("topic", "subscription")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    subscription: str
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
+
+class TransactionDecided(_message.Message):
+    __slots__ = ("sequence", "commit", "timed_out", "at_ms")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    commit: bool
+    timed_out: bool
+    at_ms: int
+    def __init__(self, sequence: _Optional[int] = ..., commit: bool = ..., timed_out: bool = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class TransactionFinished(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...

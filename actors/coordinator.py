@@ -1,0 +1,455 @@
+"""The transaction coordinator: which transactions there are, who takes part, how they end.
+
+A transaction's sequence is dense in its coordinator and never given again. It is OPEN from
+`Begin` on and collects participants: topic partitions that get messages, subscriptions that get
+acknowledgements. One event decides it, to commit or to abort (COMMITTING, ABORTING): that is the
+commit point, and never changes. What participants do follows from it; it isn't this machine's
+business but to know when all have done it. Then the transaction is COMMITTED or ABORTED, and all
+that is kept of it is that verdict, for ever: a sequence below the next one that isn't in the
+table of unfinished ones is committed, unless it is in the set of aborted ones. The set is kept in
+segments (`velaray.actors.holes`), of which a checkpoint writes the changed ones.
+
+Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there fires at the
+first `Expire`. A repeated `Begin` begins another transaction; the one that nobody knows of is
+aborted by its deadline.
+
+Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `Decide`, `Finish`, `Expire`. Events:
+TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided, TransactionFinished
+(and LedgerOpened, which changes nothing here).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+from google.protobuf.message import Message
+from sortedcontainers import SortedSet
+
+from velaray.actors.holes import Holes
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.events.events_pb2 import (
+    LedgerOpened,
+    PartitionsJoined,
+    SubscriptionName,
+    SubscriptionsJoined,
+    TransactionBegun,
+    TransactionDecided,
+    TransactionFinished,
+)
+from velaray.events.segments import Segment, StoredSegment
+
+TICK_MS = 100
+"""Deadlines are multiples of this."""
+EXPIRED_AT_ONCE = 1000
+"""So many transactions at most are aborted by one `Expire`."""
+
+_ABORTED = "aborted/"
+
+
+class Status(StrEnum):
+    """Where a transaction is."""
+
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    ABORTING = "ABORTING"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+LEGAL: Mapping[Status, frozenset[Status]] = {
+    Status.OPEN: frozenset((Status.COMMITTING, Status.ABORTING)),
+    Status.COMMITTING: frozenset((Status.COMMITTED,)),
+    Status.ABORTING: frozenset((Status.ABORTED,)),
+    Status.COMMITTED: frozenset(),
+    Status.ABORTED: frozenset(),
+}
+"""What may follow what; staying is always legal, and changes nothing."""
+
+_WAY = {
+    True: (Status.OPEN, Status.COMMITTING, Status.COMMITTED),
+    False: (Status.OPEN, Status.ABORTING, Status.ABORTED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Begin a transaction that is aborted after ``timeout_ms`` (at least 1).
+
+    ``owner`` ("": anybody) is who may use it. Reply: `Begun`; refused INVALID without a timeout,
+    BUSY if ``most_open`` (0: any number) transactions are unfinished.
+    """
+
+    timeout_ms: int
+    owner: str = ""
+    most_open: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The transaction's sequence."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Topic partitions are to get messages in the transaction. Reply: `Joined`, also if they are
+    participants. Refused NOT_FOUND, NOT_ALLOWED to others than the owner, and CONFLICT if the
+    transaction is decided.
+    """
+
+    sequence: int
+    topics: Sequence[str]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubscriptions:
+    """As `AddPartitions`, for acknowledgements to (topic partition, subscription)."""
+
+    sequence: int
+    subscriptions: Sequence[tuple[str, str]]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """They are participants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Commit or abort. Reply: `Decided`, the same for ever.
+
+    Refused NOT_FOUND if there was no such transaction; NOT_ALLOWED to others than the owner,
+    unless ``force``; CONFLICT if it is decided otherwise.
+    """
+
+    sequence: int
+    commit: bool
+    owner: str = ""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The verdict; ``finished``: all participants have applied it."""
+
+    sequence: int
+    commit: bool
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All participants have applied the verdict. Reply: `Decided`; refused NOT_FOUND, and
+    CONFLICT while it is open."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Abort what is past its deadline, `EXPIRED_AT_ONCE` at most. Reply: `Expired`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Their sequences, ascending by deadline."""
+
+    sequences: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One that isn't finished. Participants are in the order in which they joined."""
+
+    sequence: int
+    owner: str
+    begun_ms: int
+    timeout_ms: int
+    status: Status = Status.OPEN
+    timed_out: bool = False
+    partitions: dict[str, None] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    @property
+    def deadline_ms(self) -> int:
+        """When it is aborted, if it's still open."""
+        return -(-(self.begun_ms + self.timeout_ms) // TICK_MS) * TICK_MS
+
+    @property
+    def participants(self) -> int:
+        """How many there are."""
+        return len(self.partitions) + len(self.subscriptions)
+
+
+@dataclass(slots=True)
+class CoordinatorState:
+    """Unfinished transactions by sequence, ascending; the aborted ones among the finished;
+    how many of the aborted had reached their deadline."""
+
+    next_sequence: int = 1
+    unfinished: dict[int, Transaction] = field(default_factory=dict)
+    aborted: Holes = field(default_factory=Holes)
+    timed_out: int = 0
+    # Of the open ones: (deadline, sequence). A function of the table.
+    deadlines: SortedSet = field(default_factory=SortedSet, compare=False)
+
+    def status(self, sequence: int) -> Status | None:
+        """Of any transaction there ever was; None if there was none."""
+        known = self.unfinished.get(sequence)
+        if known is not None:
+            return known.status
+        if not 1 <= sequence < self.next_sequence:
+            return None
+        return Status.ABORTED if sequence in self.aborted else Status.COMMITTED
+
+    @property
+    def low_water(self) -> int:
+        """All transactions up to this sequence are finished."""
+        return next(iter(self.unfinished), self.next_sequence) - 1
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When an open transaction is to be aborted; None if there is none."""
+        return int(self.deadlines[0][0]) if self.deadlines else None
+
+    def decided(self) -> list[Transaction]:
+        """Those whose participants are to be told."""
+        return [each for each in self.unfinished.values() if each.status != Status.OPEN]
+
+    def may_join(self, sequence: int, topic: str, subscription: str | None = None) -> bool:
+        """Whether this participant may take something in the transaction: it is open, and known
+        to have it."""
+        known = self.unfinished.get(sequence)
+        if known is None or known.status != Status.OPEN:
+            return False
+        if subscription is None:
+            return topic in known.partitions
+        return (topic, subscription) in known.subscriptions
+
+
+def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
+    if command.timeout_ms < 1:
+        return refuse(Reason.INVALID, f"a transaction's timeout of {command.timeout_ms} ms")
+    if 0 < command.most_open <= len(state.unfinished):
+        return refuse(
+            Reason.BUSY, f"{command.most_open} transactions are active already: try again"
+        )
+    sequence = state.next_sequence
+    event = TransactionBegun(
+        sequence=sequence, owner=command.owner, at_ms=now_ms, timeout_ms=command.timeout_ms
+    )
+    return Decision((event,), Begun(sequence))
+
+
+def _refusal(
+    state: CoordinatorState, sequence: int, owner: str, force: bool = False
+) -> Decision | None:
+    """Why this owner can't have anything to do with the transaction; None if it can."""
+    known = state.unfinished.get(sequence)
+    if known is None:
+        if state.status(sequence) is None:
+            return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
+        return None
+    if known.owner and known.owner != owner and not force:
+        return refuse(Reason.NOT_ALLOWED, f"transaction {sequence} is another role's")
+    return None
+
+
+def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> Decision:
+    sequence = command.sequence
+    refusal = _refusal(state, sequence, command.owner)
+    if refusal is not None:
+        return refusal
+    status = state.status(sequence)
+    if status != Status.OPEN:
+        return refuse(Reason.CONFLICT, f"transaction {sequence} is {status}: nothing can join it")
+    known = state.unfinished[sequence]
+    event: Message
+    if isinstance(command, AddPartitions):
+        topics = [topic for topic in command.topics if topic not in known.partitions]
+        event, new = PartitionsJoined(sequence=sequence, topics=topics), bool(topics)
+    else:
+        pairs = [pair for pair in command.subscriptions if pair not in known.subscriptions]
+        named = [SubscriptionName(topic=topic, subscription=name) for topic, name in pairs]
+        event, new = SubscriptionsJoined(sequence=sequence, subscriptions=named), bool(named)
+    return Decision((event,) if new else (), Joined())
+
+
+def _decide(state: CoordinatorState, command: Decide, now_ms: int) -> Decision:
+    sequence, commit = command.sequence, command.commit
+    refusal = _refusal(state, sequence, command.owner, command.force)
+    if refusal is not None:
+        return refusal
+    status = state.status(sequence)
+    open_, ending, ended = _WAY[commit]
+    if status not in (open_, ending, ended):
+        verb = "committed" if commit else "aborted"
+        return refuse(
+            Reason.CONFLICT, f"transaction {sequence} is {status}: it can't be {verb} any more"
+        )
+    reply = Decided(sequence, commit, status == ended)
+    if status != Status.OPEN:
+        return Decision(reply=reply)
+    return Decision((TransactionDecided(sequence=sequence, commit=commit, at_ms=now_ms),), reply)
+
+
+def _finish(state: CoordinatorState, sequence: int) -> Decision:
+    match state.status(sequence):
+        case None:
+            return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
+        case Status.OPEN:
+            return refuse(Reason.CONFLICT, f"transaction {sequence} isn't decided yet")
+        case Status.COMMITTING | Status.ABORTING as status:
+            reply = Decided(sequence, status == Status.COMMITTING, finished=True)
+            return Decision((TransactionFinished(sequence=sequence),), reply)
+        case status:
+            return Decision(reply=Decided(sequence, status == Status.COMMITTED, finished=True))
+
+
+def _expire(state: CoordinatorState, now_ms: int) -> Decision:
+    late = state.deadlines.irange(maximum=(now_ms, state.next_sequence))
+    sequences = tuple(sequence for _, sequence in islice(late, EXPIRED_AT_ONCE))
+    events = tuple(
+        TransactionDecided(sequence=sequence, commit=False, timed_out=True, at_ms=now_ms)
+        for sequence in sequences
+    )
+    return Decision(events, Expired(sequences))
+
+
+class CoordinatorMachine:
+    """Decides for one transaction coordinator."""
+
+    def initial(self) -> CoordinatorState:
+        """No transaction yet."""
+        return CoordinatorState()
+
+    def decide(self, state: CoordinatorState, command: Any, now_ms: int) -> Decision:
+        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        match command:
+            case Begin():
+                return _begin(state, command, now_ms)
+            case AddPartitions() | AddSubscriptions():
+                return _add(state, command)
+            case Decide():
+                return _decide(state, command, now_ms)
+            case Finish(sequence):
+                return _finish(state, sequence)
+            case Expire():
+                return _expire(state, now_ms)
+        raise TypeError(f"a coordinator knows no {type(command).__name__}")
+
+    def evolve(self, state: CoordinatorState, event: Message) -> None:
+        """Apply ``event``. Raises TypeError for an event of another machine."""
+        match event:
+            case TransactionBegun(sequence=sequence):
+                begun = Transaction(sequence, event.owner, event.at_ms, event.timeout_ms)
+                state.unfinished[sequence] = begun
+                state.deadlines.add((begun.deadline_ms, sequence))
+                state.next_sequence = sequence + 1
+            case PartitionsJoined(sequence=sequence, topics=topics):
+                state.unfinished[sequence].partitions.update(dict.fromkeys(topics))
+            case SubscriptionsJoined(sequence=sequence):
+                pairs = [(each.topic, each.subscription) for each in event.subscriptions]
+                state.unfinished[sequence].subscriptions.update(dict.fromkeys(pairs))
+            case TransactionDecided(sequence=sequence, commit=commit):
+                decided = state.unfinished[sequence]
+                decided.status = _WAY[commit][1]
+                decided.timed_out = event.timed_out
+                state.timed_out += event.timed_out
+                state.deadlines.remove((decided.deadline_ms, sequence))
+            case TransactionFinished(sequence=sequence):
+                if state.unfinished.pop(sequence).status == Status.ABORTING:
+                    state.aborted.add(sequence, sequence + 1)
+            case LedgerOpened():
+                pass
+            case _:
+                raise TypeError(f"a coordinator knows no {type(event).__name__}")
+
+    def check(self, state: CoordinatorState) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        sequences = list(state.unfinished)
+        require(sequences == sorted(sequences), "unfinished transactions are in their order")
+        for sequence, known in state.unfinished.items():
+            name = str(sequence)
+            require(known.sequence == sequence, "a transaction is found by its sequence", name)
+            require(sequence < state.next_sequence, "sequences are never given again", name)
+            require(LEGAL[known.status] != frozenset(), "what is unfinished can go on", name)
+            require(sequence not in state.aborted, "a verdict never changes", name)
+            timed = known.timed_out and known.status != Status.ABORTING
+            require(not timed, "what timed out is aborted", name)
+        state.aborted.check(0)
+        require(state.aborted.end() <= state.next_sequence, "aborted ones were begun")
+        waiting = {(t.deadline_ms, t.sequence) for t in _open(state)}
+        require(set(state.deadlines) == waiting, "open transactions, no others, have deadlines")
+
+    def snapshot(self, state: CoordinatorState) -> Mapping[str, Segment]:
+        """Segments: ``coordinator``, ``unfinished``, and ``aborted/<n>`` as in
+        `velaray.actors.holes`."""
+        segments: dict[str, Segment] = {
+            "coordinator": _to_json(
+                [state.next_sequence, state.timed_out, state.aborted.segment_size]
+            ),
+            "unfinished": _to_json([_fields(known) for known in state.unfinished.values()]),
+        }
+        for number, segment in state.aborted.snapshot().items():
+            segments[f"{_ABORTED}{number}"] = segment
+        return segments
+
+    def restore(self, segments: Mapping[str, bytes]) -> CoordinatorState:
+        """The state whose snapshot is ``segments``."""
+        next_sequence, timed_out, size = json.loads(segments["coordinator"])
+        known = [_transaction(fields) for fields in json.loads(segments["unfinished"])]
+        state = CoordinatorState(
+            next_sequence, {each.sequence: each for each in known}, timed_out=timed_out
+        )
+        state.aborted.restore(size, _numbered(segments))
+        state.deadlines.update((each.deadline_ms, each.sequence) for each in _open(state))
+        return state
+
+    def settle(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        state.aborted.settle(_numbered(stored))
+
+    def crowded(self, state: CoordinatorState) -> bool:
+        """Whether a checkpoint is due, so that memory can be freed."""
+        return state.aborted.crowded()
+
+
+def _open(state: CoordinatorState) -> list[Transaction]:
+    return [each for each in state.unfinished.values() if each.status == Status.OPEN]
+
+
+def _numbered(segments: Mapping[str, Any]) -> dict[int, Any]:
+    return {
+        int(name.removeprefix(_ABORTED)): segment
+        for name, segment in segments.items()
+        if name.startswith(_ABORTED)
+    }
+
+
+def _fields(known: Transaction) -> list[Any]:
+    return [
+        *(known.sequence, known.owner, known.begun_ms, known.timeout_ms),
+        *(known.status, known.timed_out, list(known.partitions), list(known.subscriptions)),
+    ]
+
+
+def _transaction(fields: list[Any]) -> Transaction:
+    sequence, owner, begun_ms, timeout_ms, status, timed_out, partitions, subscriptions = fields
+    return Transaction(
+        *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out),
+        partitions=dict.fromkeys(partitions),
+        subscriptions=dict.fromkeys((topic, name) for topic, name in subscriptions),
+    )
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,333 @@
+"""The transaction coordinator: sequences, participants, verdicts, deadlines."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from velaray.actors.coordinator import (
+    EXPIRED_AT_ONCE,
+    LEGAL,
+    AddPartitions,
+    AddSubscriptions,
+    Begin,
+    Begun,
+    CoordinatorMachine,
+    CoordinatorState,
+    Decide,
+    Decided,
+    Expire,
+    Expired,
+    Finish,
+    Joined,
+    Status,
+)
+from velaray.actors.kit import given
+from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.events.events_pb2 import (
+    LedgerOpened,
+    PartitionsJoined,
+    SubscriptionName,
+    SubscriptionsJoined,
+    TransactionBegun,
+    TransactionDecided,
+    TransactionFinished,
+)
+from velaray.events.segments import StoredSegment, bytes_of, segment_digest
+
+MACHINE = CoordinatorMachine()
+
+
+def begun(*timeouts_ms: int, owner: str = ""):
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    for timeout_ms in timeouts_ms:
+        story.when(Begin(timeout_ms, owner))
+    return story
+
+
+def test_sequences_are_dense_and_begin_with_1() -> None:
+    (
+        begun()
+        .when(Begin(5000, "me"), now_ms=7)
+        .then(
+            events=[TransactionBegun(sequence=1, owner="me", at_ms=7, timeout_ms=5000)],
+            reply=Begun(1),
+        )
+        .when(Begin(1))
+        .then(reply=Begun(2))
+    )
+
+
+def test_no_more_than_allowed_are_active_at_once() -> None:
+    (
+        begun(1000)
+        .when(Begin(1000, most_open=1))
+        .then_refused(Reason.BUSY, "1 transactions are active")
+        .when(Decide(1, False))
+        .when(Finish(1))
+        .when(Begin(1000, most_open=1))
+        .then(reply=Begun(2))
+        .when(Begin(0))
+        .then_refused(Reason.INVALID, "0 ms")
+    )
+
+
+def test_participants_join_once_while_it_is_open() -> None:
+    story = begun(1000)
+    assert not story.state.may_join(1, "a")
+    (
+        story.when(AddPartitions(1, ["a", "b"]))
+        .then(events=[PartitionsJoined(sequence=1, topics=["a", "b"])], reply=Joined())
+        .when(AddPartitions(1, ["b", "c"]))
+        .then(events=[PartitionsJoined(sequence=1, topics=["c"])], reply=Joined())
+        .when(AddPartitions(1, ["a"]))
+        .then(events=[], reply=Joined())
+        .when(AddSubscriptions(1, [("a", "s")]))
+        .then(
+            events=[
+                SubscriptionsJoined(
+                    sequence=1, subscriptions=[SubscriptionName(topic="a", subscription="s")]
+                )
+            ],
+            reply=Joined(),
+        )
+    )
+    state = story.state
+    assert state.may_join(1, "c") and state.may_join(1, "a", "s")
+    assert not state.may_join(1, "c", "s") and not state.may_join(2, "a")
+    assert list(state.unfinished[1].partitions) == ["a", "b", "c"]
+    assert state.unfinished[1].participants == 4
+    story.when(Decide(1, True))
+    assert not story.state.may_join(1, "c")
+    (
+        story.when(AddPartitions(1, ["a"]))
+        .then_refused(Reason.CONFLICT, "COMMITTING: nothing can join")
+        .when(Finish(1))
+        .when(AddSubscriptions(1, [("a", "s")]))
+        .then_refused(Reason.CONFLICT, "COMMITTED")
+        .when(AddPartitions(2, ["a"]))
+        .then_refused(Reason.NOT_FOUND, "no transaction 2")
+    )
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_verdict_is_the_same_for_ever(commit: bool) -> None:
+    ending, ended = (
+        (Status.COMMITTING, Status.COMMITTED) if commit else (Status.ABORTING, Status.ABORTED)
+    )
+    (
+        begun(1000)
+        .when(Finish(1))
+        .then_refused(Reason.CONFLICT, "isn't decided")
+        .when(Decide(1, commit), now_ms=5)
+        .then(
+            events=[TransactionDecided(sequence=1, commit=commit, at_ms=5)],
+            reply=Decided(1, commit, finished=False),
+        )
+        .then_state(lambda state: state.status(1) == ending and state.low_water == 0)
+        .when(Decide(1, commit))
+        .then(events=[], reply=Decided(1, commit, finished=False))
+        .when(Decide(1, not commit))
+        .then_refused(Reason.CONFLICT, ending)
+        .when(Finish(1))
+        .then(events=[TransactionFinished(sequence=1)], reply=Decided(1, commit, finished=True))
+        .then_state(lambda state: state.status(1) == ended and not state.unfinished)
+        .when(Finish(1))
+        .then(events=[], reply=Decided(1, commit, finished=True))
+        .when(Decide(1, commit))
+        .then(events=[], reply=Decided(1, commit, finished=True))
+        .when(Decide(1, not commit))
+        .then_refused(Reason.CONFLICT, ended)
+        .when(Decide(2, commit))
+        .then_refused(Reason.NOT_FOUND, "no transaction 2")
+        .when(Finish(0))
+        .then_refused(Reason.NOT_FOUND, "no transaction 0")
+    )
+
+
+def test_a_transaction_is_its_owners() -> None:
+    (
+        begun(1000, owner="me")
+        .when(AddPartitions(1, ["a"], "you"))
+        .then_refused(Reason.NOT_ALLOWED, "another role")
+        .when(Decide(1, True, ""))
+        .then_refused(Reason.NOT_ALLOWED, "another role")
+        .when(AddPartitions(1, ["a"], "me"))
+        .then(reply=Joined())
+        .when(Decide(1, False, "administrator", force=True))
+        .then(reply=Decided(1, False, finished=False))
+    )
+
+
+def test_deadlines_are_rounded_up_and_abort_what_is_open() -> None:
+    story = begun(150, 100, 1000)
+    assert story.state.next_deadline_ms == 100
+    (
+        story.when(Expire(), now_ms=99)
+        .then(events=[], reply=Expired(()))
+        .when(Decide(2, True), now_ms=99)
+        .when(Expire(), now_ms=199)
+        .then(events=[], reply=Expired(()))
+        .when(Expire(), now_ms=200)
+        .then(
+            events=[TransactionDecided(sequence=1, commit=False, timed_out=True, at_ms=200)],
+            reply=Expired((1,)),
+        )
+        .then_state(lambda state: state.timed_out == 1 and state.next_deadline_ms == 1000)
+    )
+    assert [known.sequence for known in story.state.decided()] == [1, 2]
+    story.when(Expire(), now_ms=10**6).then(reply=Expired((3,)))
+    assert story.state.next_deadline_ms is None
+
+
+def test_so_many_at_most_are_aborted_at_once() -> None:
+    events = [
+        TransactionBegun(sequence=number, timeout_ms=1) for number in range(1, EXPIRED_AT_ONCE + 3)
+    ]
+    state = MACHINE.initial()
+    for event in events:
+        MACHINE.evolve(state, event)
+    assert len(MACHINE.decide(state, Expire(), 1000).reply.sequences) == EXPIRED_AT_ONCE
+
+
+def test_commands_and_events_of_others_are_errors() -> None:
+    state = MACHINE.initial()
+    with pytest.raises(TypeError, match="int"):
+        MACHINE.decide(state, 1, 0)
+    with pytest.raises(TypeError, match="SubscriptionName"):
+        MACHINE.evolve(state, SubscriptionName())
+
+
+def _finished_twice(state: CoordinatorState) -> None:
+    state.aborted.add(1, 2)
+
+
+def _timed_out(state: CoordinatorState) -> None:
+    state.unfinished[1].timed_out = True
+
+
+def _no_deadline(state: CoordinatorState) -> None:
+    state.deadlines.clear()
+
+
+def _given_again(state: CoordinatorState) -> None:
+    state.next_sequence = 1
+
+
+@pytest.mark.parametrize(
+    ("breaks", "invariant"),
+    [
+        (_finished_twice, "a verdict never changes"),
+        (_timed_out, "what timed out is aborted"),
+        (_no_deadline, "open transactions, no others"),
+        (_given_again, "never given again"),
+    ],
+)
+def test_broken_states_are_noticed(breaks, invariant) -> None:
+    state = begun(1000).state
+    breaks(state)
+    with pytest.raises(InvariantViolation, match=invariant):
+        MACHINE.check(state)
+
+
+def test_a_million_verdicts_are_small_and_one_more_abort_rewrites_one_segment() -> None:
+    state = MACHINE.initial()
+    state.next_sequence = 1_000_001
+    for sequence in range(1, 1_000_001, 2):
+        state.aborted.add(sequence, sequence + 1)
+    stored = bytes_of(MACHINE.snapshot(state))
+    assert sum(map(len, stored.values())) < 160_000
+    MACHINE.settle(
+        state,
+        {
+            name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
+            for name, raw in stored.items()
+        },
+    )
+    for event in (
+        TransactionBegun(sequence=1_000_001, timeout_ms=1),
+        TransactionDecided(sequence=1_000_001),
+        TransactionFinished(sequence=1_000_001),
+    ):
+        MACHINE.evolve(state, event)
+    after = MACHINE.snapshot(state)
+    dirty = [name for name, found in after.items() if isinstance(found, bytes)]
+    assert sorted(dirty) == ["aborted/15", "coordinator", "unfinished"]
+    assert state.status(999_999) == Status.ABORTED and state.status(1_000_000) == Status.COMMITTED
+
+
+class Model(RuleBasedStateMachine):
+    """Transactions beside a plain table of verdicts; replay of every prefix is the kit's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story = begun()
+        self.verdicts: dict[int, bool] = {}
+        self.count = 0
+        self.now = 0
+
+    @rule(timeout_ms=st.integers(1, 500))
+    def begin(self, timeout_ms: int) -> None:
+        self.story.when(Begin(timeout_ms), now_ms=self.now)
+        self.count += 1
+        assert self.story.reply == Begun(self.count)
+
+    @rule(data=st.data(), commit=st.booleans())
+    @precondition(lambda self: self.count)
+    def decide(self, data: st.DataObject, commit: bool) -> None:
+        sequence = data.draw(st.integers(1, self.count))
+        self.story.when(Decide(sequence, commit), now_ms=self.now)
+        if self.verdicts.setdefault(sequence, commit) != commit:
+            assert isinstance(self.story.reply, Refusal)
+        else:
+            assert self.story.reply.commit == commit
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.verdicts)
+    def finish(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.verdicts)))
+        self.story.when(Finish(sequence), now_ms=self.now)
+        assert self.story.reply == Decided(sequence, self.verdicts[sequence], finished=True)
+
+    @rule(data=st.data(), topic=st.sampled_from("abc"))
+    @precondition(lambda self: self.count)
+    def join(self, data: st.DataObject, topic: str) -> None:
+        sequence = data.draw(st.integers(1, self.count))
+        self.story.when(AddPartitions(sequence, [topic]), now_ms=self.now)
+        joined = sequence not in self.verdicts
+        assert isinstance(self.story.reply, Joined) == joined
+        assert self.story.state.may_join(sequence, topic) == joined
+
+    @rule(wait_ms=st.integers(0, 300))
+    def expire(self, wait_ms: int) -> None:
+        self.now += wait_ms
+        self.story.when(Expire(), now_ms=self.now)
+        for sequence in self.story.reply.sequences:
+            assert sequence not in self.verdicts
+            self.verdicts[sequence] = False
+
+    @invariant()
+    def every_verdict_is_kept(self) -> None:
+        state = self.story.state
+        assert state.next_sequence == self.count + 1
+        for sequence in range(1, self.count + 1):
+            status = state.status(sequence)
+            if sequence not in self.verdicts:
+                assert status == Status.OPEN and LEGAL[status]
+            else:
+                ways = (
+                    (Status.COMMITTING, Status.COMMITTED)
+                    if self.verdicts[sequence]
+                    else (Status.ABORTING, Status.ABORTED)
+                )
+                assert status in ways
+        unfinished = list(state.unfinished)
+        assert state.low_water == (unfinished[0] if unfinished else self.count + 1) - 1
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
