@@ -1,9 +1,11 @@
 """Which compacted view of a partition is current: the partition's part of compaction.
 
-A compaction makes a new *generation*: it is begun (its horizon is the end of the log then), its
-entries are copied into a journal of its own, and one event publishes it. Until then the former
-generation is current. What isn't current any more, or never will be, is to be swept; until the
-host says that nothing of it is stored the state names it. One compaction runs at a time.
+A compaction makes a new *generation*: it is begun, its entries are copied into a journal of its
+own, and one event publishes it. Its horizon is the max-read offset at its beginning, so that all
+below is decided; what is hidden there (`velaray.actors.transactions`) isn't copied. Until it is
+published the former generation is current. What isn't current any more, or never will be, is to
+be swept; until the host says that nothing of it is stored the state names it. One compaction runs
+at a time.
 
 Commands: `BeginCompaction`, `PublishCompaction`, `ConfirmCompactionSwept`.
 Events: CompactionBegun, CompactionPublished, CompactionSwept.
@@ -22,7 +24,7 @@ from velaray.events.events_pb2 import CompactionBegun, CompactionPublished, Comp
 
 @dataclass(frozen=True, slots=True)
 class BeginCompaction:
-    """Compact everything there is now. Reply: `Generation`, the new one; or `NothingNew`.
+    """Compact everything that may be read now. Reply: `Generation`, the new one; or `NothingNew`.
 
     Refused CONFLICT while one runs.
     """
@@ -57,7 +59,7 @@ class SweptCompaction:
 
 @dataclass(frozen=True, slots=True)
 class NothingNew:
-    """The log has not grown since the current generation was begun."""
+    """What may be read of the log has not grown since the current generation was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,11 @@ class Compactions:
         return [*self.retired, *begun]
 
 
-def decide(state: Compactions, end_offset: int, command: Any, now_ms: int) -> Decision:
-    """What a command of this module leads to; ``end_offset`` is the log's."""
+def decide(state: Compactions, max_read_offset: int, command: Any, now_ms: int) -> Decision:
+    """What a command of this module leads to; ``max_read_offset`` is the partition's."""
     match command:
         case BeginCompaction():
-            return _begin(state, end_offset, now_ms)
+            return _begin(state, max_read_offset, now_ms)
         case PublishCompaction(generation, entries):
             return _publish(state, generation, entries, now_ms)
         case ConfirmCompactionSwept(generation):
@@ -111,14 +113,14 @@ def decide(state: Compactions, end_offset: int, command: Any, now_ms: int) -> De
     raise TypeError(f"compaction knows no {type(command).__name__}")
 
 
-def _begin(state: Compactions, end_offset: int, now_ms: int) -> Decision:
+def _begin(state: Compactions, max_read_offset: int, now_ms: int) -> Decision:
     if state.begun is not None:
         return refuse(Reason.CONFLICT, "a compaction is running already")
-    if end_offset == state.horizon:
+    if max_read_offset == state.horizon:
         return Decision(reply=NothingNew())
     number = state.last + 1
-    event = CompactionBegun(generation=number, horizon=end_offset, at_ms=now_ms)
-    return Decision((event,), Generation(number, end_offset, now_ms))
+    event = CompactionBegun(generation=number, horizon=max_read_offset, at_ms=now_ms)
+    return Decision((event,), Generation(number, max_read_offset, now_ms))
 
 
 def _publish(state: Compactions, generation: int, entries: int, now_ms: int) -> Decision:
@@ -153,7 +155,7 @@ def evolve(state: Compactions, event: Message) -> None:
             raise TypeError(f"compaction knows no {type(event).__name__}")
 
 
-def check(state: Compactions, end_offset: int) -> None:
+def check(state: Compactions, max_read_offset: int) -> None:
     """Raise `InvariantViolation` if an invariant is broken."""
     named = [*state.retired, *([state.current.number] if state.current else [])]
     named += [state.begun.number] if state.begun else []
@@ -161,7 +163,7 @@ def check(state: Compactions, end_offset: int) -> None:
     require(all(0 < number <= state.last for number in named), "generations were begun")
     horizons = [each.horizon for each in (state.current, state.begun) if each is not None]
     require(horizons == sorted(set(horizons)), "a compaction covers more than the one before")
-    require(all(0 < horizon <= end_offset for horizon in horizons), "horizons are in the log")
+    require(all(0 < horizon <= max_read_offset for horizon in horizons), "horizons are decided")
 
 
 def to_fields(state: Compactions) -> dict[str, Any]:

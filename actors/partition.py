@@ -12,13 +12,14 @@ stored the message isn't complete, and a chunk is a duplicate if the same messag
 already has it. The last sequence id is tracked whether de-duplication is on or not. Batches
 by key interleave; see `velaray.actors.interleaving`. Of compaction the partition decides which
 generation is current; see `velaray.actors.compacted`. Of entries that are to be delivered later
-it keeps when; see `velaray.actors.delayed`.
+it keeps when; see `velaray.actors.delayed`. Of entries of transactions it keeps which are
+undecided and which nobody may get; see `velaray.actors.transactions`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
 LedgerOpened, ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten,
 TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept; and those of
-compaction and of `velaray.actors.trimming`.
+compaction, of `velaray.actors.trimming` and of `velaray.actors.transactions`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors import compacted, delayed
+from velaray.actors import compacted, delayed, transactions
 from velaray.actors.compacted import (
     BeginCompaction,
     Compactions,
@@ -43,6 +44,7 @@ from velaray.actors.delayed import DelayedIndex, ReleaseDelayed
 from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.transactions import EndTransaction, Transactions
 from velaray.actors.trimming import (
     NoteActivity,
     Trim,
@@ -67,8 +69,10 @@ from velaray.events.events_pb2 import (
     SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
+    TransactionEnded,
 )
-from velaray.events.ids import Position
+from velaray.events.ids import Position, TransactionId
+from velaray.events.segments import Segment, StoredSegment
 
 
 @dataclass(slots=True)
@@ -90,6 +94,9 @@ class Publish:
 
     ``deliver_at_ms`` (0: at once) and ``key_hash`` are kept for `velaray.actors.delayed`;
     refused NOT_ALLOWED if that is more than ``max_delay_ms`` away, unless that is 0.
+
+    The first entry of a ``transaction`` must not come before its coordinator has said that it
+    is open and has this partition as a participant: the machine doesn't ask.
     """
 
     producer: str
@@ -102,6 +109,7 @@ class Publish:
     deliver_at_ms: int = 0
     key_hash: int = 0
     max_delay_ms: int = 0
+    transaction: TransactionId | None = None
 
 
 @dataclass(slots=True)
@@ -303,6 +311,7 @@ class PartitionState:
     deleted: dict[int, str] = field(default_factory=dict)
     compactions: Compactions = field(default_factory=Compactions)
     delayed: DelayedIndex = field(default_factory=DelayedIndex)
+    transactions: Transactions = field(default_factory=Transactions)
     trimmed: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -314,6 +323,11 @@ class PartitionState:
     def first_offset(self) -> int:
         """The offset of the oldest entry that is kept; `end_offset` if there is none."""
         return self.table.first_offset
+
+    @property
+    def max_read_offset(self) -> int:
+        """Nothing at or beyond it may be given to anybody; see `velaray.actors.transactions`."""
+        return self.transactions.max_read_offset(self.table.end_offset)
 
 
 def last_sequence_id(state: PartitionState, producer: str) -> int:
@@ -374,6 +388,10 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         event.chunk_uuid = chunk.uuid
         event.chunk_id = chunk.chunk_id
         event.chunks = chunk.chunks
+    if command.transaction is not None:
+        if command.transaction.sequence < 1:
+            return refuse(Reason.INVALID, f"no such transaction: {command.transaction}")
+        event.txn_coordinator, event.txn_sequence = command.transaction
     reply = Published(table.end_offset, table.next_position(), messages)
     if known is not None:
         return Decision((event,), reply, (), command.blob)
@@ -466,20 +484,21 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     state.table.end_offset += 1  # append(), without the call: this runs for every entry
     if event.deliver_at_ms:
         delayed.appended(state.delayed, event, state.table.end_offset - 1)
+    if event.txn_sequence:
+        transactions.appended(state.transactions, event, state.table.end_offset - 1)
     producer = state.by_index[event.producer]
     producer.at_ms = event.at_ms
-    sequence_id = event.highest_sequence_id or event.sequence_id
+    highest = event.highest_sequence_id
+    sequence_id = highest or event.sequence_id
     if producer.interleaving is not None:
         producer.interleaving.add(event.sequence_id, sequence_id)
-    elif event.highest_sequence_id and is_sparse(
-        event.sequence_id, sequence_id, event.messages or 1
-    ):
+    elif highest and is_sparse(event.sequence_id, sequence_id, event.messages or 1):
         # What came before has lower ids than this batch's first message.
         producer.interleaving = Interleaving(event.sequence_id)
         producer.interleaving.add(event.sequence_id, sequence_id)
     if sequence_id <= producer.last_sequence_id:
         return
-    if event.chunk_id + 1 < event.chunks:
+    if event.chunks and event.chunk_id + 1 < event.chunks:
         producer.chunk_sequence_id = sequence_id
         producer.chunk_uuid = event.chunk_uuid
         producer.chunk_id = event.chunk_id
@@ -527,7 +546,9 @@ class PartitionMachine:
             case ReleaseDelayed():
                 return delayed.decide(state.delayed, command)
             case BeginCompaction() | PublishCompaction() | ConfirmCompactionSwept():
-                return compacted.decide(state.compactions, state.end_offset, command, now_ms)
+                return compacted.decide(state.compactions, state.max_read_offset, command, now_ms)
+            case EndTransaction():
+                return transactions.decide(state.transactions, state.end_offset, command)
             case Trim():
                 return decide_trim(state, command, now_ms)
             case NoteActivity():
@@ -563,6 +584,8 @@ class PartitionMachine:
                 state.delayed.take(until_ms)
             case CompactionBegun() | CompactionPublished() | CompactionSwept():
                 compacted.evolve(state.compactions, event)
+            case TransactionEnded():
+                transactions.evolve(state.transactions, event)
             case EntriesTrimmed():
                 evolve_trimmed(state, event)
             case SubscriptionIdle():
@@ -573,8 +596,11 @@ class PartitionMachine:
     def check(self, state: PartitionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.table.check()
-        compacted.check(state.compactions, state.end_offset)
         state.delayed.check(state.end_offset)
+        transactions.check(state.transactions, state.first_offset, state.end_offset)
+        compacted.check(state.compactions, state.max_read_offset)
+        for _, end in state.table.gone_ranges():
+            require(end <= state.max_read_offset, "what is trimmed away is decided", str(end))
         by_name = {known.name: known for known in state.by_index.values()}
         require(by_name == state.producers, "producer names and numbers agree")
         for number, known in state.by_index.items():
@@ -599,9 +625,11 @@ class PartitionMachine:
             span = state.table.span(ledger_id)
             require(span.end == 0, "nothing is found in a trimmed ledger", str(ledger_id))
 
-    def snapshot(self, state: PartitionState) -> Mapping[str, bytes]:
+    def snapshot(self, state: PartitionState) -> Mapping[str, Segment]:
         """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
-        trimmed, gone (between others), idle, compactions, delayed/<n>.
+        trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>.
+
+        A segment of what is hidden that didn't change since a checkpoint is where that has it.
         """
         numbered = [state.by_index[index] for index in sorted(state.by_index)]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
@@ -619,6 +647,7 @@ class PartitionMachine:
         return {
             **{name: _to_json(found) for name, found in rare.items() if found},
             **state.delayed.snapshot(),
+            **transactions.snapshot(state.transactions),
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
@@ -651,6 +680,7 @@ class PartitionMachine:
                 for name, incarnation, start, properties in json.loads(segments["subscriptions"])
             },
             delayed=DelayedIndex.restore(segments),
+            transactions=transactions.restore(segments),
             compactions=compacted.from_fields(json.loads(segments["compactions"]))
             if "compactions" in segments
             else Compactions(),
@@ -658,6 +688,14 @@ class PartitionMachine:
             trimmed=dict(rare["trimmed"]),
             **json.loads(segments["partition"]),
         )
+
+    def settle(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        transactions.settle(state.transactions, stored)
+
+    def crowded(self, state: PartitionState) -> bool:
+        """Whether a checkpoint is due, so that memory can be freed."""
+        return state.transactions.hidden.crowded()
 
 
 _RARE = ("deleted", "trimmed", "gone", "idle")

@@ -1,8 +1,9 @@
 """Which ledgers of a partition may go: rules of the partition's machine.
 
-A ledger goes as a whole, when nobody needs it: every durable subscription has all of it, and it
-is out of retention. That one before it is still needed doesn't keep it. The current ledger never
-goes. What goes can't be read from then on; what is stored of it waits for its deletion.
+A ledger goes as a whole, when nobody needs it: every durable subscription has all of it, it is
+out of retention, and no transaction that has entries in it or before it is open. That one before
+it is still needed otherwise doesn't keep it. The current ledger never goes. What goes can't be
+read from then on; what is stored of it waits for its deletion.
 
 Retention keeps the newest so many bytes of the log, whoever has them, and what was written in
 the last so many milliseconds: a ledger is out of it when either limit lets it go. A limit of -1
@@ -117,6 +118,8 @@ def is_out_of_retention(
 
 def _is_needless(state: PartitionState, ledger_id: int, command: Trim) -> bool:
     end, views = state.table.span(ledger_id).end, state.compactions
+    if end > state.max_read_offset:
+        return False
     if (command.compacting or views.current or views.begun) and end > views.horizon:
         return False
     for subscription in state.subscriptions.values():
@@ -141,6 +144,7 @@ def decide_activity(state: PartitionState, command: NoteActivity, now_ms: int) -
 def evolve_trimmed(state: PartitionState, event: EntriesTrimmed) -> None:
     """Ledgers went."""
     state.table.trim(ledger.ledger_id for ledger in event.ledgers)
+    state.transactions.hidden.drop_before(state.first_offset)
     state.trimmed.update((ledger.ledger_id, ledger.bytes) for ledger in event.ledgers)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "transaction_ended", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Event(_message.Message):
     SUBSCRIPTION_SWEPT_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_TRIMMED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_IDLE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ENDED_FIELD_NUMBER: _ClassVar[int]
     DELAYED_ENTRIES_DUE_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +77,7 @@ class Event(_message.Message):
     subscription_swept: SubscriptionSwept
     entries_trimmed: EntriesTrimmed
     subscription_idle: SubscriptionIdle
+    transaction_ended: TransactionEnded
     delayed_entries_due: DelayedEntriesDue
     compaction_begun: CompactionBegun
     compaction_published: CompactionPublished
@@ -101,7 +103,7 @@ class Event(_message.Message):
     subscriptions_joined: SubscriptionsJoined
     transaction_decided: TransactionDecided
     transaction_finished: TransactionFinished
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., transaction_ended: _Optional[_Union[TransactionEnded, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -233,7 +235,7 @@ class ProducerRegistered(_message.Message):
     def __init__(self, producer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class EntryAppended(_message.Message):
-    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms", "deliver_at_ms", "key_hash")
+    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms", "deliver_at_ms", "key_hash", "txn_coordinator", "txn_sequence")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +246,8 @@ class EntryAppended(_message.Message):
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     KEY_HASH_FIELD_NUMBER: _ClassVar[int]
+    TXN_COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    TXN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     producer: int
     sequence_id: int
     highest_sequence_id: int
@@ -254,7 +258,9 @@ class EntryAppended(_message.Message):
     at_ms: int
     deliver_at_ms: int
     key_hash: int
-    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ...) -> None: ...
+    txn_coordinator: int
+    txn_sequence: int
+    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ..., txn_coordinator: _Optional[int] = ..., txn_sequence: _Optional[int] = ...) -> None: ...
 
 class TopicEpochRaised(_message.Message):
     __slots__ = ("topic_epoch", "producer_name")
@@ -358,6 +364,16 @@ class SubscriptionSwept(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class TransactionEnded(_message.Message):
+    __slots__ = ("coordinator", "sequence", "commit")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    coordinator: int
+    sequence: int
+    commit: bool
+    def __init__(self, coordinator: _Optional[int] = ..., sequence: _Optional[int] = ..., commit: bool = ...) -> None: ...
 
 class DelayedEntriesDue(_message.Message):
     __slots__ = ("until_ms",)

@@ -1,4 +1,4 @@
-"""Identifiers: positions, message ids, topic names, actor keys.
+"""Identifiers: positions, message ids, transaction ids, topic names, actor keys.
 
 Pulsar's text forms (``persistent://tenant/namespace/topic-partition-3``) are parsed and
 printed here and nowhere else. Inside velaray an actor is named by an `ActorKey`, whose
@@ -44,6 +44,19 @@ class Position(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.ledger_id}:{self.entry_id}"
+
+
+class TransactionId(NamedTuple):
+    """A transaction: the number of its coordinator, and which of that one's it is.
+
+    Sequences count from 1 per coordinator and are never used again. Printed as Pulsar does.
+    """
+
+    coordinator: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"({self.coordinator},{self.sequence})"
 
 
 EARLIEST = Position(-1, -1)
