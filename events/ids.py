@@ -308,6 +308,7 @@ class ActorKind(StrEnum):
     SUBSCRIPTION = "subscription"
     COMPACTED = "compacted"
     """Not an actor: one generation of a partition's compacted entries, in a journal of its own."""
+    COORDINATOR = "coordinator"
 
 
 _PARTS = {
@@ -315,6 +316,7 @@ _PARTS = {
     ActorKind.PARTITION: 5,
     ActorKind.SUBSCRIPTION: 7,
     ActorKind.COMPACTED: 6,
+    ActorKind.COORDINATOR: 1,
 }
 """How many parts a key's text has after its kind."""
 
@@ -341,6 +343,11 @@ class ActorKey:
     def catalog(cls) -> ActorKey:
         """The cluster's one catalog."""
         return cls(ActorKind.CATALOG)
+
+    @classmethod
+    def of_coordinator(cls, number: int) -> ActorKey:
+        """A transaction coordinator; its number is the first part of its transactions' ids."""
+        return cls(ActorKind.COORDINATOR, partition=number)
 
     @classmethod
     def of_partition(cls, topic: TopicName, incarnation: int) -> ActorKey:
@@ -379,6 +386,8 @@ class ActorKey:
         """
         if self.kind is ActorKind.CATALOG:
             return self.kind.value
+        if self.kind is ActorKind.COORDINATOR:
+            return f"{self.kind.value}/{self.partition}"
         parts = [
             self.kind.value,
             self.tenant,
@@ -411,6 +420,10 @@ class ActorKey:
             raise InvalidNameError(f"{len(parts)} parts after {kind}")
         if kind is ActorKind.CATALOG:
             return cls(kind)
+        if kind is ActorKind.COORDINATOR:
+            if int(parts[0]) < 0:
+                raise InvalidNameError("a number is negative")
+            return cls.of_coordinator(int(parts[0]))
         tenant, namespace, topic, partition, incarnation, *rest = parts
         name = TopicName(
             check_name("tenant", tenant),

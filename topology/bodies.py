@@ -21,5 +21,9 @@ def make_body(key: ActorKey, fabric: Fabric) -> Body:
             from velaray.topology.subscription_body import SubscriptionBody
 
             return SubscriptionBody(key, fabric)
+        case ActorKind.COORDINATOR:
+            from velaray.topology.coordinator_body import CoordinatorBody
+
+            return CoordinatorBody(key, fabric)
         case ActorKind.COMPACTED:
             raise ValueError(f"{key} is no actor: it belongs to its partition")

@@ -1,0 +1,151 @@
+"""A transaction coordinator's body: clients connect to it as to a topic partition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from velaray.actors.coordinator import (
+    AddPartitions,
+    AddSubscriptions,
+    Begin,
+    CoordinatorMachine,
+    CoordinatorState,
+    Decide,
+    Decided,
+    Expire,
+    Status,
+)
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import ActorKey
+from velaray.topology.coordinator_session import CoordinatorSession
+from velaray.topology.endings import Endings
+from velaray.topology.fabric import Address, Fabric
+from velaray.topology.hosted import HostedBody
+from velaray.topology.links import RemoteError
+from velaray.wire.connection import WireConnection
+
+FULL_DISK_PAUSE_S = 1.0
+"""What a full disk refused is tried again so much later."""
+
+
+class CoordinatorBody(HostedBody):
+    """Serves clients that begin and end transactions, and participants that ask."""
+
+    runtime: Runtime[CoordinatorState]
+
+    def __init__(self, key: ActorKey, fabric: Fabric) -> None:
+        super().__init__(key, fabric, CoordinatorMachine())
+        self.number = key.partition
+        self.sessions: set[CoordinatorSession] = set()
+        self.endings: Endings
+        self._server: asyncio.Server | None = None
+        self._begun = asyncio.Event()
+
+    async def start(self) -> Address:
+        """Recover, go on ending what is decided, listen."""
+        address = await super().start()
+        self.endings = Endings(self.number, self.fabric, self.runtime, self.spawn)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, self.config.host, 0)
+        self.endings.begin([known.sequence for known in self.runtime.state.decided()])
+        self.spawn(self._keep_deadlines())
+        port = self._server.sockets[0].getsockname()[1]
+        return address._replace(service_port=port)
+
+    def _accept(self) -> WireConnection:
+        size = self.config.max_message_size
+        return WireConnection(CoordinatorSession(self), max_message_size=size)
+
+    # -- transactions --------------------------------------------------------------
+
+    async def ask(self, command: Begin | AddPartitions | AddSubscriptions | Decide) -> Any:
+        """The reply, durably. Raises `RemoteError` with the reason of a refusal."""
+        reply = await self.runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        if isinstance(command, Begin):
+            self._begun.set()
+        return reply
+
+    async def end(self, command: Decide) -> Decided:
+        """Decide, and wait until all participants have applied the verdict.
+
+        It is decided durably before anybody is told; a caller that doesn't hear the answer may
+        ask again, and hears the same. Raises `RemoteError`.
+        """
+        decided: Decided = await self.ask(command)
+        if not decided.finished:
+            await self.endings.finish(command.sequence)
+        return decided
+
+    async def _keep_deadlines(self) -> None:
+        """Abort what is open for too long, at once what became so while nobody was there."""
+        while True:
+            self._begun.clear()
+            expired = await self.runtime.ask(Expire())
+            if isinstance(expired, Refusal):  # the disk is full
+                await asyncio.sleep(FULL_DISK_PAUSE_S)
+            elif expired.sequences:
+                self.endings.begin(expired.sequences)
+            else:
+                await self._until_the_next_deadline()
+
+    async def _until_the_next_deadline(self) -> None:
+        deadline = self.runtime.state.next_deadline_ms
+        pause = None if deadline is None else (deadline - self.fabric.clock_ms()) / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._begun.wait()
+
+    # -- calls ---------------------------------------------------------------------
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``may_join``: participants ask whether they may take something in a transaction."""
+        if method == "may_join":
+            return await self._may_join(**args)
+        return await super().call(method, args)
+
+    async def _may_join(self, sequence: int, topic: str, subscription: str | None) -> None:
+        """Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
+        decided, NOT_ALLOWED if this is no participant.
+        """
+        may, status = await self.read_certain(
+            lambda state: (
+                state.may_join(sequence, topic, subscription),
+                state.status(sequence),
+            )
+        )
+        if may:
+            return
+        name = f"transaction ({self.number},{sequence})"
+        if status is None:
+            raise RemoteError(Reason.NOT_FOUND, f"there is no {name}")
+        if status != Status.OPEN:
+            raise RemoteError(Reason.CONFLICT, f"{name} is {status}")
+        what = topic if subscription is None else f"{subscription} of {topic}"
+        raise RemoteError(Reason.NOT_ALLOWED, f"{what} was not added to {name}")
+
+    # -- life ----------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Whether nobody is connected, and no transaction is unfinished."""
+        return not self.sessions and not self.links.links and not self.runtime.state.unfinished
+
+    async def stop(self) -> None:
+        """Close the clients' connections, then as every body."""
+        self._close(WireConnection.close)
+        await super().stop()
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        self._close(WireConnection.abort)
+        super().abort()
+
+    def _close(self, how: Any) -> None:
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            how(session.connection)

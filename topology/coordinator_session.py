@@ -1,0 +1,118 @@
+"""One client's connection to a transaction coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.coordinator import AddPartitions, AddSubscriptions, Begin, Decide
+from velaray.actors.machine import Reason
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import InvalidNameError, TopicName
+from velaray.journal.errors import StorageFull
+from velaray.topology.links import RemoteError
+from velaray.topology.session import Session
+from velaray.topology.wire_errors import code_of
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.connection import WireConnection
+
+if TYPE_CHECKING:
+    from velaray.topology.coordinator_body import CoordinatorBody
+
+_CODES: dict[str, pb.ServerError] = {
+    Reason.NOT_FOUND: pb.TransactionNotFound,
+    Reason.CONFLICT: pb.InvalidTxnStatus,
+    Reason.BUSY: pb.TooManyRequests,
+}
+_ANSWERS: dict[type, type] = {
+    pb.CommandNewTxn: pb.CommandNewTxnResponse,
+    pb.CommandAddPartitionToTxn: pb.CommandAddPartitionToTxnResponse,
+    pb.CommandAddSubscriptionToTxn: pb.CommandAddSubscriptionToTxnResponse,
+    pb.CommandEndTxn: pb.CommandEndTxnResponse,
+}
+DEFAULT_TIMEOUT_MS = 60_000
+"""Of a transaction whose client names none, as in Pulsar."""
+
+
+class CoordinatorSession(Session):
+    """Serves one client connection of a coordinator."""
+
+    def __init__(self, coordinator: CoordinatorBody) -> None:
+        super().__init__(coordinator.config)
+        self._coordinator = coordinator
+        works: dict[type, Callable[[Any], Awaitable[Any]]] = {
+            pb.CommandNewTxn: self._new,
+            pb.CommandAddPartitionToTxn: self._add_partitions,
+            pb.CommandAddSubscriptionToTxn: self._add_subscriptions,
+            pb.CommandEndTxn: self._end,
+        }
+        self.handlers = {kind: partial(self._begin, work) for kind, work in works.items()}
+        self.handlers[pb.CommandTcClientConnectRequest] = self._on_client
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """Remember the connection, so that stopping closes it."""
+        super().on_connected(connection)
+        self._coordinator.sessions.add(self)
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """Forget it."""
+        super().on_closed(connection, error)
+        self._coordinator.sessions.discard(self)
+
+    def _on_client(self, command: Any) -> None:
+        answer = pb.CommandTcClientConnectResponse(request_id=command.request_id)
+        if command.tc_id != self._coordinator.number:
+            answer.error = pb.TransactionCoordinatorNotFound
+            answer.message = f"coordinator {command.tc_id} isn't here: look it up again"
+        self.connection.send(answer)
+
+    def _begin(self, work: Callable[[Any], Awaitable[Any]], command: Any) -> None:
+        self.spawn(self._answer(work, command))
+
+    async def _answer(self, work: Callable[[Any], Awaitable[Any]], command: Any) -> None:
+        answer = _ANSWERS[type(command)](request_id=command.request_id)
+        answer.txnid_most_bits = self._coordinator.number
+        answer.txnid_least_bits = getattr(command, "txnid_least_bits", 0)
+        try:
+            if not isinstance(command, pb.CommandNewTxn):
+                self._check_coordinator(command)
+            found = await work(command)
+        except (RemoteError, InvalidNameError, Stopped, StorageFull) as error:
+            kind = error.kind if isinstance(error, RemoteError) else ""
+            answer.error = _CODES.get(kind, code_of(error))
+            answer.message = str(error)
+        else:
+            if isinstance(command, pb.CommandNewTxn):
+                answer.txnid_least_bits = found.sequence
+        self.connection.send(answer)
+
+    def _check_coordinator(self, command: Any) -> None:
+        if command.txnid_most_bits != self._coordinator.number:
+            raise RemoteError(
+                Reason.NOT_FOUND,
+                f"transaction ({command.txnid_most_bits},{command.txnid_least_bits}) belongs to "
+                f"another coordinator than {self._coordinator.number}",
+            )
+
+    async def _new(self, command: pb.CommandNewTxn) -> Any:
+        timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
+        return await self._coordinator.ask(Begin(timeout_ms, self.role))
+
+    async def _add_partitions(self, command: pb.CommandAddPartitionToTxn) -> Any:
+        topics = [str(TopicName.parse(text)) for text in command.partitions]
+        return await self._coordinator.ask(
+            AddPartitions(command.txnid_least_bits, topics, self.role)
+        )
+
+    async def _add_subscriptions(self, command: pb.CommandAddSubscriptionToTxn) -> Any:
+        pairs = [
+            (str(TopicName.parse(each.topic)), each.subscription) for each in command.subscription
+        ]
+        return await self._coordinator.ask(
+            AddSubscriptions(command.txnid_least_bits, pairs, self.role)
+        )
+
+    async def _end(self, command: pb.CommandEndTxn) -> Any:
+        commit = command.txn_action == pb.COMMIT
+        return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.role))

@@ -1,0 +1,98 @@
+"""Telling the participants of decided transactions, until all of them have applied the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from velaray.actors.coordinator import CoordinatorState, Finish, Status, Transaction
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.fabric import Fabric, Unreachable
+from velaray.topology.links import RemoteError
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+AT_ONCE = 1000
+"""Participants that are told at the same time, over all transactions."""
+
+
+class Endings:
+    """One task per decided transaction; a participant that answered isn't told again by it."""
+
+    def __init__(
+        self,
+        number: int,
+        fabric: Fabric,
+        runtime: Runtime[CoordinatorState],
+        spawn: Callable[[Any], asyncio.Task[Any]],
+    ) -> None:
+        """``number`` is the coordinator's."""
+        self._number = number
+        self._fabric = fabric
+        self._runtime = runtime
+        self._spawn = spawn
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    def __len__(self) -> int:
+        """How many transactions are being ended."""
+        return len(self._tasks)
+
+    def begin(self, sequences: Iterable[int]) -> None:
+        """Begin with these, which are decided durably."""
+        for sequence in sequences:
+            self._begin(sequence)
+
+    async def finish(self, sequence: int) -> None:
+        """Until all participants of a durably decided transaction have applied its verdict."""
+        ending = self._begin(sequence)
+        if ending is not None:
+            await asyncio.shield(ending)
+
+    def _begin(self, sequence: int) -> asyncio.Task[None] | None:
+        known = self._runtime.state.unfinished.get(sequence)
+        if known is None:
+            return None
+        task = self._tasks.get(sequence)
+        if task is None:
+            task = self._tasks[sequence] = self._spawn(self._end(known))
+        return task
+
+    async def _end(self, known: Transaction) -> None:
+        what = {
+            "coordinator": self._number,
+            "sequence": known.sequence,
+            "commit": known.status == Status.COMMITTING,
+        }
+        async with asyncio.TaskGroup() as group:
+            for topic in known.partitions:
+                group.create_task(self._tell(topic, {**what, "subscription": None}))
+            for topic, subscription in known.subscriptions:
+                group.create_task(self._tell(topic, {**what, "subscription": subscription}))
+        pause = FIRST_PAUSE_S
+        while isinstance(await self._runtime.ask(Finish(known.sequence)), Refusal):
+            await asyncio.sleep(pause)  # the disk is full
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        del self._tasks[known.sequence]
+
+    async def _tell(self, topic: str, what: dict[str, Any]) -> None:
+        """Until it has it. What was deleted has nothing that could be applied to."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                async with self._room:
+                    await self._tell_once(TopicName.parse(topic), what)
+                return
+            except (RemoteError, Unreachable, OSError, TimeoutError) as error:
+                if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _tell_once(self, topic: TopicName, what: dict[str, Any]) -> None:
+        found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        key = ActorKey.of_partition(topic, found["incarnation"])
+        await self._fabric.call(key, "end_transaction", what)
