@@ -102,6 +102,21 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def readable_end(self) -> int:
+        """Consumers get nothing at or beyond this offset: no transaction that has something
+        below it is open."""
+        ...
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on that nobody gets, as its transaction was aborted;
+        ``end`` if there is none before it."""
+        ...
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """All such offsets, as ascending (first, last + 1)."""
+        ...
+
+    @property
     def synced_offset(self) -> int:
         """The offset after the newest entry that no loss of power takes back."""
         ...
@@ -241,6 +256,8 @@ class Channel:
         self._fed = 0
         self._wanted = 0
         self._hashing = False  # the brain needs the hashes of entries' keys
+        self._hidden_passed = 0  # the brain has all hidden entries below this offset
+        self._begun = 0  # how often the brain began to be fed
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
         self._standing: StandingDelivery | None = None
@@ -360,6 +377,8 @@ class Channel:
         self._fed = offset
         self._wanted = wanted
         self._hashing = hashing
+        self._hidden_passed = 0
+        self._begun += 1
         self.feed()
 
     def feed(self) -> None:
@@ -371,9 +390,18 @@ class Channel:
             return
         if self._feeding is not None or self.port is None:
             return
-        limit = min(self._wanted, self._log.end_offset)
+        limit = min(self._wanted, self._log.readable_end)
         while self._fed < limit:
-            if not self._feed_cached(min(limit, self._fed + FEED_ENTRIES)):
+            end = self._log.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
+            if end == self._fed < self._hidden_passed:
+                self._fed = self._log.hidden_within(end, limit)[0][1]
+                continue
+            if end == self._fed:
+                work = self._pass_hidden(min(limit, end + FEED_ENTRIES))
+                self._feeding = asyncio.get_running_loop().create_task(work)
+                self._feeding.add_done_callback(self._fed_cold)
+                return
+            if not self._feed_cached(end):
                 self._feeding = asyncio.get_running_loop().create_task(self._feed_cold())
                 self._feeding.add_done_callback(self._fed_cold)
                 return
@@ -430,6 +458,18 @@ class Channel:
         fed = [offset for offset in offsets if offset < self._fed]
         if fed and self.consumers:
             self.tell("due", flat_ranges(fed))
+
+    async def _pass_hidden(self, end: int) -> None:
+        """Have the brain acknowledge what nobody gets, before it hears of what is behind it."""
+        hidden, begun = self._log.hidden_within(self._fed, end), self._begun
+        flat = [offset for part in hidden for offset in part]
+        try:
+            await self.ask("pass_over", [self._log.end_offset, flat, []])
+        except (LinkClosed, TimeoutError, RemoteError):
+            self.close()  # the consumers come again
+            return
+        if begun == self._begun:
+            self._hidden_passed = end
 
     async def _feed_cold(self) -> None:
         await self._log.cache.load(self._fed)
@@ -608,7 +648,8 @@ class Channel:
 
     def _stand(self, standing: StandingDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
-        end = log.end_offset
+        readable = log.readable_end
+        end = log.next_hidden(standing.next_offset, readable)
         if log.postponed and consumer.type not in IN_ORDER:
             end = log.postponed.first_within(standing.next_offset, end)
         while (
@@ -635,7 +676,7 @@ class Channel:
             }
             hashes = log.cache.hashes(first, written) if self._hashing else ()
             standing.delivered(sizes[:written], keys, hashes)
-        if standing.next_offset == end < log.end_offset:
+        if standing.next_offset == end < readable:
             # That one must wait; what is behind it mustn't. The brain is to know of it at once.
             self._wanted = max(self._wanted, end + RUN_ENTRIES)
             self.tell("stood_down", None)

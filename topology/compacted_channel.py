@@ -120,6 +120,20 @@ class CompactedLog:
         return self._partition.end_offset
 
     @property
+    def readable_end(self) -> int:
+        """As `PartitionBody.readable_end`; a view has nothing beyond it."""
+        return self._partition.readable_end
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """As `PartitionBody.next_hidden`; a view has nothing that is hidden."""
+        first = max(first, self.horizon)
+        return self._partition.next_hidden(first, end) if first < end else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """As `PartitionBody.hidden_within`."""
+        return self._partition.hidden_within(max(first, self.horizon), end)
+
+    @property
     def synced_offset(self) -> int:
         """The offset after the newest entry that no loss of power takes back."""
         return self._partition.synced_offset

@@ -138,7 +138,7 @@ class Compactor:
         partition = self._partition
         number, view, mask = partition.partition_index, self.view, None
         table = partition.runtime.state.table
-        offset = table.kept_before(partition.end_offset)
+        offset = partition.last_readable()
         if horizon is not None and view is not None and offset < max(horizon, table.first_offset):
             if not view.offsets:
                 return MessageId(-1, -1, number)
@@ -346,7 +346,8 @@ class Compactor:
         while (offset := self._partition.kept_from(offset)) < horizon:
             most = min(READ_ENTRIES, horizon - offset)
             for entry in await self._partition.read_log(offset, most, READ_BYTES):
-                yield offset, entry
+                if self._partition.next_hidden(offset, offset + 1) > offset:
+                    yield offset, entry
                 offset += 1
 
     # -- deleting ------------------------------------------------------------------

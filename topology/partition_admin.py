@@ -19,7 +19,7 @@ from velaray.actors.partition import (
     Subscription,
     Terminate,
 )
-from velaray.events.ids import Position
+from velaray.events.ids import Position, TransactionId
 from velaray.topology.dead_letters import append
 from velaray.topology.links import RemoteError
 from velaray.topology.subscription_view import describe_subscription
@@ -280,7 +280,14 @@ async def resume_dead_letters(partition: PartitionBody, args: dict[str, Any]) ->
     await partition.resume_dead_letters(args["name"], args["incarnation"])
 
 
+async def end_transaction(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """A coordinator's verdict, for this partition or one of its subscriptions."""
+    transaction = TransactionId(args["coordinator"], args["sequence"])
+    await partition.end_transaction(transaction, args["subscription"], commit=args["commit"])
+
+
 METHODS: dict[str, Method] = {
+    "end_transaction": end_transaction,
     "append": append,
     "resume_dead_letters": resume_dead_letters,
     "stats": stats,

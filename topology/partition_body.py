@@ -36,10 +36,11 @@ from velaray.actors.producers import Accepted, ProducerRegistry, ProducerSpec, W
 from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.transactions import EndTransaction
 from velaray.actors.trimming import NoteActivity
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
-from velaray.events.ids import ActorKey, Position
+from velaray.events.ids import ActorKey, Position, TransactionId
 from velaray.journal.errors import Fenced, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.manifest import LedgerInfo
@@ -64,6 +65,7 @@ from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
 from velaray.topology.postponed import Postponed
+from velaray.topology.transaction_gate import TransactionGate
 from velaray.topology.upkeep import Upkeep
 from velaray.wire.commands import Send, send_receipt
 from velaray.wire.connection import WireConnection
@@ -73,6 +75,8 @@ PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
 _EXPIRY_CHECK_S = 600.0
+_BACK = 4096
+"""So many offsets are looked at together when the newest entry that isn't hidden is wanted."""
 
 
 def _flat(state: PartitionState) -> list[int]:
@@ -111,6 +115,7 @@ class PartitionBody(HostedBody):
         self.policies = Applied.of({})
         self.upkeep = Upkeep(self)
         self.compactor = Compactor(self)
+        self.gate = TransactionGate(self.topic, fabric, self.spawn)
         self.cache: EntryCache
         self.postponed: Postponed
         self.terminated_at: int | None = None
@@ -244,6 +249,29 @@ class PartitionBody(HostedBody):
     def end_offset(self) -> int:
         """The offset after the newest durable entry."""
         return self.cache.end
+
+    @property
+    def readable_end(self) -> int:
+        """Consumers get nothing at or beyond this offset: no transaction that has something
+        below it is open."""
+        return min(self.cache.end, self.runtime.state.max_read_offset)
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on that nobody gets, as its transaction was aborted;
+        ``end`` if there is none before it."""
+        hidden = self.runtime.state.transactions.hidden
+        return hidden.next_acked(first, end) if hidden else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """All such offsets, as ascending (first, last + 1)."""
+        return self.runtime.state.transactions.hidden.within(first, end)
+
+    def last_readable(self) -> int:
+        """The offset of the newest entry that consumers get; -1 if there is none."""
+        state, at = self.runtime.state, self.readable_end
+        while (at := state.table.kept_before(at)) >= 0 and at in state.transactions.hidden:
+            at = self.hidden_within(max(0, at - _BACK), at + 1)[-1][0]
+        return at
 
     @property
     def synced_offset(self) -> int:
@@ -384,6 +412,7 @@ class PartitionBody(HostedBody):
             entry,
             self.policies.deduplicate,
             chunk,
+            transaction=None if send.txn_id is None else TransactionId(*send.txn_id),
         )
         uuid = chunk.uuid if chunk is not None else ""
         release = partial(self._published, producing, send, entry, uuid)
@@ -443,6 +472,19 @@ class PartitionBody(HostedBody):
 
         self.runtime.submit(command, release)
         return await appended
+
+    async def end_transaction(
+        self, transaction: TransactionId, subscription: str | None, *, commit: bool
+    ) -> None:
+        """Apply a verdict, durably; again, and of one that has nothing here, changes nothing.
+
+        Raises `RemoteError`: its coordinator tries again.
+        """
+        self.gate.end(transaction, subscription)
+        reply = await self.runtime.ask(EndTransaction(transaction, commit))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        self._schedule_feed()
 
     async def create_subscription_at_start(self, name: str) -> None:
         """Make sure that a durable subscription exists that gets everything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from velaray.actors.partition import (
 )
 from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
 from velaray.actors.runtime import Stopped
-from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName
+from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName, TransactionId
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
@@ -52,6 +53,9 @@ _CALL_ERRORS = (
     NoSuchEntryError,
 )
 
+_FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
+"""Why a coordinator says that a transaction takes nothing, whoever asks again."""
+
 
 class Producing:
     """A producer of this connection."""
@@ -63,6 +67,8 @@ class Producing:
         self.request_id = 0
         self.generated = False
         self.ready = False
+        # What waits for its transaction to be known as open, and what is behind it.
+        self.held: deque[tuple[Send, bytes]] = deque()
 
 
 class PartitionSession(Session):
@@ -332,10 +338,50 @@ class PartitionSession(Session):
         self.succeed(request_id)
 
     def _on_send(self, producing: Producing, send: Send, entry: bytes) -> None:
-        if send.txn_id is not None:
-            refusal = "transactions are not available on this cluster"
-            self._send_error(producing.producer_id, send.sequence_id, pb.NotAllowedError, refusal)
-            return
+        transaction = None if send.txn_id is None else TransactionId(*send.txn_id)
+        if producing.held or not (transaction is None or self._partition.gate.is_open(transaction)):
+            self._hold(producing, send, entry)
+        else:
+            self._take(producing, send, entry)
+
+    def _hold(self, producing: Producing, send: Send, entry: bytes) -> None:
+        """Keep an entry until its transaction is known to be open, and those behind it."""
+        producing.held.append((send, entry))
+        self._partition.pending_bytes += len(entry)
+        if len(producing.held) == 1:
+            self.spawn(self._release(producing))
+
+    async def _release(self, producing: Producing) -> None:
+        partition, held = self._partition, producing.held
+        try:
+            while held:
+                send, entry = held[0]
+                refusal = await self._refusal(send)
+                held.popleft()
+                partition.pending_bytes -= len(entry)
+                if self._producers.get(producing.producer_id) is not producing:
+                    continue  # it was closed meanwhile
+                if refusal is None:
+                    self._take(producing, send, entry)
+                else:
+                    self._refuse_in_turn(send, *refusal)
+        finally:
+            partition.pending_bytes -= sum(len(entry) for _, entry in held)
+            held.clear()
+
+    async def _refusal(self, send: Send) -> tuple[pb.ServerError, str] | None:
+        """Why the entry's transaction doesn't take it; None if it does."""
+        if send.txn_id is None:
+            return None
+        try:
+            await self._partition.gate.pass_through(TransactionId(*send.txn_id))
+        except _CALL_ERRORS as error:
+            # Of a refusal clients know this code alone; with others they come again.
+            final = isinstance(error, RemoteError) and error.kind in _FINAL
+            return (pb.NotAllowedError if final else code_of(error)), str(error)
+        return None
+
+    def _take(self, producing: Producing, send: Send, entry: bytes) -> None:
         limit = self._partition.policies.max_message_size
         if limit and len(entry) > limit:
             problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
