@@ -66,6 +66,8 @@ class Setting:
         self.postponed = Postponed(lambda: self.now_ms, self._due)
         self.told: list[tuple[str, Any]] = []
         self.closed = False
+        self.readable: int | None = None
+        self.hidden: set[int] = set()
         self.synced: int | None = None
         self.syncs_asked = 0
         self.channel = Channel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
@@ -77,6 +79,16 @@ class Setting:
     @property
     def end_offset(self) -> int:
         return self.cache.end
+
+    @property
+    def readable_end(self) -> int:
+        return self.cache.end if self.readable is None else self.readable
+
+    def next_hidden(self, first: int, end: int) -> int:
+        return min([at for at in self.hidden if first <= at < end], default=end)
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        return [(at, at + 1) for at in sorted(self.hidden) if first <= at < end]
 
     @property
     def synced_offset(self) -> int:
