@@ -13,9 +13,9 @@ Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there
 first `Expire`. A repeated `Begin` begins another transaction; the one that nobody knows of is
 aborted by its deadline.
 
-Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `Decide`, `Finish`, `Expire`. Events:
-TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided, TransactionFinished
-(and LedgerOpened, which changes nothing here).
+Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Finish`, `Expire`.
+Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
+TransactionFinished (and LedgerOpened, which changes nothing here).
 """
 
 from __future__ import annotations
@@ -123,6 +123,20 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class MayJoin:
+    """A participant asks whether it may take something in the transaction; changes nothing.
+
+    A command, not a look at the state: once it is answered, that it joined is durable, so it will
+    be told the verdict. Reply: `Joined`. Refused NOT_FOUND, CONFLICT if the transaction is
+    decided, NOT_ALLOWED if this is no participant of it.
+    """
+
+    sequence: int
+    topic: str
+    subscription: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Decide:
     """Commit or abort. Reply: `Decided`, the same for ever.
 
@@ -224,16 +238,6 @@ class CoordinatorState:
         """Those whose participants are to be told."""
         return [each for each in self.unfinished.values() if each.status != Status.OPEN]
 
-    def may_join(self, sequence: int, topic: str, subscription: str | None = None) -> bool:
-        """Whether this participant may take something in the transaction: it is open, and known
-        to have it."""
-        known = self.unfinished.get(sequence)
-        if known is None or known.status != Status.OPEN:
-            return False
-        if subscription is None:
-            return topic in known.partitions
-        return (topic, subscription) in known.subscriptions
-
 
 def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
     if command.timeout_ms < 1:
@@ -281,6 +285,22 @@ def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> 
         named = [SubscriptionName(topic=topic, subscription=name) for topic, name in pairs]
         event, new = SubscriptionsJoined(sequence=sequence, subscriptions=named), bool(named)
     return Decision((event,) if new else (), Joined())
+
+
+def _may_join(state: CoordinatorState, command: MayJoin) -> Decision:
+    sequence, topic, subscription = command.sequence, command.topic, command.subscription
+    status = state.status(sequence)
+    if status is None:
+        return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
+    if status != Status.OPEN:
+        return refuse(Reason.CONFLICT, f"transaction {sequence} is {status}")
+    known = state.unfinished[sequence]
+    if subscription is None and topic in known.partitions:
+        return Decision(reply=Joined())
+    if subscription is not None and (topic, subscription) in known.subscriptions:
+        return Decision(reply=Joined())
+    what = topic if subscription is None else f"subscription {subscription} of {topic}"
+    return refuse(Reason.NOT_ALLOWED, f"{what} was not added to transaction {sequence}")
 
 
 def _decide(state: CoordinatorState, command: Decide, now_ms: int) -> Decision:
@@ -338,6 +358,8 @@ class CoordinatorMachine:
                 return _begin(state, command, now_ms)
             case AddPartitions() | AddSubscriptions():
                 return _add(state, command)
+            case MayJoin():
+                return _may_join(state, command)
             case Decide():
                 return _decide(state, command, now_ms)
             case Finish(sequence):

@@ -15,9 +15,9 @@ from velaray.actors.coordinator import (
     Decide,
     Decided,
     Expire,
-    Status,
+    MayJoin,
 )
-from velaray.actors.machine import Reason, Refusal
+from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey
 from velaray.topology.coordinator_session import CoordinatorSession
@@ -26,6 +26,8 @@ from velaray.topology.fabric import Address, Fabric
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import RemoteError
 from velaray.wire.connection import WireConnection
+
+Command = Begin | AddPartitions | AddSubscriptions | MayJoin | Decide
 
 FULL_DISK_PAUSE_S = 1.0
 """What a full disk refused is tried again so much later."""
@@ -61,7 +63,9 @@ class CoordinatorBody(HostedBody):
 
     # -- transactions --------------------------------------------------------------
 
-    async def ask(self, command: Begin | AddPartitions | AddSubscriptions | Decide) -> Any:
+    async def ask(
+        self, command: Begin | AddPartitions | AddSubscriptions | MayJoin | Decide
+    ) -> Any:
         """The reply, durably. Raises `RemoteError` with the reason of a refusal."""
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal):
@@ -112,21 +116,8 @@ class CoordinatorBody(HostedBody):
         """Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
         decided, NOT_ALLOWED if this is no participant.
         """
-        may, status = await self.read_certain(
-            lambda state: (
-                state.may_join(sequence, topic, subscription),
-                state.status(sequence),
-            )
-        )
-        if may:
-            return
-        name = f"transaction ({self.number},{sequence})"
-        if status is None:
-            raise RemoteError(Reason.NOT_FOUND, f"there is no {name}")
-        if status != Status.OPEN:
-            raise RemoteError(Reason.CONFLICT, f"{name} is {status}")
-        what = topic if subscription is None else f"{subscription} of {topic}"
-        raise RemoteError(Reason.NOT_ALLOWED, f"{what} was not added to {name}")
+        await self.ask(MayJoin(sequence, topic, subscription))
+        await self.read_certain(lambda state: None)  # this was the owner when it answered
 
     # -- life ----------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from velaray.actors.coordinator import (
     Expired,
     Finish,
     Joined,
+    MayJoin,
     Status,
 )
 from velaray.actors.kit import given
@@ -78,9 +79,10 @@ def test_no_more_than_allowed_are_active_at_once() -> None:
 
 def test_participants_join_once_while_it_is_open() -> None:
     story = begun(1000)
-    assert not story.state.may_join(1, "a")
     (
-        story.when(AddPartitions(1, ["a", "b"]))
+        story.when(MayJoin(1, "a"))
+        .then_refused(Reason.NOT_ALLOWED, "a was not added")
+        .when(AddPartitions(1, ["a", "b"]))
         .then(events=[PartitionsJoined(sequence=1, topics=["a", "b"])], reply=Joined())
         .when(AddPartitions(1, ["b", "c"]))
         .then(events=[PartitionsJoined(sequence=1, topics=["c"])], reply=Joined())
@@ -97,12 +99,14 @@ def test_participants_join_once_while_it_is_open() -> None:
         )
     )
     state = story.state
-    assert state.may_join(1, "c") and state.may_join(1, "a", "s")
-    assert not state.may_join(1, "c", "s") and not state.may_join(2, "a")
+    for participant in (("c",), ("a", "s")):
+        story.when(MayJoin(1, *participant)).then(events=[], reply=Joined())
+    story.when(MayJoin(1, "c", "s")).then_refused(Reason.NOT_ALLOWED, "subscription s of c")
+    story.when(MayJoin(2, "a")).then_refused(Reason.NOT_FOUND, "no transaction 2")
     assert list(state.unfinished[1].partitions) == ["a", "b", "c"]
     assert state.unfinished[1].participants == 4
     story.when(Decide(1, True))
-    assert not story.state.may_join(1, "c")
+    story.when(MayJoin(1, "c")).then_refused(Reason.CONFLICT, "COMMITTING")
     (
         story.when(AddPartitions(1, ["a"]))
         .then_refused(Reason.CONFLICT, "COMMITTING: nothing can join")
@@ -300,7 +304,8 @@ class Model(RuleBasedStateMachine):
         self.story.when(AddPartitions(sequence, [topic]), now_ms=self.now)
         joined = sequence not in self.verdicts
         assert isinstance(self.story.reply, Joined) == joined
-        assert self.story.state.may_join(sequence, topic) == joined
+        self.story.when(MayJoin(sequence, topic))
+        assert isinstance(self.story.reply, Joined) == joined
 
     @rule(wait_ms=st.integers(0, 300))
     def expire(self, wait_ms: int) -> None:

@@ -1,0 +1,345 @@
+"""Messages in transactions, over the wire: a coordinator, a partition, producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.official.raw import RawClient
+from velaray.actors.coordinator import Begin, Decide, Status
+from velaray.events.ids import ActorKey, TopicName
+from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.topology.config import ClusterConfig
+from velaray.topology.coordinator_body import CoordinatorBody
+from velaray.topology.local import LocalFabric
+from velaray.topology.partition_body import PartitionBody
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Message, entry_header
+from velaray.wire.messages import build_entry, split_entry
+
+TOPIC = "persistent://public/default/t"
+COORDINATOR = ActorKey.of_coordinator(3)
+
+
+class Setting:
+    """A cluster in memory with a coordinator and one topic, and a connection to each."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore(MemoryDisk()))
+        self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
+        self.key: ActorKey
+        self.producer: RawClient
+        self.requests = 0
+        self.sent = 0
+
+    async def start(self) -> None:
+        names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": TOPIC})
+        self.key = ActorKey.of_partition(TopicName.parse(TOPIC), found["incarnation"])
+        self.producer = await self.connect(self.key)
+        self.producer.send(
+            pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p")
+        )
+        await self.producer.next(pb.CommandProducerSuccess)
+        self.coordinator = await self.connect(COORDINATOR)
+
+    async def connect(self, key: ActorKey) -> RawClient:
+        address = await self.fabric.reach(key)
+        return await RawClient.connect(address.host, address.service_port)
+
+    @property
+    def partition(self) -> PartitionBody:
+        body = self.fabric.bodies[self.key]
+        assert isinstance(body, PartitionBody)
+        return body
+
+    @property
+    def coordinating(self) -> CoordinatorBody:
+        body = self.fabric.bodies[COORDINATOR]
+        assert isinstance(body, CoordinatorBody)
+        return body
+
+    # -- the coordinator -----------------------------------------------------------
+
+    async def ask(self, command: Any, answer: type) -> Any:
+        self.requests += 1
+        command.request_id = self.requests
+        self.coordinator.send(command)
+        found = await self.coordinator.next(answer)
+        assert found.request_id == self.requests
+        return found
+
+    async def begin(self, *topics: str, timeout_ms: int = 60_000) -> int:
+        found = await self.ask(
+            pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=3), pb.CommandNewTxnResponse
+        )
+        assert found.txnid_most_bits == 3 and not found.HasField("error")
+        if topics:
+            added = await self.add(found.txnid_least_bits, *topics)
+            assert not added.HasField("error"), added
+        return int(found.txnid_least_bits)
+
+    async def add(self, sequence: int, *topics: str) -> Any:
+        command = pb.CommandAddPartitionToTxn(
+            txnid_most_bits=3, txnid_least_bits=sequence, partitions=topics
+        )
+        return await self.ask(command, pb.CommandAddPartitionToTxnResponse)
+
+    async def end(self, sequence: int, commit: bool = True) -> Any:
+        action = pb.COMMIT if commit else pb.ABORT
+        command = pb.CommandEndTxn(txnid_most_bits=3, txnid_least_bits=sequence, txn_action=action)
+        return await self.ask(command, pb.CommandEndTxnResponse)
+
+    def status(self, sequence: int) -> Status | None:
+        return self.coordinating.runtime.state.status(sequence)
+
+    # -- the partition -------------------------------------------------------------
+
+    def send(self, payload: bytes, transaction: int | None = None, coordinator: int = 3) -> None:
+        command = pb.CommandSend(producer_id=1, sequence_id=self.sent, num_messages=1)
+        if transaction is not None:
+            command.txnid_most_bits, command.txnid_least_bits = coordinator, transaction
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=self.sent, publish_time=1)
+        self.sent += 1
+        entry = build_entry(metadata, payload)
+        self.producer._connection.write(entry_header(command, len(entry)) + bytes(entry))
+
+    async def publish(self, payload: bytes, transaction: int | None = None) -> None:
+        self.send(payload, transaction)
+        await self.producer.next(pb.CommandSendReceipt)
+
+    async def consume(self, name: str = "s", **kwargs: Any) -> RawClient:
+        consumer = await self.connect(self.key)
+        await consumer.subscribe(TOPIC, subscription=name, **kwargs)
+        consumer.flow(1000)
+        return consumer
+
+
+async def payloads(consumer: RawClient, count: int) -> list[bytes]:
+    """The next that come, in order; each is acknowledged."""
+    found = []
+    for _ in range(count):
+        async with asyncio.timeout(5):
+            while not (frames := [f for f in consumer.received if type(f[0]) is Message]):
+                consumer._news.clear()
+                await consumer._news.wait()
+        consumer.received.remove(frames[0])
+        message, entry = frames[0]
+        assert isinstance(message, Message) and entry is not None
+        found.append(bytes(split_entry(entry)[1]))
+        answer = await consumer.ack(message, request_id=len(consumer.history))
+        assert not answer.HasField("error")
+    return found
+
+
+async def backlog(setting: Setting, name: str = "s") -> int:
+    stats = await setting.partition.channels[name].ask("stats", setting.partition.end_offset)
+    return int(stats["backlog"])
+
+
+def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
+    async def main() -> None:
+        setting = Setting()
+        await setting.start()
+        await scenario(setting)
+        await setting.fabric.stop()
+
+    asyncio.run(main())
+
+
+def test_what_is_committed_comes_in_the_logs_order_and_nothing_behind_it_came_before() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        await setting.publish(b"before")
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"1", transaction)
+        await setting.publish(b"plain")
+        await setting.publish(b"2", transaction)
+        assert await payloads(consumer, 1) == [b"before"]
+        assert setting.partition.readable_end == 1
+        answer = await setting.end(transaction)
+        assert not answer.HasField("error")
+        assert setting.partition.readable_end == 4
+        assert await payloads(consumer, 3) == [b"1", b"plain", b"2"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared])
+def test_what_is_aborted_never_comes_and_stays_in_no_backlog(kind: int) -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=kind)
+        first, second = await setting.begin(TOPIC), await setting.begin(TOPIC)
+        for number in range(6):
+            transaction = (None, first, second)[number % 3]
+            await setting.publish(str(number).encode(), transaction)
+        assert (await setting.end(first, commit=False)).txnid_least_bits == first
+        assert not (await setting.end(second)).HasField("error")
+        assert await payloads(consumer, 4) == [b"0", b"2", b"3", b"5"]
+        assert await backlog(setting) == 0
+        late = await setting.consume("late", kind=kind)
+        assert await payloads(late, 4) == [b"0", b"2", b"3", b"5"]
+        assert await backlog(setting, "late") == 0
+
+    run(scenario)
+
+
+def test_the_newest_message_is_the_newest_that_may_be_read() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+
+        async def last() -> tuple[int, int]:
+            consumer.send(pb.CommandGetLastMessageId(consumer_id=1, request_id=9))
+            answer = await consumer.next(pb.CommandGetLastMessageIdResponse)
+            return answer.last_message_id.entryId
+
+        await setting.publish(b"0")
+        aborted, open_ = await setting.begin(TOPIC), await setting.begin(TOPIC)
+        await setting.publish(b"1", aborted)
+        assert await last() == 0
+        await setting.end(aborted, commit=False)
+        assert await last() == 0
+        await setting.publish(b"2")
+        assert await last() == 2
+        await setting.publish(b"3", open_)
+        await setting.publish(b"4")
+        assert await last() == 2
+        await setting.end(open_)
+        assert await last() == 4
+
+    run(scenario)
+
+
+def test_a_transaction_takes_nothing_before_it_is_told_of_the_topic_nor_when_it_is_over() -> None:
+    async def refused(setting: Setting, transaction: int, coordinator: int = 3) -> str:
+        setting.send(b"x", transaction, coordinator)
+        error = await setting.producer.next(pb.CommandSendError)
+        assert error.error == pb.NotAllowedError
+        return str(error.message)
+
+    async def scenario(setting: Setting) -> None:
+        assert "there is no transaction 1" in await refused(setting, 1)
+        assert "there is no transaction 1" in await refused(setting, 1, 4)
+        transaction = await setting.begin()
+        assert "was not added to transaction 1" in await refused(setting, transaction)
+        await setting.add(transaction, TOPIC)
+        await setting.publish(b"1", transaction)
+        await setting.end(transaction)
+        assert "transaction 1 is COMMITTED" in await refused(setting, transaction)
+        assert setting.partition.end_offset == 1
+
+    run(scenario)
+
+
+def test_what_is_behind_an_entry_that_waits_for_its_transaction_waits_as_well() -> None:
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC)
+        setting.send(b"1", transaction)
+        setting.send(b"2")
+        setting.send(b"3", transaction + 1)  # refused, in its turn
+        setting.send(b"4", transaction)
+        receipts = [await setting.producer.next(pb.CommandSendReceipt) for _ in range(3)]
+        assert [each.sequence_id for each in receipts] == [0, 1, 3]
+        await setting.end(transaction)
+        assert await payloads(await setting.consume(), 3) == [b"1", b"2", b"4"]
+        assert setting.partition.pending_bytes == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) -> None:
+    """It dies when the verdict is durable and nobody knows it; nobody asks again."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"1", transaction)
+        await setting.coordinating.runtime.ask(Decide(transaction, commit))
+        setting.fabric.kill(COORDINATOR)
+        setting.fabric.kill(setting.key)
+        await setting.fabric.reach(COORDINATOR)
+        async with asyncio.timeout(10):
+            while setting.coordinating.runtime.state.unfinished:
+                await asyncio.sleep(0.01)
+        setting.coordinator = await setting.connect(COORDINATOR)
+        assert not (await setting.end(transaction, commit)).HasField("error")
+        assert (await setting.end(transaction, not commit)).error == pb.InvalidTxnStatus
+        consumer = await setting.consume()
+        await setting.fabric.reach(setting.key)
+        assert setting.partition.readable_end == 1
+        if commit:
+            assert await payloads(consumer, 1) == [b"1"]
+        else:
+            assert setting.partition.last_readable() == -1
+
+    run(scenario)
+
+
+def test_a_deadline_that_passed_while_nobody_was_there_aborts_at_once() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        transaction = await setting.begin(TOPIC, timeout_ms=5000)
+        await setting.publish(b"1", transaction)
+        await setting.publish(b"2")
+        setting.fabric.kill(COORDINATOR)
+        setting.now_ms += 10_000
+        await setting.fabric.reach(COORDINATOR)
+        assert await payloads(consumer, 1) == [b"2"]
+        assert setting.status(transaction) in (Status.ABORTING, Status.ABORTED)
+
+    run(scenario)
+
+
+def test_a_deleted_topic_stands_in_nobodys_way() -> None:
+    async def scenario(setting: Setting) -> None:
+        other = "persistent://public/default/other"
+        await setting.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": other})
+        transaction = await setting.begin(TOPIC, other)
+        await setting.publish(b"1", transaction)
+        await setting.fabric.call(ActorKey.catalog(), "delete_topic", {"topic": other})
+        assert not (await setting.end(transaction)).HasField("error")
+        assert await payloads(await setting.consume(), 1) == [b"1"]
+
+    run(scenario)
+
+
+def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_void() -> None:
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC)
+        answered, gate = asyncio.Event(), asyncio.Event()
+        call = setting.fabric.call
+
+        async def slow(key: ActorKey, method: str, *args: Any) -> Any:
+            found = await call(key, method, *args)
+            if method == "may_join":
+                answered.set()
+                await gate.wait()
+            return found
+
+        setting.fabric.call = slow  # type: ignore[method-assign]
+        setting.send(b"1", transaction)
+        await answered.wait()
+        assert not (await setting.end(transaction)).HasField("error")
+        gate.set()
+        error = await setting.producer.next(pb.CommandSendError)
+        assert error.error == pb.NotAllowedError and "is over" in error.message
+        assert setting.partition.end_offset == 0
+
+    run(scenario)
+
+
+def test_begun_by_whoever_says_nothing_more_it_ends_by_its_deadline() -> None:
+    async def scenario(setting: Setting) -> None:
+        begun = await setting.coordinating.ask(Begin(timeout_ms=100))
+        setting.now_ms += 200
+        async with asyncio.timeout(5):
+            while setting.status(begun.sequence) != Status.ABORTED:
+                await asyncio.sleep(0.01)
+
+    run(scenario)
