@@ -29,7 +29,7 @@ class Books:
         """Starts at the cursor's mark. ``counts``: how often entries were delivered in vain."""
         self.cursor = cursor
         self.consumers: dict[int, Attached] = {}
-        self.held = Holdings()
+        self.held: Holdings[int] = Holdings()
         self.waiting = RangeSet()
         self.delayed = RangeSet()  # fed, but not due
         self.dead = RangeSet()  # nobody gets these: they go to the dead-letter topic
@@ -344,7 +344,7 @@ class Books:
                 consumer.reserved.discard(first, end)
             self.chunks.forget(first, end)
 
-    def _took(self, parts: Sequence[Holding]) -> None:
+    def _took(self, parts: Sequence[Holding[int]]) -> None:
         """These aren't held any longer."""
         for first, end, owner in parts:
             if end - first == 1 and first not in self._left:

@@ -1,25 +1,27 @@
-"""Which consumer holds which un-acknowledged entries: ranges of offsets with an owner."""
+"""Who holds which entries: ranges of offsets with an owner, a consumer's number for one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedDict
 
 from velaray.actors.machine import require
 from velaray.actors.ranges import Range
 
+OwnerT = TypeVar("OwnerT")
 
-class Holding(NamedTuple):
-    """Consumer ``owner`` holds offsets ``first`` to ``end`` - 1."""
+
+class Holding(NamedTuple, Generic[OwnerT]):
+    """``owner`` holds offsets ``first`` to ``end`` - 1."""
 
     first: int
     end: int
-    owner: int
+    owner: OwnerT
 
 
-class Holdings:
+class Holdings(Generic[OwnerT]):
     """At most one owner per offset; neighbours of one owner are one holding."""
 
     __slots__ = ("_runs",)
@@ -27,12 +29,12 @@ class Holdings:
     def __init__(self) -> None:
         self._runs: SortedDict = SortedDict()  # first -> (end, owner)
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[Holding[OwnerT]]:
         """All holdings, ascending."""
         for first, (end, owner) in self._runs.items():
             yield Holding(first, end, owner)
 
-    def _at_or_before(self, offset: int) -> Holding | None:
+    def _at_or_before(self, offset: int) -> Holding[OwnerT] | None:
         runs = self._runs
         if not runs:
             return None
@@ -44,7 +46,7 @@ class Holdings:
             end, owner = runs[first]
         return Holding(first, end, owner)
 
-    def give(self, first: int, end: int, owner: int) -> None:
+    def give(self, first: int, end: int, owner: OwnerT) -> None:
         """``owner`` holds a range from now on that nobody holds."""
         runs = self._runs
         before = self._at_or_before(first)
@@ -56,9 +58,9 @@ class Holdings:
             end = after[0]
         runs[first] = (end, owner)
 
-    def within(self, first: int, end: int) -> list[Holding]:
+    def within(self, first: int, end: int) -> list[Holding[OwnerT]]:
         """Who holds what of the range, ascending, cut to the range."""
-        found: list[Holding] = []
+        found: list[Holding[OwnerT]] = []
         before = self._at_or_before(first)
         if before is not None and before.end > first:
             found.append(Holding(first, min(before.end, end), before.owner))
@@ -69,7 +71,7 @@ class Holdings:
             found.append(Holding(start, min(stop, end), owner))
         return found
 
-    def take(self, first: int, end: int, owner: int | None = None) -> list[Holding]:
+    def take(self, first: int, end: int, owner: OwnerT | None = None) -> list[Holding[OwnerT]]:
         """Nobody (or: ``owner`` no longer) holds the range; returns who held what of it."""
         runs = self._runs
         whole = runs.get(first)
@@ -83,7 +85,7 @@ class Holdings:
             self._cut(part)
         return taken
 
-    def _cut(self, part: Holding) -> None:
+    def _cut(self, part: Holding[OwnerT]) -> None:
         runs = self._runs
         whole = self._at_or_before(part.first)
         assert whole is not None
@@ -94,14 +96,18 @@ class Holdings:
         if whole.end > part.end:
             runs[part.end] = (whole.end, whole.owner)
 
-    def owner_of(self, offset: int) -> int | None:
+    def owner_of(self, offset: int) -> OwnerT | None:
         """Who holds the entry."""
         found = self._at_or_before(offset)
         return found.owner if found is not None and offset < found.end else None
 
-    def of(self, owner: int) -> list[Range]:
+    def of(self, owner: OwnerT) -> list[Range]:
         """What ``owner`` holds, ascending; looks at all holdings."""
         return [(first, end) for first, end, whose in self if whose == owner]
+
+    def end(self) -> int:
+        """The highest offset that somebody holds + 1; 0 if there is none."""
+        return int(self._runs.peekitem(-1)[1][0]) if self._runs else 0
 
     def clear(self) -> None:
         """Nobody holds anything."""

@@ -58,7 +58,7 @@ class CountRuns:
     __slots__ = ("_runs", "end")
 
     def __init__(self, runs: Iterable[tuple[int, int, int]] = ()) -> None:
-        self._runs = Holdings()
+        self._runs: Holdings[int] = Holdings()
         self.end = 0
         """Nothing at or beyond this offset was ever counted."""
         for first, end, count in runs:

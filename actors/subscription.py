@@ -8,10 +8,11 @@ How often entries were delivered in vain is kept as well; see `velaray.actors.re
 
 Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
 `velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`,
-`velaray.actors.tracing.Note`, and those of `velaray.actors.dead_letters`. Events:
-CursorCreated, EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired,
-EntriesDelivered, DeliveriesReturned, DeadLettersIntended, DeadLettersMoved (and LedgerOpened
-and the facts of `velaray.actors.tracing`, which change nothing here).
+`velaray.actors.tracing.Note`, and those of `velaray.actors.dead_letters` and
+`velaray.actors.pending_acks`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
+CursorRestored, EntriesExpired, EntriesDelivered, DeliveriesReturned, DeadLettersIntended,
+DeadLettersMoved, AckedInTransaction, AckedBeforeInTransaction, TransactionAcksEnded (and
+LedgerOpened and the facts of `velaray.actors.tracing`, which change nothing here).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from velaray.actors import dead_letters, redelivery
+from velaray.actors import dead_letters, pending_acks, pending_sets, redelivery
 from velaray.actors.cursor import (
     Cursor,
     mask_to_words,
@@ -41,11 +42,19 @@ from velaray.actors.expiry import (
 )
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.offset_sets import Range
+from velaray.actors.pending_acks import (
+    AckBeforeInTransaction,
+    AckInTransaction,
+    EndTransactionAcks,
+)
+from velaray.actors.pending_sets import PendingAcks
 from velaray.actors.ranges import RangeSet, normalized
 from velaray.actors.redelivery import CountRuns, NoteDeliveries
 from velaray.actors.tracing import FACTS, Note, decide_note
 from velaray.actors.undoing import Restore, decide_restore, evolve_restored
 from velaray.events.events_pb2 import (
+    AckedBeforeInTransaction,
+    AckedInTransaction,
     CursorCreated,
     CursorReset,
     CursorRestored,
@@ -58,6 +67,7 @@ from velaray.events.events_pb2 import (
     LedgerOpened,
     MarkDeleted,
     PartialAck,
+    TransactionAcksEnded,
 )
 from velaray.events.segments import Segment, StoredSegment
 
@@ -147,6 +157,7 @@ class SubscriptionState:
     # Not compared: what it counts of what is acknowledged doesn't matter.
     deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
     dead: DeadLetters = field(default_factory=DeadLetters)
+    pending: PendingAcks = field(default_factory=PendingAcks)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -223,7 +234,8 @@ def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
     reply = CursorAt(next_offset)
     gone = [(max(first, next_offset), end) for first, end in command.gone if end > next_offset]
     counted = redelivery.snapshot(state.deliveries, state.cursor) is not None
-    if state.cursor == Cursor(next_offset, gone) and not counted and not state.dead.intended:
+    forgets = counted or state.dead.intended or state.pending
+    if state.cursor == Cursor(next_offset, gone) and not forgets:
         return Decision(reply=reply)
     events: list[Message] = [CursorReset(next_offset=next_offset, reason=command.reason)]
     if gone:
@@ -238,6 +250,7 @@ def _partial_ack(offset: int, mask: int) -> PartialAck:
 _NEED_CURSOR = (
     *(Ack, AckBefore, Reset, Expire, Restore),
     *(NoteDeliveries, IntendDeadLetters, ConfirmMoved),
+    *(AckInTransaction, AckBeforeInTransaction, EndTransactionAcks),
 )
 
 
@@ -278,6 +291,12 @@ class SubscriptionMachine:
                 return dead_letters.decide_intent(state.dead, cursor, command)
             case ConfirmMoved():
                 return dead_letters.decide_moved(state.dead, command)
+            case AckInTransaction():
+                return pending_acks.decide_ack(state.pending, cursor, command)
+            case AckBeforeInTransaction():
+                return pending_acks.decide_ack_before(state.pending, cursor, command)
+            case EndTransactionAcks():
+                return pending_acks.decide_end(state.pending, cursor, command)
         raise TypeError(f"a subscription knows no {type(command).__name__}")
 
     def evolve(self, state: SubscriptionState, event: Message) -> None:
@@ -316,18 +335,23 @@ class SubscriptionMachine:
                 dead_letters.evolve_moved(state.dead, cursor, event)
             case DeliveriesReturned(ranges=ranges):
                 state.deliveries.add(unpack_ranges(ranges), -1)
+            case AckedInTransaction() | AckedBeforeInTransaction() | TransactionAcksEnded():
+                pending_acks.evolve(state.pending, event)
             case LedgerOpened():
                 pass
             case _ if isinstance(event, FACTS):
                 pass
             case _:
                 raise TypeError(f"a subscription knows no {type(event).__name__}")
+        if state.pending:
+            pending_acks.forget_acked(state.pending, cursor, event)
 
     def check(self, state: SubscriptionState) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
         state.cursor.check()
         state.deliveries.check()
         dead_letters.check(state.dead)
+        pending_sets.check(state.pending, state.cursor)
         require(
             state.created or state.cursor == Cursor(),
             "nothing is acknowledged before the subscription is created",
@@ -350,6 +374,9 @@ class SubscriptionMachine:
         dead = dead_letters.snapshot(state.dead)
         if dead is not None:
             segments["dead"] = dead
+        pending = pending_sets.snapshot(state.pending)
+        if pending is not None:
+            segments["pending"] = pending
         for number, segment in cursor.beyond.snapshot().items():
             segments[f"{_HOLES}{number}"] = segment
         return segments
@@ -362,7 +389,8 @@ class SubscriptionMachine:
         gone = dict(json.loads(segments.get("expired", b"[]")))
         counts = redelivery.restore(segments.get("deliveries"))
         dead = dead_letters.restore(segments.get("dead"))
-        return SubscriptionState(created, cursor, gone, counts, dead)
+        pending = pending_sets.restore(segments.get("pending"))
+        return SubscriptionState(created, cursor, gone, counts, dead, pending)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""

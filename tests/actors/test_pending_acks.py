@@ -1,0 +1,526 @@
+"""Acknowledgements in transactions: pending, then acknowledged for good or undone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given as examples
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tests.actors import pending_model
+from tests.actors.pending_model import NOTHING, Conflict, Log, Seen, see
+from velaray.actors.cursor import Cursor
+from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters
+from velaray.actors.expiry import Expire, Why
+from velaray.actors.kit import given
+from velaray.actors.machine import InvariantViolation, Reason, Refusal, digest
+from velaray.actors.pending_acks import (
+    AckBeforeInTransaction,
+    AckInTransaction,
+    AcksEnded,
+    BatchAck,
+    EndTransactionAcks,
+    NowPending,
+)
+from velaray.actors.pending_sets import Before
+from velaray.actors.subscription import (
+    Ack,
+    AckBefore,
+    Acked,
+    Reset,
+    SubscriptionMachine,
+    SubscriptionState,
+)
+from velaray.actors.undoing import Restore, keep
+from velaray.events.events_pb2 import (
+    AckedBeforeInTransaction,
+    AckedInTransaction,
+    CursorCreated,
+    CursorReset,
+    EntriesAcked,
+    MarkDeleted,
+    PartialAck,
+    PendingPart,
+    TransactionAcksEnded,
+)
+from velaray.events.ids import TransactionId
+from velaray.events.segments import bytes_of
+
+END = 100
+ONE, TWO, THREE = (TransactionId(3, sequence) for sequence in (1, 2, 3))
+MACHINE = SubscriptionMachine()
+
+
+def begun():
+    return given(MACHINE, CursorCreated(start_offset=0))
+
+
+def ended(sequence: int, commit: bool) -> TransactionAcksEnded:
+    return TransactionAcksEnded(coordinator=3, sequence=sequence, commit=commit)
+
+
+def test_a_commit_acknowledges_what_is_pending() -> None:
+    part = PendingPart(offset=7, acknowledged=[0b0011], messages=4)
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(4, 5), (2, 4)], [BatchAck(7, 0b1100, 4)], 9))
+        .then(
+            events=[
+                AckedInTransaction(
+                    coordinator=3, sequence=1, ranges=[2, 3], partial=[part], consumer=9
+                )
+            ],
+            reply=NowPending(((2, 5),), (7,)),
+        )
+        .then_state(lambda state: state.cursor == Cursor())
+        .when(EndTransactionAcks(ONE, True))
+        .then(
+            events=[
+                EntriesAcked(ranges=[2, 3], partial=[PartialAck(offset=7, remaining=[0b1100])]),
+                ended(1, True),
+            ],
+            reply=AcksEnded(((2, 5),), ((7, 0b1100),)),
+        )
+        .then_state(lambda state: state.cursor == Cursor(0, [(2, 5)], [(7, 0b1100)]))
+        .when(EndTransactionAcks(ONE, True))
+        .then(events=[], reply=AcksEnded())
+    )
+
+
+def test_an_abort_tells_what_is_to_be_delivered_again() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(5, 0b10, 2)]))
+        .when(EndTransactionAcks(ONE, False))
+        .then(events=[ended(1, False)], reply=AcksEnded(returned=((2, 6),)))
+        .then_state(lambda state: not state.pending and state.cursor == Cursor())
+        .when(EndTransactionAcks(ONE, False))
+        .then(events=[], reply=AcksEnded())
+    )
+
+
+def test_parts_of_a_batch_by_several_transactions_make_a_whole() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [], [BatchAck(0, 0b1110, 4), BatchAck(0, 0b1101, 4)]))
+        .when(AckInTransaction(TWO, END, [], [BatchAck(0, 0b0011, 4)]))
+        .then_state(lambda state: state.pending.bits(0) == 0b1111)
+        .when(EndTransactionAcks(ONE, True))
+        .then(reply=AcksEnded((), ((0, 0b1100),)))
+        .when(EndTransactionAcks(TWO, True))
+        .then(events=[EntriesAcked(ranges=[0, 1]), ended(2, True)], reply=AcksEnded(((0, 1),)))
+        .then_state(lambda state: state.cursor == Cursor(1))
+    )
+
+
+def test_all_messages_of_a_batch_are_the_whole_entry() -> None:
+    begun().when(AckInTransaction(ONE, END, [], [BatchAck(3, 0, 4), BatchAck(5, 0b11, 2)])).then(
+        events=[AckedInTransaction(coordinator=3, sequence=1, ranges=[3, 1])],
+        reply=NowPending(((3, 4),)),
+    )
+
+
+def test_nothing_at_all_is_not_journaled() -> None:
+    begun().when(AckInTransaction(ONE, END, [], [BatchAck(5, 0b11, 2)])).then(
+        events=[], reply=NowPending()
+    )
+
+
+IN_TWO = [
+    AckInTransaction(TWO, END, [(2, 3), (10, 11)]),
+    AckInTransaction(TWO, END, [(6, 9)]),
+    AckInTransaction(TWO, END, [], [BatchAck(7, 0b1110, 4)]),
+    AckInTransaction(TWO, END, [], [BatchAck(4, 0b1, 2)]),
+]
+
+
+@pytest.mark.parametrize("command", IN_TWO)
+@pytest.mark.parametrize("who", [ONE, TWO])
+def test_what_is_pending_is_refused_whole_also_to_the_same(command, who) -> None:
+    command = AckInTransaction(who, END, command.ranges, command.partial)
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1100, 4)]))
+        .when(command)
+        .then_refused(Reason.CONFLICT, "it is pending in transaction (3,1)")
+        .then_state(lambda state: state.pending.transactions() == [ONE])
+    )
+
+
+@pytest.mark.parametrize("command", IN_TWO)
+def test_what_is_acknowledged_is_refused_whole(command) -> None:
+    (
+        begun()
+        .when(Ack(END, [(2, 5), (8, 9)], [(7, 0b1100)]))
+        .when(command)
+        .then_refused(Reason.CONFLICT, "it is already acknowledged")
+        .then_state(lambda state: not state.pending)
+    )
+
+
+def test_the_conflict_names_the_first_offset() -> None:
+    (
+        begun()
+        .when(Ack(END, [(5, 6)]))
+        .when(AckInTransaction(ONE, END, [(3, 9)]))
+        .then_refused(Reason.CONFLICT, "transaction (3,1) can't acknowledge offset 5: it is alre")
+    )
+
+
+def test_a_cumulative_acknowledgement_commits_into_a_batch() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(3, 4)], [BatchAck(9, 0b0111, 4)]))
+        .when(AckBeforeInTransaction(ONE, END, 9, 0b1100, 5))
+        .then(
+            events=[
+                AckedBeforeInTransaction(
+                    coordinator=3,
+                    sequence=1,
+                    before_offset=9,
+                    partial=PartialAck(offset=9, remaining=[0b1100]),
+                    consumer=5,
+                )
+            ],
+            reply=NowPending(),
+        )
+        .when(EndTransactionAcks(ONE, True))
+        .then(
+            events=[
+                EntriesAcked(ranges=[3, 1], partial=[PartialAck(offset=9, remaining=[0b0111])]),
+                MarkDeleted(before_offset=9, partial=PartialAck(offset=9, remaining=[0b0100])),
+                ended(1, True),
+            ],
+            reply=AcksEnded(((0, 9),), ((9, 0b0100),)),
+        )
+        .when(AckBeforeInTransaction(TWO, END, 9, 0b1000))
+        .when(EndTransactionAcks(TWO, True))
+        .then(events=[MarkDeleted(before_offset=10), ended(2, True)], reply=AcksEnded(((9, 10),)))
+    )
+
+
+def test_an_aborted_cumulative_acknowledgement_makes_nothing_come_again() -> None:
+    (
+        begun()
+        .when(AckBeforeInTransaction(ONE, END, 9))
+        .when(EndTransactionAcks(ONE, False))
+        .then(events=[ended(1, False)], reply=AcksEnded())
+        .then_state(lambda state: state.cursor == Cursor() and not state.pending)
+    )
+
+
+def test_one_transaction_acknowledges_cumulatively_and_only_goes_on() -> None:
+    (
+        begun()
+        .when(AckBeforeInTransaction(ONE, END, 9, 0b1100))
+        .when(AckBeforeInTransaction(TWO, END, 12))
+        .then_refused(Reason.CONFLICT, "it is pending in transaction (3,1)")
+        .when(AckBeforeInTransaction(ONE, END, 9, 0b1100))
+        .then_refused(Reason.CONFLICT, "it is pending in transaction (3,1)")
+        .when(AckBeforeInTransaction(ONE, END, 9))
+        .then_refused(Reason.CONFLICT)
+        .when(AckBeforeInTransaction(ONE, END, 9, 0b1000))
+        .then(reply=NowPending())
+        .when(AckBeforeInTransaction(ONE, END, 9, 0))
+        .then_state(lambda state: state.pending.advancing == (ONE, Before(10, None)))
+        .when(AckBefore(END, 10))
+        .then_state(lambda state: not state.pending)
+        .when(AckBeforeInTransaction(ONE, END, 10))
+        .then_refused(Reason.CONFLICT, "it is already acknowledged")
+    )
+
+
+def test_a_cumulative_acknowledgement_and_one_of_another_transaction_exclude_each_other() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(4, 5)], [BatchAck(7, 0b10, 2)]))
+        .when(AckBeforeInTransaction(TWO, END, 5))
+        .then_refused(Reason.CONFLICT, "offset 4: it is pending in transaction (3,1)")
+        .when(AckBeforeInTransaction(TWO, END, 4))
+        .when(AckInTransaction(ONE, END, [(3, 4)]))
+        .then_refused(Reason.CONFLICT, "offset 3: it is pending in transaction (3,2)")
+        .when(AckInTransaction(TWO, END, [(3, 4)]))
+        .then(reply=NowPending(((3, 4),)))
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        AckInTransaction(TWO, 20, [(10, 12), (19, 21)]),
+        AckInTransaction(TWO, 20, [(12, 12)]),
+        AckInTransaction(TWO, 20, [], [BatchAck(20, 0, 1)]),
+        AckInTransaction(TWO, 20, [], [BatchAck(12, -1, 1)]),
+        AckInTransaction(TWO, 20, [], [BatchAck(12, 0, 0)]),
+        AckInTransaction(TWO, 20, [], [BatchAck(12, 1, 2), BatchAck(12, 1, 3)]),
+        AckInTransaction(TWO, 20, [], [BatchAck(1, 0b011, 3)]),
+        AckBeforeInTransaction(TWO, 20, 21),
+        AckBeforeInTransaction(TWO, 20, 20, 0b1),
+        AckBeforeInTransaction(TWO, 20, 12, -1),
+        AckBeforeInTransaction(TWO, 20, -1),
+    ],
+)
+def test_what_cannot_be_is_refused_as_a_whole(command) -> None:
+    held = AckInTransaction(ONE, END, [], [BatchAck(1, 0b1110, 4)])
+    begun().when(held).when(command).then_refused(Reason.INVALID)
+    given(MACHINE).when(command).then_refused(Reason.NOT_FOUND)
+    given(MACHINE).when(EndTransactionAcks(ONE, True)).then_refused(Reason.NOT_FOUND)
+
+
+CLEARING: list[list[Any]] = [
+    [Ack(END, [(2, 5), (7, 8)])],
+    [Ack(END, [(2, 6)], [(7, 0b1100)])],
+    [AckBefore(END, 7, 0b1100)],
+    [AckBefore(END, 8, reason="skip")],
+    [Expire(END, [(0, 9)], Why.TTL)],
+    [IntendDeadLetters([(2, 5), (7, 8)]), ConfirmMoved([2, 3, 4, 7])],
+    [Reset(0, "seek")],
+    [Restore(Cursor(), Cursor(0, [(2, 5)], [(7, 0b1100)]), (), "why")],
+]
+
+
+@pytest.mark.parametrize("commands", CLEARING)
+def test_what_leaves_the_backlog_meanwhile_is_not_pending(commands) -> None:
+    history = begun().when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1100, 4)]))
+    for command in commands:
+        history.when(command)
+        assert not isinstance(history.reply, Refusal)
+    assert not history.state.pending
+    history.when(EndTransactionAcks(ONE, True)).then(events=[], reply=AcksEnded())
+
+
+def test_what_stays_pending_of_it_is_committed() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(2, 5)], [BatchAck(7, 0b1000, 4)]))
+        .when(Ack(END, [(3, 4)], [(7, 0b0110)]))
+        .then(reply=Acked(((3, 4),), ((7, 0b0110),)))
+        .when(EndTransactionAcks(ONE, True))
+        .then(reply=AcksEnded(((2, 3), (4, 5), (7, 8))))
+    )
+
+
+def test_undoing_a_move_keeps_what_was_committed_since_and_what_is_pending() -> None:
+    history = begun().when(Reset(50, "mistake"))
+    restored = Cursor()
+    history.when(AckInTransaction(ONE, END, [(60, 62)])).when(
+        AckInTransaction(TWO, END, [(70, 72)])
+    )
+    for event in MACHINE.decide(history.state, EndTransactionAcks(ONE, True), 0).events:
+        keep(restored, history.state.cursor, event)
+    history.when(EndTransactionAcks(ONE, True))
+    history.when(Restore(Cursor(50, [(60, 62)]), restored, (), "undo"))
+    assert history.state.cursor == Cursor(0, [(60, 62)])
+    history.when(EndTransactionAcks(TWO, True)).then(reply=AcksEnded(((70, 72),)))
+
+
+def test_a_reset_to_where_it_is_forgets_what_is_pending() -> None:
+    (
+        begun()
+        .when(AckInTransaction(ONE, END, [(2, 5)]))
+        .when(Reset(0, "seek"))
+        .then(events=[CursorReset(next_offset=0, reason="seek")])
+    )
+
+
+def test_a_message_that_two_transactions_have_is_caught() -> None:
+    state = begun().state
+    state.pending.hold_part(ONE, 3, 0b011, 4)
+    state.pending.hold_part(TWO, 3, 0b110, 4)
+    with pytest.raises(InvariantViolation, match="a message is pending in one transaction"):
+        MACHINE.check(state)
+
+
+def test_what_is_acknowledged_and_pending_is_caught() -> None:
+    state = begun().state
+    state.pending.hold(ONE, [(3, 5)])
+    state.cursor.ack_range(4, 5)
+    with pytest.raises(InvariantViolation, match="nothing acknowledged is pending"):
+        MACHINE.check(state)
+
+
+# ---- everything that can happen to a small log, and random histories of a larger one
+
+Model = Callable[[Seen], Seen]
+Step = tuple[Any, Model]
+"""A command of the machine, and what it does to the model."""
+
+
+def steps_of(log: Log, transactions: list[TransactionId], cumulative: bool) -> Iterator[Step]:
+    """Every acknowledgement that makes sense, and every end of a transaction."""
+    stop = len(log.sizes)
+    for offset, size in enumerate(log.sizes):
+        masks = range((1 << size) - 1)
+        for mask in masks:
+            yield plain(stop, offset, mask, log)
+            for who in transactions:
+                yield in_part(stop, who, offset, mask, log)
+                if cumulative and mask:
+                    yield up_to(stop, who, offset, mask, log)
+        for who in transactions:
+            yield in_whole(stop, who, offset, log)
+            if cumulative:
+                yield up_to(stop, who, offset + 1, None, log)
+        if cumulative:
+            yield plain_before(stop, offset + 1, log)
+    for who in transactions:
+        for commit in (True, False):
+            yield ends(who, commit)
+
+
+def plain(stop: int, offset: int, mask: int, log: Log) -> Step:
+    messages = log.messages(offset, mask)
+    command = Ack(stop, [], [(offset, mask)]) if mask else Ack(stop, [(offset, offset + 1)])
+    return command, lambda seen: pending_model.ack(seen, messages)
+
+
+def plain_before(stop: int, offset: int, log: Log) -> Step:
+    messages = log.before(offset, None)
+    return AckBefore(stop, offset), lambda seen: pending_model.ack(seen, messages)
+
+
+def in_part(stop: int, who: TransactionId, offset: int, mask: int, log: Log) -> Step:
+    messages = log.messages(offset, mask)
+    command = AckInTransaction(who, stop, [], [BatchAck(offset, mask, log.sizes[offset])])
+    return command, lambda seen: pending_model.hold(seen, who, messages, False)
+
+
+def in_whole(stop: int, who: TransactionId, offset: int, log: Log) -> Step:
+    messages = log.messages(offset)
+    command = AckInTransaction(who, stop, [(offset, offset + 1)])
+    return command, lambda seen: pending_model.hold(seen, who, messages, True)
+
+
+def up_to(stop: int, who: TransactionId, offset: int, mask: int | None, log: Log) -> Step:
+    messages = log.before(offset, mask)
+    command = AckBeforeInTransaction(who, stop, offset, mask)
+    return command, lambda seen: pending_model.hold_before(seen, who, messages)
+
+
+def ends(who: TransactionId, commit: bool) -> Step:
+    return EndTransactionAcks(who, commit), lambda seen: pending_model.end(seen, who, commit)
+
+
+def take(state: SubscriptionState, seen: Seen, step: Step) -> tuple[list[Any], Seen]:
+    """The events that a step leads to, and what the model makes of it; both refuse or none."""
+    command, model = step
+    decision = MACHINE.decide(state, command, 0)
+    refused = isinstance(decision.reply, Refusal)
+    try:
+        after = model(seen)
+    except Conflict:
+        assert refused and decision.reply.reason is Reason.CONFLICT, (seen, command)
+        return [], seen
+    assert not refused, (seen, command, decision.reply)
+    return list(decision.events), after
+
+
+def restarted(state: SubscriptionState) -> SubscriptionState:
+    return MACHINE.restore(bytes_of(MACHINE.snapshot(state)))
+
+
+def replayed(events: list[Any]) -> SubscriptionState:
+    state = MACHINE.initial()
+    for event in events:
+        MACHINE.evolve(state, event)
+    return state
+
+
+def without(events: list[Any], who: TransactionId) -> list[Any]:
+    """The same had the transaction acknowledged nothing since it ended last."""
+    of_it = [at for at, event in enumerate(events) if getattr(event, "sequence", 0) == who.sequence]
+    ends_at = [at for at in of_it if isinstance(events[at], TransactionAcksEnded)]
+    since = ends_at[-1] if ends_at else -1
+    return [event for at, event in enumerate(events) if at <= since or at not in of_it]
+
+
+def explore(log: Log, transactions: list[TransactionId], cumulative: bool) -> int:
+    """Take every step in every state that can be reached; returns how many those are.
+
+    What happens next depends on the state alone. So this is every interleaving, of any length.
+    Every state is restored from its snapshot before each step, and replayed from its events.
+    """
+    steps = list(steps_of(log, transactions, cumulative))
+    created: list[Any] = [CursorCreated(start_offset=0)]
+    first = replayed(created)
+    known = {digest(MACHINE.snapshot(first))}
+    todo = deque([(first, NOTHING, created)])
+    while todo:
+        state, seen, events = todo.popleft()
+        assert see(state, log) == seen
+        assert replayed(events) == state
+        for who in transactions:
+            undone = restarted(state)
+            for event in MACHINE.decide(undone, EndTransactionAcks(who, False), 0).events:
+                MACHINE.evolve(undone, event)
+            assert undone == replayed(without(events, who))
+        for step in steps:
+            new, after = take(state, seen, step)
+            if not new:
+                assert after == seen
+                continue
+            then = restarted(state)
+            for event in new:
+                MACHINE.evolve(then, event)
+                MACHINE.check(then)
+            name = digest(MACHINE.snapshot(then))
+            assert see(then, log) == after, (seen, step[0])
+            if name not in known:
+                known.add(name)
+                todo.append((then, after, [*events, *new]))
+    return len(known)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "transactions", "cumulative"),
+    [
+        ((1,), [ONE, TWO, THREE], True),
+        ((2,), [ONE, TWO, THREE], True),
+        ((3,), [ONE, TWO, THREE], False),
+        ((4,), [ONE, TWO, THREE], False),
+        ((3,), [ONE, TWO], True),
+        ((4,), [ONE], True),
+        ((1, 2), [ONE, TWO], True),
+        ((1, 1), [ONE, TWO, THREE], True),
+    ],
+)
+def test_every_interleaving_on_a_small_log(sizes, transactions, cumulative) -> None:
+    assert explore(Log(sizes), transactions, cumulative) > 10
+
+
+def moves_of(log: Log) -> Iterator[Step]:
+    """What else changes a cursor."""
+    stop = len(log.sizes)
+    for offset in range(stop):
+        messages, before = log.messages(offset), log.before(offset, None)
+        yield (
+            Expire(stop, [(offset, offset + 1)], Why.TTL),
+            lambda seen, messages=messages: pending_model.ack(seen, messages),
+        )
+        yield Reset(offset, "seek"), lambda _, before=before: Seen(before, {}, {})
+
+
+LARGER = Log((1, 3, 1, 2, 4, 1))
+ENDS = [ends(who, commit) for who in (ONE, TWO, THREE) for commit in (True, False)]
+STEPS = [*steps_of(LARGER, [ONE, TWO, THREE], True), *moves_of(LARGER)]
+
+
+@settings(max_examples=60, deadline=None)
+@examples(st.lists(st.sampled_from(STEPS) | st.sampled_from(ENDS), max_size=40))
+def test_random_histories_do_what_plain_sets_do(steps) -> None:
+    history, seen = begun(), NOTHING
+    for step in steps:
+        _, seen = take(history.state, seen, step)
+        history.when(step[0])
+        assert see(history.state, LARGER) == seen
+        reply = history.reply
+        if isinstance(reply, AcksEnded) and step[0].commit:
+            for first, end in reply.ranges:
+                assert history.state.cursor.unacked_ranges(first, end) == []
+            for offset, mask in reply.partial:
+                assert history.state.cursor.remaining(offset) == mask
+    history.verify_replay()
