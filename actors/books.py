@@ -2,8 +2,8 @@
 
 An entry before `Books.next_offset` that isn't acknowledged is either held by a consumer, or
 waits to be delivered again, or is not due yet, or is a chunk reserved for the consumer that has
-the other chunks of its message. How entries are shared among consumers is not decided here
-(`velaray.actors.serving`).
+the other chunks of its message, or is pending in a transaction. How entries are shared among
+consumers is not decided here (`velaray.actors.serving`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from velaray.actors.chunks import ChunkGroups
 from velaray.actors.consumers import Attached, Delivery
 from velaray.actors.cursor import Cursor
+from velaray.actors.deliverable import Deliverable
 from velaray.actors.draining import PendingHashes
 from velaray.actors.holdings import Holding, Holdings
 from velaray.actors.machine import require
+from velaray.actors.pending_sets import PendingAcks
 from velaray.actors.ranges import Range, RangeSet
 from velaray.actors.redelivery import CountRuns
 from velaray.actors.sizes import EntryHashes, EntrySizes
@@ -25,9 +27,13 @@ from velaray.actors.unacked import UnackedLimits
 class Books:
     """What one dispatcher knows; its members are read, and changed by these methods alone."""
 
-    def __init__(self, cursor: Cursor, counts: CountRuns | None = None) -> None:
-        """Starts at the cursor's mark. ``counts``: how often entries were delivered in vain."""
+    def __init__(
+        self, cursor: Cursor, counts: CountRuns | None = None, acks: PendingAcks | None = None
+    ) -> None:
+        """Starts at the cursor's mark. ``counts``: how often entries were delivered in vain;
+        ``acks``: what is pending in transactions."""
         self.cursor = cursor
+        self.deliverable = Deliverable(cursor, PendingAcks() if acks is None else acks)
         self.consumers: dict[int, Attached] = {}
         self.held: Holdings[int] = Holdings()
         self.waiting = RangeSet()
@@ -117,13 +123,19 @@ class Books:
         """These needn't wait any longer; returns what was passed over, and waits to be delivered
         next.
         """
-        back = []
-        for first, end in ranges:
-            for start, stop in self.delayed.discard(first, end):
-                stop = min(stop, self.next_offset)
-                if start < stop:
-                    self.waiting.add(start, stop)
-                    back.append((start, stop))
+        return [
+            part
+            for first, end in ranges
+            for start, stop in self.delayed.discard(first, end)
+            for part in self._wait(start, stop)
+        ]
+
+    def _wait(self, first: int, end: int) -> list[Range]:
+        """What may be delivered of a range, and was passed over, waits; returns that."""
+        end = min(end, self.next_offset)
+        back = self.deliverable.unacked_ranges(first, end) if first < end else []
+        for part in back:
+            self.waiting.add(*part)
         return back
 
     def reset(self, next_offset: int) -> None:
@@ -162,17 +174,18 @@ class Books:
         first = self.pass_over()
         if first >= self.fed:
             return None
-        end = self.cursor.next_acked(first, self.fed)
+        end = self.deliverable.next_acked(first, self.fed)
         for others in (self.delayed, self.dead):
             end = others.next_start(first, end) if others else end
         return first, end
 
     def pass_over(self) -> int:
-        """Go on behind what is acknowledged, not due yet or dead; returns where that is."""
-        first = self.cursor.next_unacked(self.next_offset)
+        """Go on behind what is acknowledged, pending, not due yet or dead; returns where that
+        is."""
+        first = self.deliverable.next_unacked(self.next_offset)
         while first in self.delayed or first in self.dead:
             first = self.delayed.next_missing(self.dead.next_missing(first))
-            first = self.cursor.next_unacked(first)
+            first = self.deliverable.next_unacked(first)
         self.next_offset = first
         return first
 
@@ -184,7 +197,7 @@ class Books:
                 found += self.waiting.within(run.first, run.end)
                 first = max(run.first, self.next_offset)
                 if first < run.end:
-                    found += self.cursor.unacked_ranges(first, run.end)
+                    found += self.deliverable.unacked_ranges(first, run.end)
         new = [part for first, end in found for part in self.dead.missing(first, end)]
         self.kill(new)
         return new
@@ -217,7 +230,7 @@ class Books:
         if self.counts:
             count, end = self.counts.alike(first, end)
         remaining = None
-        partials = self.cursor.partials(first, end)
+        partials = self.deliverable.partials(first, end)
         if partials and partials[0][0] == first:
             remaining = partials[0][1]
             end, messages = first + 1, self._count_left(first, remaining)
@@ -241,7 +254,7 @@ class Books:
         if not count:
             self._begin(offset, offset + 1)
         messages = self.sizes.get(offset) or 0
-        remaining = self.cursor.remaining(offset)
+        remaining = self.deliverable.remaining(offset)
         if remaining is not None:
             self._left[offset] = messages = self._count_left(offset, remaining)
         self._give(consumer, offset, offset + 1)
@@ -295,12 +308,12 @@ class Books:
         self._begin(first, end)
         consumer.last_debit = sizes[-1]
         at = first
-        for start, stop in self.cursor.unacked_ranges(first, end):
+        for start, stop in self.deliverable.unacked_ranges(first, end):
             self.limits.took(consumer, self.sizes.total(at, start))
             self._give(consumer, start, stop)
             at = stop
         self.limits.took(consumer, self.sizes.total(at, end))
-        for offset, _ in self.cursor.partials(first, end):
+        for offset, _ in self.deliverable.partials(first, end):
             self.acked_in_part(offset)
         self.next_offset = end
 
@@ -318,14 +331,40 @@ class Books:
         self._release(first, end)
 
     def acked_in_part(self, offset: int) -> None:
-        """The cursor changed at this batch: who holds it holds the less of it."""
-        remaining, owner = self.cursor.remaining(offset), self.held.owner_of(offset)
+        """The cursor, or what is pending, changed at this batch: who holds it holds the less
+        of it."""
+        remaining, owner = self.deliverable.remaining(offset), self.held.owner_of(offset)
         if remaining is None:
             self.acked(offset, offset + 1)
+        elif not remaining:
+            self.set_aside(offset, offset + 1)
         elif owner is not None:
             before = self._left.get(offset) or self.sizes.get(offset) or 0
             self._left[offset] = left = self._count_left(offset, remaining)
             self.limits.took(self.consumers[owner], before - left)
+
+    def set_aside(self, first: int, end: int) -> None:
+        """These are pending from now on. Their delivery counts as one in vain, which doesn't
+        matter if they are acknowledged in the end."""
+        taken = self.held.take(first, end)
+        self.counts.add([(part.first, part.end) for part in taken], 1)
+        self._took(taken)
+        self.waiting.discard(first, end)
+        for consumer in self.consumers.values():
+            consumer.reserved.discard(first, end)
+
+    def put_back(self, first: int, end: int) -> list[Range]:
+        """These, or some messages of them, aren't pending any longer: they wait to be delivered
+        again, unless they're dead or not due; returns what waits."""
+        end = min(end, self.next_offset)
+        if first < end:
+            self.set_aside(first, end)  # who has the rest of a batch gets it anew
+        return [
+            part
+            for alive in self.dead.missing(first, end)
+            for due in self.delayed.missing(*alive)
+            for part in self._wait(*due)
+        ]
 
     def _release(self, first: int, end: int) -> None:
         if first >= end:
@@ -407,7 +446,7 @@ class Books:
         if self.held.owner_of(offset) != consumer.spec.consumer_id:
             return
         everything = (1 << (self.sizes.get(offset) or 0)) - 1
-        remaining = self.cursor.remaining(offset)
+        remaining = self.deliverable.remaining(offset)
         debited = everything if remaining is None else everything & remaining
         unsent = (debited & ~sent).bit_count()
         consumer.permits += unsent
@@ -465,16 +504,21 @@ class Books:
         """Every un-acknowledged entry behind the read position is in exactly one place."""
         places = [("held", first, end) for first, end, _ in self.held]
         places += [("waiting", first, end) for first, end in self.waiting]
-        places += [("not due", *part) for part in self.delayed.within(0, self.next_offset)]
-        places += [("dead", *part) for part in self.dead.within(0, self.next_offset)]
+        at, unacked_ranges = self.cursor.acked_before, self.deliverable.unacked_ranges
+        for place, others in (("not due", self.delayed), ("dead", self.dead)):
+            for first, end in others.within(0, self.next_offset):
+                whole = self.cursor.unacked_ranges(first, end) == [(first, end)]
+                require(whole, f"nothing acknowledged is {place}", f"{first} to {end}")
+                places += [(place, *part) for part in unacked_ranges(first, end)]
         for consumer in self.consumers.values():
             places += [("reserved", first, end) for first, end in consumer.reserved]
         places.sort(key=lambda place: place[1:])
-        at, unacked_ranges = self.cursor.acked_before, self.cursor.unacked_ranges
         for place, first, end in places:
             unacked = unacked_ranges(first, end)
             require(
-                unacked == [(first, end)], f"nothing acknowledged is {place}", f"{first} to {end}"
+                unacked == [(first, end)],
+                f"nothing acknowledged is {place}",
+                f"{first} to {end}",
             )
             require(at <= first, "an entry is in one place", f"{place} {first} to {end}, {at}")
             require(

@@ -34,6 +34,7 @@ from velaray.actors.consumers import (
 )
 from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Reason, Refusal, require
+from velaray.actors.pending_sets import PendingAcks
 from velaray.actors.ranges import Range, normalized
 from velaray.actors.redelivery import CountRuns, NoteDeliveries
 from velaray.actors.serve_by_key import ServeByKey
@@ -53,13 +54,20 @@ MAX_WINDOW = 10_000
 class Dispatcher:
     """Dispatch of one subscription of one partition."""
 
-    def __init__(self, cursor: Cursor, partition: int = 0, counts: CountRuns | None = None) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        partition: int = 0,
+        counts: CountRuns | None = None,
+        acks: PendingAcks | None = None,
+    ) -> None:
         """Starts at the cursor's mark. ``partition`` spreads the active consumers of a
         Failover subscription over the consumers of the best priority level. ``counts`` are the
-        redelivery counts so far; they belong to the dispatcher from now on.
+        redelivery counts so far; they belong to the dispatcher from now on. ``acks`` are those
+        pending in transactions, which it reads as it does the cursor.
         """
         self._partition = max(partition, 0)
-        self._books = Books(cursor, counts)
+        self._books = Books(cursor, counts, acks)
         self._limits = (0, 0)
         self._serving: Serving | None = None  # None without consumers
         self._standing: Attached | None = None  # whom the partition serves by itself
@@ -93,7 +101,7 @@ class Dispatcher:
         candidates = self._serving.candidates()
         permits = sum(consumer.permits for consumer in candidates if consumer.permits > 0)
         window = min(max(2 * permits, MIN_WINDOW), MAX_WINDOW)
-        return self._books.cursor.next_unacked(self._books.next_offset) + window
+        return self._books.deliverable.next_unacked(self._books.next_offset) + window
 
     def feed(
         self,
@@ -231,6 +239,31 @@ class Dispatcher:
             books.acked_in_part(offset)
         books.forget_acked()
 
+    def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
+        """These entries, and messages of the batches ``partial``, are pending in a transaction
+        now: nobody holds or gets them. Call it right after the event.
+        """
+        for first, end in ranges:
+            self._books.set_aside(first, end)
+        for offset in partial:
+            self._books.acked_in_part(offset)
+
+    def put_back(self, ranges: Iterable[Range]) -> None:
+        """These were pending, as a whole or in part, in a transaction that aborted: they are to be
+        delivered again. Not while there is a standing grant.
+
+        For Exclusive and Failover so is all that the active consumer holds, for the sake of order.
+        What a consumer holds of a batch others of whose messages were pending it gets anew.
+        """
+        books, serving = self._books, self._serving
+        back = [part for first, end in ranges for part in books.put_back(first, end)]
+        if serving is None:
+            return
+        if back and self.type in IN_ORDER:
+            for consumer in serving.candidates():
+                back += books.give_back(consumer)
+        serving.waits(back)
+
     def redeliver(self, consumer_id: int, ranges: Iterable[Range] | None = None) -> None:
         """A consumer asks for entries it holds again (None: all of them).
 
@@ -273,12 +306,12 @@ class Dispatcher:
     def may_stand(self) -> bool:
         """Whether there is but one way to go on: the next entries, to a certain consumer."""
         books, consumer = self._books, self._only_candidate()
-        first = books.cursor.next_unacked(books.next_offset)
+        first = books.deliverable.next_unacked(books.next_offset)
         return consumer is not None and not (
             books.limits.room(consumer) <= 0
             or books.waiting
             or first < self.stand_from
-            or max(books.cursor.untouched_from(), books.counts.end) > first
+            or max(books.deliverable.untouched_from(), books.counts.end) > first
             or (books.chunks and any(known.reserved for known in books.consumers.values()))
         )
 

@@ -101,6 +101,17 @@ class Holdings(Generic[OwnerT]):
         found = self._at_or_before(offset)
         return found.owner if found is not None and offset < found.end else None
 
+    def end_of(self, offset: int) -> int:
+        """Where the holding ends that has the entry; what follows it if nobody holds it."""
+        found = self._at_or_before(offset)
+        return found.end if found is not None and offset < found.end else offset + 1
+
+    def next_start(self, offset: int, limit: int) -> int:
+        """Where the first holding that starts after ``offset`` starts; at most ``limit``."""
+        for first in self._runs.irange(offset + 1, limit):
+            return int(first)
+        return limit
+
     def of(self, owner: OwnerT) -> list[Range]:
         """What ``owner`` holds, ascending; looks at all holdings."""
         return [(first, end) for first, end, whose in self if whose == owner]

@@ -349,7 +349,7 @@ def _committed_before(
         return before
     left = partial.get(offset, cursor.remaining(offset))
     remaining = remaining if left is None else remaining & left
-    if offset in acked or not remaining:
+    if offset in acked or cursor.is_acked(offset) or not remaining:
         return Before(offset + 1, None)
     return Before(offset, remaining)
 

@@ -155,6 +155,15 @@ class PendingAcks:
         holder = self.holder_of(offset, bits, transaction) if bits else None
         return None if holder is None else (offset, holder)
 
+    def end_of(self, offset: int) -> int:
+        """Where the entries end that are pending as the one at ``offset`` is."""
+        return self._owners.end_of(offset)
+
+    def next_owned(self, offset: int, limit: int) -> int:
+        """The first entry after ``offset`` that is pending as a whole where that one isn't; at
+        most ``limit``."""
+        return self._owners.next_start(offset, limit)
+
     def end(self) -> int:
         """No entry, and no part of one, at or beyond this offset is pending."""
         batches = self._batches

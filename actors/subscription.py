@@ -128,8 +128,9 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it, but for
-    ``gone``: ranges (first, last + 1) of entries that are trimmed away.
+    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it, those
+    pending in transactions included, but for ``gone``: ranges (first, last + 1) of entries that
+    are trimmed away.
 
     Reply: `CursorAt`. Refused INVALID below 0; NOT_FOUND before `Create`. That the offset
     isn't beyond the partition's end is for the caller to see to.

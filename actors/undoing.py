@@ -2,7 +2,8 @@
 
 The rule: the cursor is as it was before the move, and what was acknowledged since by consumers
 (or expired by policy, or moved to the dead-letter topic) stays acknowledged. Other moves by
-command since then are undone with it.
+command since then are undone with it. What is pending in transactions stays so, if the cursor
+doesn't have it then; what a move took from them doesn't come back.
 """
 
 from __future__ import annotations
