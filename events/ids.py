@@ -63,13 +63,6 @@ EARLIEST = Position(-1, -1)
 LATEST = Position(INT64_MAX, INT64_MAX)
 
 
-class TransactionId(NamedTuple):
-    """A transaction: its coordinator's number, and its sequence there, from 1 on."""
-
-    coordinator: int
-    sequence: int
-
-
 def _unsigned(value: int) -> int:
     return value & UINT64_MAX
 
