@@ -4,7 +4,8 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 ``attach``, ``feed``, ``due``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
 ``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``, ``compacted``, ``unsent``.
 Requests in: ``open``, ``reset``, ``skip_to``, ``expire``, ``holdings``, ``pass_over``, ``cursor``,
-``find_unacked``, ``stats``, ``details``. Notices out: ``attached``, ``want``, ``feed_from``,
+``find_unacked``, ``stats``, ``details``, ``ack_in_transaction``, ``ack_before_in_transaction``,
+``end_transaction``. Notices out: ``attached``, ``want``, ``feed_from``,
 ``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
@@ -39,6 +40,12 @@ from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intende
 from velaray.actors.dispatch import IN_ORDER, Dispatcher
 from velaray.actors.expiry import Expire, Why, missing
 from velaray.actors.machine import Refusal
+from velaray.actors.pending_acks import (
+    AckBeforeInTransaction,
+    AckInTransaction,
+    BatchAck,
+    EndTransactionAcks,
+)
 from velaray.actors.redelivery import NoteDeliveries
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import (
@@ -51,6 +58,7 @@ from velaray.actors.subscription import (
     SubscriptionState,
 )
 from velaray.actors.undoing import Restore
+from velaray.events.ids import TransactionId
 from velaray.topology.brain_details import details, whereabouts
 from velaray.topology.links import RemoteError
 from velaray.topology.tracing import Trace
@@ -112,7 +120,7 @@ class Brain:
         self._partition = partition
         self._send = send
         self._cursor = runtime.state.cursor
-        self._dispatcher = Dispatcher(self._cursor, partition)
+        self._dispatcher = Dispatcher(self._cursor, partition, acks=runtime.state.pending)
         #: What the partition says of the policies that brains apply, by Pulsar's names.
         self.policies: dict[str, Any] = {}
         self._trace = trace
@@ -172,6 +180,12 @@ class Brain:
                 return await self._runtime.read(lambda state: _holdings(state, args))
             case "pass_over":
                 return await self._pass_over(*args)
+            case "ack_in_transaction":
+                return await self._ack_in_transaction(*args)
+            case "ack_before_in_transaction":
+                return await self._ack_before_in_transaction(*args)
+            case "end_transaction":
+                return await self._end_transaction(*args)
             case "cursor":
                 return await self._runtime.read(lambda state: state.cursor.acked_before)
             case "find_unacked":
@@ -207,9 +221,10 @@ class Brain:
         if isinstance(lost, Refusal):
             raise RemoteError(lost.reason, lost.message)
         self._cursor = self._runtime.state.cursor
-        counts = self._runtime.state.deliveries.copy()
-        self._dispatcher = Dispatcher(self._cursor, self._partition, counts)
-        letters = self._runtime.state.dead.letters()
+        state = self._runtime.state
+        counts = state.deliveries.copy()
+        self._dispatcher = Dispatcher(self._cursor, self._partition, counts, state.pending)
+        letters = state.dead.letters()
         self._dispatcher.kill((offset, offset + 1) for offset, _ in letters)
         self._tell_dead(letters)
         self._terminated_at = terminated_at
@@ -266,7 +281,9 @@ class Brain:
         self._unconfirmed.clear()
         self._begin_feed()
 
-    async def _move_cursor(self, command: Reset | AckBefore | Expire | Restore) -> Any:
+    async def _move_cursor(
+        self, command: Reset | AckBefore | Expire | Restore | EndTransactionAcks
+    ) -> Any:
         """Ask for it while nothing is delivered, neither here nor by the channel itself."""
         self._resetting += 1
         try:
@@ -314,6 +331,47 @@ class Brain:
         if self._runtime.state.cursor is self._cursor:
             self._dispatcher.acked(command.ranges, command.partial)
             self._schedule_pump()
+
+    async def _ack_in_transaction(
+        self, number: int, transaction: list[int], end: int, ranges: list[int], partial: list[Any]
+    ) -> None:
+        """Keep acknowledgements until their transaction ends; a conflict refuses all of them."""
+        parts = [BatchAck(at, words_to_mask(words), messages) for at, words, messages in partial]
+        command = AckInTransaction(TransactionId(*transaction), end, _pairs(ranges), parts)
+        if self._trace is not None:
+            command.consumer = self._trace.number_of(number)
+        pending = await self._decided(command)
+        if self._runtime.state.cursor is self._cursor:
+            self._dispatcher.set_aside(pending.ranges, pending.partial)
+            self._schedule_pump()
+
+    async def _ack_before_in_transaction(
+        self, number: int, transaction: list[int], end: int, offset: int, words: list[int] | None
+    ) -> None:
+        """As `_ack_in_transaction`, of everything before an offset."""
+        remaining = None if words is None else words_to_mask(words)
+        consumer = 0 if self._trace is None else self._trace.number_of(number)
+        await self._decided(
+            AckBeforeInTransaction(TransactionId(*transaction), end, offset, remaining, consumer)
+        )
+
+    async def _end_transaction(self, coordinator: int, sequence: int, commit: bool) -> None:
+        """What is pending in it is acknowledged, or comes again."""
+        command = EndTransactionAcks(TransactionId(coordinator, sequence), commit)
+        ended = await self._move_cursor(command)
+        if isinstance(ended, Refusal):
+            raise RemoteError(ended.reason, ended.message)
+        if self._runtime.state.cursor is self._cursor:
+            self._dispatcher.acked(ended.ranges, ended.partial)
+            self._dispatcher.put_back(ended.returned)
+            self._condemn()
+            self._schedule_pump()
+
+    async def _decided(self, command: AckInTransaction | AckBeforeInTransaction) -> Any:
+        reply = await self._runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        return reply
 
     def _begin_feed(self) -> None:
         self._wanted = self._dispatcher.wants()

@@ -481,10 +481,31 @@ class PartitionBody(HostedBody):
         Raises `RemoteError`: its coordinator tries again.
         """
         self.gate.end(transaction, subscription)
+        if subscription is not None:
+            await self._end_acks(transaction, subscription, commit=commit)
+            return
         reply = await self.runtime.ask(EndTransaction(transaction, commit))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._schedule_feed()
+
+    async def _end_acks(
+        self, transaction: TransactionId, subscription: str, *, commit: bool
+    ) -> None:
+        async with self._lock(subscription):
+            found = self.runtime.state.subscriptions.get(subscription)
+            if found is None:
+                return  # it was deleted: nothing is left that could be acknowledged
+            channel = self.channels.get(subscription)
+            if channel is None:
+                channel = await self._connect_brain(found.ref, compacted=False)
+            try:
+                await channel.ask("end_transaction", [*transaction, commit])
+            except (LinkClosed, TimeoutError) as error:
+                why = f"subscription {subscription!r} can't be had now: {error}"
+                raise RemoteError(Reason.UNAVAILABLE, why) from error
+            finally:
+                self.drop_if_unused(channel)
 
     async def create_subscription_at_start(self, name: str) -> None:
         """Make sure that a durable subscription exists that gets everything."""

@@ -55,6 +55,14 @@ _CALL_ERRORS = (
 
 _FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
 """Why a coordinator says that a transaction takes nothing, whoever asks again."""
+_TRANSACTION_CODES: dict[str, pb.ServerError] = {
+    Reason.NOT_FOUND: pb.TransactionNotFound,
+    Reason.CONFLICT: pb.InvalidTxnStatus,
+}
+
+
+class _Conflict(Exception):
+    """Something is acknowledged already, or pending in another transaction."""
 
 
 class Producing:
@@ -519,10 +527,6 @@ class PartitionSession(Session):
         if consumer is None:
             self._refuse_ack(command, pb.ConsumerNotFound, "the consumer is not connected")
             return
-        if command.HasField("txnid_most_bits"):
-            refusal = "transactions are not available on this cluster"
-            self._refuse_ack(command, pb.NotAllowedError, refusal)
-            return
         individual = command.ack_type == pb.CommandAck.Individual
         if not individual and consumer.type not in _IN_ORDER:
             refusal = "cumulative acknowledgement needs an Exclusive or Failover subscription"
@@ -532,12 +536,91 @@ class PartitionSession(Session):
             # The cursor is moving: this would acknowledge again what was just sought back to.
             self._refuse_ack(command, pb.ServiceNotReady, "the subscription is being moved")
             return
+        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+            self.spawn(self._ack_in_transaction(consumer, command))
+            return
         if command.request_id:
             consumer.channel.expect_receipt(consumer, command.request_id)
         if individual:
             self._ack_individually(consumer, command)
         else:
             self._ack_cumulatively(consumer, command)
+
+    async def _ack_in_transaction(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
+        transaction = TransactionId(command.txnid_most_bits, command.txnid_least_bits)
+        answer = pb.CommandAckResponse(
+            consumer_id=command.consumer_id,
+            request_id=command.request_id,
+            txnid_most_bits=transaction.coordinator,
+            txnid_least_bits=transaction.sequence,
+        )
+        try:
+            await self._transact(consumer, transaction, command)
+        except _Conflict as error:
+            answer.error, answer.message = pb.TransactionConflict, str(error)
+        except _CALL_ERRORS as error:
+            kind = error.kind if isinstance(error, RemoteError) else ""
+            answer.error = _TRANSACTION_CODES.get(kind, code_of(error))
+            answer.message = str(error)
+        self.connection.send(answer)
+
+    async def _transact(
+        self, consumer: ChannelConsumer, transaction: TransactionId, command: pb.CommandAck
+    ) -> None:
+        channel, partition = consumer.channel, self._partition
+        if not channel.durable or channel.compacted:
+            why = "transactions acknowledge to durable subscriptions that aren't read compacted"
+            raise RemoteError(Reason.NOT_ALLOWED, why)
+        await partition.gate.pass_through(transaction, channel.name)
+        if command.ack_type == pb.CommandAck.Individual:
+            method, last, args = "ack_in_transaction", *await self._acked_one_by_one(command)
+        else:
+            method, last, args = "ack_before_in_transaction", *self._acked_up_to(command)
+        channel.acknowledging(last)
+        if last > partition.synced_offset:
+            await partition.sync()
+        if consumer.closed:
+            raise LinkClosed("the consumer is closed")
+        try:
+            await channel.ask(method, [consumer.number, list(transaction), *args])
+        except RemoteError as error:
+            if error.kind == Reason.CONFLICT:
+                raise _Conflict(error.message) from error
+            raise
+
+    async def _acked_one_by_one(self, command: pb.CommandAck) -> tuple[int, list[Any]]:
+        span = self._partition.runtime.state.table.span
+        offsets: list[int] = []
+        partial: list[tuple[int, list[int], int]] = []
+        for data in command.message_id:
+            _, first, limit = span(data.ledgerId)
+            offset = first + data.entryId
+            if offset >= limit:
+                position = Position(data.ledgerId, data.entryId)
+                raise _Conflict(f"{position} is trimmed away: it was acknowledged long ago")
+            if any(data.ack_set):
+                words = [word & (1 << 64) - 1 for word in data.ack_set]
+                partial.append((offset, words, (await self._partition.entry(offset)).messages))
+            else:
+                offsets.append(offset)
+        last = max([*offsets, *(at for at, _, _ in partial)], default=-1) + 1
+        return last, [self._partition.end_offset, flat_ranges(offsets), partial]
+
+    def _acked_up_to(self, command: pb.CommandAck) -> tuple[int, list[Any]]:
+        if len(command.message_id) != 1:
+            why = "a cumulative acknowledgement in a transaction names one message"
+            raise RemoteError(Reason.NOT_ALLOWED, why)
+        data = command.message_id[0]
+        offset = self._partition.runtime.state.table.at_or_before(
+            MessageId.from_proto(data).position
+        )
+        words = None
+        if any(data.ack_set) and offset >= 0:
+            words = [word & (1 << 64) - 1 for word in data.ack_set]
+        else:
+            offset += 1
+        last = offset if words is None else offset + 1
+        return last, [self._partition.end_offset, offset, words]
 
     def _refuse_ack(self, command: pb.CommandAck, code: pb.ServerError, message: str) -> None:
         if command.request_id:

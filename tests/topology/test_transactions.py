@@ -343,3 +343,102 @@ def test_begun_by_whoever_says_nothing_more_it_ends_by_its_deadline() -> None:
                 await asyncio.sleep(0.01)
 
     run(scenario)
+
+
+# ---- acknowledgements
+
+
+async def arrival(consumer: RawClient) -> Message:
+    found = await consumer.next(Message)
+    assert isinstance(found, Message)
+    return found
+
+
+async def add_subscription(setting: Setting, sequence: int, name: str = "s") -> None:
+    command = pb.CommandAddSubscriptionToTxn(txnid_most_bits=3, txnid_least_bits=sequence)
+    command.subscription.add(topic=TOPIC, subscription=name)
+    answer = await setting.ask(command, pb.CommandAddSubscriptionToTxnResponse)
+    assert not answer.HasField("error"), answer
+
+
+async def ack_in(consumer: RawClient, message: Message, sequence: int, **kwargs: Any) -> Any:
+    command = pb.CommandAck(
+        consumer_id=1,
+        ack_type=kwargs.get("kind", pb.CommandAck.Individual),
+        request_id=77,
+        txnid_most_bits=3,
+        txnid_least_bits=sequence,
+    )
+    command.message_id.add(
+        ledgerId=message.ledger_id, entryId=message.entry_id, ack_set=kwargs.get("words", ())
+    )
+    consumer.send(command)
+    answer = await consumer.next(pb.CommandAckResponse)
+    assert (answer.txnid_most_bits, answer.txnid_least_bits) == (3, sequence)
+    return answer
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_acknowledgement_counts_when_its_transaction_commits(commit: bool, crash: bool) -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=pb.CommandSubscribe.Shared)
+        await setting.publish(b"1")
+        await setting.publish(b"2")
+        first = await arrival(consumer)
+        await arrival(consumer)
+        transaction = await setting.begin()
+        await add_subscription(setting, transaction)
+        assert not (await ack_in(consumer, first, transaction)).HasField("error")
+        assert await backlog(setting) == 2
+        if crash:
+            setting.fabric.kill(setting.key)
+        else:
+            consumer.close()
+        again = await setting.consume(kind=pb.CommandSubscribe.Shared)
+        other = await arrival(again)
+        assert (other.entry_id, other.redelivery_count) == (1, 1 if crash else 0) or not crash
+        answer = await setting.end(transaction, commit)
+        assert not answer.HasField("error"), answer
+        if commit:
+            assert await backlog(setting) == 1
+        else:
+            back = await arrival(again)
+            assert back.entry_id == 0 and back.redelivery_count == 1
+            assert await backlog(setting) == 2
+
+    run(scenario)
+
+
+def test_what_is_pending_in_a_transaction_is_nobody_elses() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        await setting.publish(b"1")
+        message = await arrival(consumer)
+        one, two = await setting.begin(), await setting.begin()
+        refused = await ack_in(consumer, message, one)
+        assert refused.error == pb.NotAllowedError and "not added" in refused.message
+        for transaction in (one, two):
+            await add_subscription(setting, transaction)
+        assert not (await ack_in(consumer, message, one)).HasField("error")
+        assert (await ack_in(consumer, message, two)).error == pb.TransactionConflict
+        await setting.end(one)
+        assert (await ack_in(consumer, message, two)).error == pb.TransactionConflict
+        assert (await ack_in(consumer, message, one)).error == pb.InvalidTxnStatus
+        assert await backlog(setting) == 0
+
+    run(scenario)
+
+
+def test_a_deleted_subscription_stands_in_nobodys_way() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        await setting.publish(b"1")
+        transaction = await setting.begin()
+        await add_subscription(setting, transaction)
+        await ack_in(consumer, await arrival(consumer), transaction)
+        consumer.send(pb.CommandUnsubscribe(consumer_id=1, request_id=5))
+        await consumer.next(pb.CommandSuccess)
+        assert not (await setting.end(transaction)).HasField("error")
+
+    run(scenario)
