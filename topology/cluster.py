@@ -29,6 +29,7 @@ from velaray.topology.config import (
     check_binding,
     namespace_of,
 )
+from velaray.topology.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 from velaray.topology.front_door_actor import FrontDoorActor
 from velaray.topology.links import RemoteError
 from velaray.topology.ray_fabric import RayFabric
@@ -165,6 +166,7 @@ class Cluster:
             },
             timeout=60.0,
         )
+        await ensure_coordinators(self._fabric, DEFAULT_COORDINATORS)
         self._fabric.drop_links()
 
     def _open_front_door(self) -> None:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
+from velaray.topology.coordinators import coordinator_of
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import RemoteError
 from velaray.topology.session import Session
@@ -68,7 +69,7 @@ class FrontDoor:
         found = await self.fabric.call(
             ActorKey.catalog(), "ensure_topic", {"topic": str(topic)}, ACTIVATION_TIMEOUT_S
         )
-        key = ActorKey.of_partition(topic, found["incarnation"])
+        key = coordinator_of(topic) or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
         self.located[address.host, address.service_port] = None
         self.located.move_to_end((address.host, address.service_port))

@@ -15,6 +15,7 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
 from velaray.topology.admin_api import serve_admin
 from velaray.topology.config import AuthSettings, ClusterConfig
+from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.local import LocalFabric
 
@@ -81,6 +82,7 @@ class LocalCluster:
                 "admin_url": self.admin_url,
             },
         )
+        await ensure_coordinators(self.fabric, 1)
 
     async def _stop(self) -> None:
         await self._admin.cleanup()

@@ -1,0 +1,35 @@
+"""Where clients find transaction coordinators: the partitions of a topic that holds nothing."""
+
+from __future__ import annotations
+
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.fabric import Fabric
+
+ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
+"""Pulsar's name; its partition n stands for coordinator n."""
+DEFAULT_COORDINATORS = 16
+"""Of a new cluster, as in Pulsar."""
+
+
+def coordinator_of(topic: TopicName) -> ActorKey | None:
+    """The coordinator that a partition of `ASSIGN` stands for; None for other topics."""
+    same = (topic.tenant, topic.namespace, topic.local) == (
+        ASSIGN.tenant,
+        ASSIGN.namespace,
+        ASSIGN.local,
+    )
+    return ActorKey.of_coordinator(topic.partition) if same and topic.partition >= 0 else None
+
+
+async def ensure_coordinators(fabric: Fabric, count: int) -> None:
+    """Have at least so many coordinators; there are never fewer than before.
+
+    Raises what `Fabric.call` raises.
+    """
+    name = str(ASSIGN)
+    create = {"topic": name, "partitions": count, "exist_ok": True}
+    await fabric.call(ActorKey.catalog(), "create_topic", create)
+    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": name})
+    if found["partitions"] < count:
+        grow = {"topic": name, "partitions": count}
+        await fabric.call(ActorKey.catalog(), "grow_partitions", grow)
