@@ -53,6 +53,10 @@ def machine_of(key: ActorKey) -> Machine[Any]:
             from velaray.actors.compacted_index import CompactedIndexMachine
 
             return CompactedIndexMachine()
+        case ActorKind.COORDINATOR:
+            from velaray.actors.coordinator import CoordinatorMachine
+
+            return CoordinatorMachine()
 
 
 def _decoded(sequence: int, raw: bytes) -> Message:
