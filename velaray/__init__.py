@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from velaray.enums import (
         Result as Result,
     )
+    from velaray.enums import (
+        TransactionState as TransactionState,
+    )
     from velaray.exceptions import (
         AlreadyClosed as AlreadyClosed,
     )
@@ -189,6 +192,9 @@ if TYPE_CHECKING:
         TransactionCoordinatorNotFoundError as TransactionCoordinatorNotFoundError,
     )
     from velaray.exceptions import (
+        TransactionHasOperationFailed as TransactionHasOperationFailed,
+    )
+    from velaray.exceptions import (
         TransactionNotFound as TransactionNotFound,
     )
     from velaray.exceptions import (
@@ -265,6 +271,7 @@ _HOMES = {
         "ProducerAccessMode",
         "RegexSubscriptionMode",
         "Result",
+        "TransactionState",
     ),
     "velaray.exceptions": (
         "AlreadyClosed",
@@ -311,6 +318,7 @@ _HOMES = {
         "TopicTerminated",
         "TransactionConflict",
         "TransactionCoordinatorNotFoundError",
+        "TransactionHasOperationFailed",
         "TransactionNotFound",
         "UnknownError",
         "UnsupportedVersionError",

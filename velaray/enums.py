@@ -78,6 +78,18 @@ class ConsumerCryptoFailureAction(IntEnum):
     CONSUME = 2
 
 
+class TransactionState(IntEnum):
+    """Where a transaction is, as far as its client knows."""
+
+    OPEN = 0
+    COMMITTING = 1
+    ABORTING = 2
+    COMMITTED = 3
+    ABORTED = 4
+    ERROR = 5
+    TIME_OUT = 6
+
+
 class Result(IntEnum):
     """The outcome that a ``send_async`` callback gets; `VelarayError.error` returns it too."""
 

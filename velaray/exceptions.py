@@ -278,6 +278,10 @@ class TransactionNotFound(VelarayError):
     result = Result.TransactionNotFound
 
 
+class TransactionHasOperationFailed(VelarayError):
+    """Something done in the transaction failed: it was aborted instead of committed."""
+
+
 class ProducerFenced(VelarayError):
     """Another producer took over the topic; this one is out for good."""
 

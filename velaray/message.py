@@ -9,6 +9,7 @@ from datetime import timedelta
 from time import time
 
 from velaray.events.ids import MessageId as StoredId
+from velaray.events.ids import TransactionId
 from velaray.exceptions import InvalidMessage
 from velaray.message_id import MessageId
 from velaray.schema import BYTES
@@ -157,7 +158,7 @@ class OutgoingMessage:
     """A message on its way to the service; a ``message_router`` gets it to look at."""
 
     __slots__ = ("_content", "deliver_at", "event_time", "key", "order_key", "pairs",
-                 "replicate_to", "sequence_id")  # fmt: skip
+                 "replicate_to", "sequence_id", "transaction")  # fmt: skip
 
     def __init__(
         self,
@@ -182,6 +183,7 @@ class OutgoingMessage:
         self.event_time = event_timestamp
         self.replicate_to = [LOCAL_CLUSTER_ONLY] if disable_replication else replication_clusters
         self.deliver_at = deliver_at
+        self.transaction: TransactionId | None = None
         if deliver_after is not None:
             self.deliver_at = int((time() + deliver_after.total_seconds()) * 1000)
         if not self.plain:

@@ -7,5 +7,6 @@ from velaray.aio.consumer import Consumer
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.table_view import TableView
+from velaray.aio.transactions import Transaction
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "TableView"]
+__all__ = ["Client", "Consumer", "Producer", "Reader", "TableView", "Transaction"]

@@ -11,8 +11,9 @@ from velaray.aio.core import Core
 from velaray.aio.subscription import Subscription
 from velaray.events.ids import UINT64_MAX
 from velaray.events.ids_pb2 import MessageIdData
-from velaray.exceptions import VelarayError, from_server
+from velaray.exceptions import InvalidMessage, VelarayError, from_server
 from velaray.message import EntryInfo
+from velaray.message_id import MessageId
 from velaray.wire import pulsar_pb2 as pb
 
 MAX_ACK_GROUP = 1000
@@ -54,6 +55,19 @@ class Acknowledger:
         whole = self.tracker.individual_bits(info.where, info.batch_size, bits, tell=True)
         self.schedule()
         return whole
+
+    def in_transaction(self, message_id: MessageId, *, cumulative: bool) -> list[MessageIdData]:
+        """What the service is to be told of a message that is acknowledged in a transaction."""
+        where = (message_id.ledger_id(), message_id.entry_id())
+        index, size = message_id.batch_index(), message_id.batch_size()
+        if index < 0:
+            entries = (where,) if cumulative else self.tracker.parts_of(where)
+            return [_acked(PendingAck(entry)) for entry in entries]
+        if size <= index:
+            raise InvalidMessage(f"{message_id} is part of a batch of unknown size")
+        everything = (1 << size) - 1
+        left = everything >> index + 1 << index + 1 if cumulative else everything & ~(1 << index)
+        return [_acked(PendingAck(where, left or None, size))]
 
     def moved(self) -> None:
         """A seek of this consumer's own has made void what was acknowledged."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from velaray.aio.chunks import cut
 from velaray.enums import BatchingType, CompressionType
 from velaray.events.ids import MessageId as StoredId
+from velaray.events.ids import TransactionId
 from velaray.exceptions import MessageTooBig, VelarayError
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
@@ -56,6 +57,7 @@ class Entry(NamedTuple):
     batch: bool = False
     chunk: tuple[int, int] | None = None
     done: EntryDone | None = None
+    transaction: TransactionId | None = None
 
 
 class Batch:
@@ -109,6 +111,8 @@ class EntryBuilder:
     def __init__(self, options: ProducerOptions, producer_name: str, max_size: int) -> None:
         self.producer_name = producer_name
         self.max_message_size = max_size
+        #: What messages are added in from now on; a batch is of one transaction, or of none.
+        self.transaction: TransactionId | None = None
         self._compression = options.compression_type
         self._batching = options.batching_enabled
         self._chunking = options.chunking_enabled
@@ -191,7 +195,8 @@ class EntryBuilder:
             for done in batch.waiting:
                 done(error, None)
             return None
-        return Entry(batch.first, batch.last, batch.count, data, batch.waiting, batch=True)
+        first, last, txn = batch.first, batch.last, self.transaction
+        return Entry(first, last, batch.count, data, batch.waiting, batch=True, transaction=txn)
 
     def _alone(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
         metadata = MessageMetadata()
@@ -204,7 +209,8 @@ class EntryBuilder:
         compressed = self._compress(message.payload)
         if ENTRY_HEADER_SIZE + metadata.ByteSize() + len(compressed) <= self.max_message_size:
             data = build_entry(metadata, compressed)
-            return [Entry(sequence_id, sequence_id, 1, data, [done])]
+            txn = self.transaction
+            return [Entry(sequence_id, sequence_id, 1, data, [done], transaction=txn)]
         return self._in_chunks(metadata, compressed, done)
 
     def _in_chunks(
@@ -225,13 +231,21 @@ class EntryBuilder:
             waiting = [done] if number == len(pieces) - 1 else []
             chunk = (number, len(pieces))
             data = build_entry(metadata, piece)
-            entries.append(Entry(sequence_id, sequence_id, 1, data, waiting, chunk=chunk))
+            entries.append(
+                Entry(
+                    *(sequence_id, sequence_id, 1, data, waiting),
+                    chunk=chunk,
+                    transaction=self.transaction,
+                )
+            )
         return entries
 
     def _stamp(self, metadata: MessageMetadata, sequence_id: int, plain_size: int) -> None:
         metadata.producer_name = self.producer_name
         metadata.sequence_id = sequence_id
         metadata.publish_time = int(time() * 1000)
+        if self.transaction is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = self.transaction
         # Nothing is not compressed: zlib's eight bytes for it break Pulsar's C++ client.
         if self._compression != CompressionType.NONE and plain_size:
             metadata.compression = int(self._compression)  # type: ignore[assignment]

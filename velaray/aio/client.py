@@ -12,7 +12,8 @@ from velaray.aio.pool import parse_service_url
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.table_view import TableView
-from velaray.exceptions import AlreadyClosed, OperationNotSupported
+from velaray.aio.transactions import Coordinators, Transaction
+from velaray.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported
 from velaray.options import (
     AioConsumerOptions,
     AioProducerOptions,
@@ -59,6 +60,7 @@ class Client:
         parse_service_url(options.service_url)
         self._options = options
         self._core: Core | None = None
+        self._coordinators: Coordinators | None = None
         self._children: set[Child] = set()
         self._closed = False
 
@@ -130,6 +132,18 @@ class Client:
     async def create_table_view(self, options: TableViewOptions) -> TableView:
         """The newest value of each key of ``topic``, complete up to now, then followed."""
         return await self.adopt(TableView(self._live(), options, self.forget))
+
+    async def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
+        """Begin a transaction, which is aborted if it isn't committed in that time.
+
+        Raises `InvalidConfiguration` for a time that isn't positive, or a service without
+        coordinators; the service's refusal, or `Timeout` after the operation timeout.
+        """
+        if not timeout_seconds > 0:
+            raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
+        if self._coordinators is None:
+            self._coordinators = Coordinators(self._live())
+        return await self._coordinators.begin(timeout_seconds)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""

@@ -12,6 +12,7 @@ from velaray.aio.consumer_base import SeekTarget, SubscribedTopics, described_to
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.listening import Listening
+from velaray.aio.transactions import Transaction
 from velaray.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -175,9 +176,17 @@ class Consumer:
             await asyncio.gather(*(part.receipt() for part in parts))
 
     async def acknowledge(
-        self, message: Message | MessageId, *, receipt: bool | None = None
+        self,
+        message: Message | MessageId,
+        *,
+        receipt: bool | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge one message.
+
+        In a transaction (``txn``) it counts when that is committed, and the message comes again
+        if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
+        message is acknowledged already, or in another transaction.
 
         Without a receipt it returns at once; the acknowledgement is sent within
         ``ack_group_time_ms``, and a crash before that brings the message back. With
@@ -187,18 +196,31 @@ class Consumer:
         ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and
         with a receipt `Timeout` if the outcome is unknown.
         """
+        if txn is not None:
+            part, message_id = self._base.located(message)
+            await txn.run(part.acknowledge_in(txn, message_id))
+            return
         part = self._base.acknowledge(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
             await part.receipt()
 
     async def acknowledge_cumulative(
-        self, message: Message | MessageId, *, receipt: bool | None = None
+        self,
+        message: Message | MessageId,
+        *,
+        receipt: bool | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
         Guarantees as `acknowledge`. Raises `CumulativeAcknowledgementNotAllowedError`
         unless the consumer is Exclusive or Failover.
         """
+        if txn is not None:
+            self._base.check_cumulative()
+            part, message_id = self._base.located(message)
+            await txn.run(part.acknowledge_in(txn, message_id, cumulative=True))
+            return
         part = self._base.acknowledge_cumulative(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
             await part.receipt()

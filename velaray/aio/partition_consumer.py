@@ -20,6 +20,7 @@ from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivering import Redeliverer
 from velaray.aio.subscription import Subscription
 from velaray.aio.tail import Tail
+from velaray.aio.transactions import Transaction
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName
 from velaray.events.ids_pb2 import MessageIdData
@@ -31,6 +32,7 @@ from velaray.exceptions import (
     NotConnected,
     Timeout,
     VelarayError,
+    from_server,
 )
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
@@ -334,6 +336,32 @@ class PartitionConsumer:
         self._acks.schedule()
         if self._interceptors is not None:
             self._interceptors.acknowledged_cumulatively(message_id)
+
+    async def acknowledge_in(
+        self, txn: Transaction, message_id: MessageId, *, cumulative: bool = False
+    ) -> None:
+        """Acknowledge in a transaction; returns when the service has it.
+
+        Raises the service's refusal, or `Timeout` if the outcome is unknown.
+        """
+        await txn.join_subscription(self.topic, self._subscription.name)
+        kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+        most, least = txn.txn_id
+        for ack in self._acks.in_transaction(message_id, cumulative=cumulative):
+            connection = await self.attached()
+            answer = await connection.request(
+                pb.CommandAck(
+                    consumer_id=self.consumer_id,
+                    ack_type=kind,
+                    message_id=[ack],
+                    txnid_most_bits=most,
+                    txnid_least_bits=least,
+                ),
+                self._core.timeout,
+            )
+            if answer.HasField("error"):
+                raise from_server(answer.error, answer.message)
+        self._again.finished((message_id.ledger_id(), message_id.entry_id()))
 
     async def receipt(self) -> None:
         """Wait until every acknowledgement given so far is durable; as `Acknowledger.receipt`."""

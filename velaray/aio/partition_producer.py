@@ -234,6 +234,9 @@ class PartitionProducer:
         if builder is None:
             self._early.append(partial(self.send, message, done))
             return
+        if message.transaction != builder.transaction:
+            self.flush_batch()
+            builder.transaction = message.transaction
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence
@@ -266,6 +269,7 @@ class PartitionProducer:
             self._early.append(partial(self.send_batch, batch, done))
             return
         self.flush_batch()
+        builder.transaction = None
         entry = builder.packed(batch, self._next_sequence, done)
         self._next_sequence = entry.last_sequence_id + 1
         self._transmit(entry)
@@ -286,6 +290,8 @@ class PartitionProducer:
             command.highest_sequence_id = entry.last_sequence_id
         if entry.chunk is not None:
             command.is_chunk = True
+        if entry.transaction is not None:
+            command.txnid_most_bits, command.txnid_least_bits = entry.transaction
         now = self._core.loop.time()
         timeout = self._options.send_timeout_millis / 1000
         header = entry_header(command, len(entry.data))

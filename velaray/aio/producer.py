@@ -14,6 +14,7 @@ from velaray.aio.core import Core, start_all, topic_name, watch_partitions
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.routing import Router
 from velaray.aio.sending import Room, SendMany
+from velaray.aio.transactions import Transaction
 from velaray.aio.values import values_of
 from velaray.enums import BatchingType
 from velaray.exceptions import (
@@ -105,8 +106,12 @@ class Producer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
+
+        In a transaction (``txn``) consumers get it when that is committed, or never.
 
         ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the
         message may or may not be stored; on any other error it isn't. Raises
@@ -125,6 +130,25 @@ class Producer:
             deliver_at,
             deliver_after,
         )
+        if txn is not None:
+            return await txn.run(self._send_in(txn, message))
+        return await self._send(message, self.submit)
+
+    async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
+        part = self._part_for(message)
+        message.transaction = txn.txn_id
+        await txn.join_topic(part.topic)
+
+        def submit(message: OutgoingMessage, done: Done) -> None:
+            if self.interceptors is not None:
+                message, done = self._intercepted(self.interceptors, message, done)
+            part.send(message, done)
+
+        return await self._send(message, submit)
+
+    async def _send(
+        self, message: OutgoingMessage, submit: Callable[[OutgoingMessage, Done], object]
+    ) -> MessageId:
         await self._make_room()
         receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
 
@@ -138,7 +162,7 @@ class Producer:
                 receipt.set_exception(error)
 
         self._in_flight += 1
-        self.submit(message, done)
+        submit(message, done)
         return await receipt
 
     async def send_many(self, values: Any, keys: Any = None) -> SentBatch:
@@ -197,23 +221,28 @@ class Producer:
         ``done`` is called exactly once, at once if the message is refused. Returns the
         partition's producer that took the message.
         """
-        assert self._router is not None
         if self.interceptors is not None:
             message, done = self._intercepted(self.interceptors, message, done)
+        try:
+            part = self._part_for(message)
+        except InvalidMessage as error:
+            done(error, None)
+            return None
+        part.send(message, done)
+        return part
+
+    def _part_for(self, message: OutgoingMessage) -> PartitionProducer:
+        """Whose turn it is, or who has the key. Raises `InvalidMessage`."""
+        assert self._router is not None
         parts = self._parts
         index = 0
         if len(parts) > 1:
-            try:
-                index = self._router.choose(
-                    message, len(parts), lambda current: parts[current].batch_open
-                )
-            except InvalidMessage as error:
-                done(error, None)
-                return None
+            index = self._router.choose(
+                message, len(parts), lambda current: parts[current].batch_open
+            )
         part = parts[index]
         if self._options.lazy_start_partitioned_producers:
             part.start_lazily()
-        part.send(message, done)
         return part
 
     def _intercepted(

@@ -1,0 +1,178 @@
+"""Transactions of the asyncio client, against a cluster in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import velaray
+from velaray.aio import Client, Transaction
+from velaray.enums import TransactionState
+from velaray.events.ids import ActorKey, ActorKind
+
+_numbers = itertools.count()
+EARLIEST = velaray.InitialPosition.Earliest
+SHARED = velaray.ConsumerType.Shared
+
+
+def run(cluster: Any, scenario: Callable[[Client, str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        client = Client(cluster.service_url)
+        try:
+            await scenario(client, f"txn-{next(_numbers)}")
+        finally:
+            await client.close()
+
+    asyncio.run(main())
+
+
+async def nothing_comes(consumer: Any) -> bool:
+    try:
+        message = await consumer.receive(timeout_millis=300)
+    except velaray.Timeout:
+        return True
+    raise AssertionError(f"{message.data()!r} came")
+
+
+async def contents(consumer: Any, count: int) -> list[bytes]:
+    return [(await consumer.receive(timeout_millis=20_000)).data() for _ in range(count)]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_messages_of_a_committed_transaction_come_together(cluster, batching) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
+        producer = await client.create_producer(topic, batching_enabled=batching)
+        async with await client.new_transaction() as txn:
+            sends = [producer.send(b"%d" % number, txn=txn) for number in range(10)]
+            ids = await asyncio.gather(*sends)
+            assert (ids[0].batch_index() >= 0) == batching
+            assert await nothing_comes(consumer)
+            assert txn.state == TransactionState.OPEN
+        assert txn.state == TransactionState.COMMITTED
+        assert await contents(consumer, 10) == [b"%d" % number for number in range(10)]
+
+    run(cluster, scenario)
+
+
+def test_an_exception_aborts_and_plain_messages_share_no_batch_with_a_transaction(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
+        producer = await client.create_producer(topic, batching_enabled=True)
+        with pytest.raises(ZeroDivisionError):
+            async with await client.new_transaction() as txn:
+                await asyncio.gather(producer.send(b"plain"), producer.send(b"never", txn=txn))
+                raise ZeroDivisionError
+        assert txn.state == TransactionState.ABORTED
+        await producer.send(b"after")
+        assert await contents(consumer, 2) == [b"plain", b"after"]
+        assert await nothing_comes(consumer)
+
+    run(cluster, scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_is_consumed_and_what_is_produced_count_together(cluster, commit) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        source = await client.create_producer(topic, batching_enabled=True)
+        await asyncio.gather(*(source.send(b"%d" % number) for number in range(4)))
+        sink = await client.create_producer(f"{topic}-out")
+        reader = await client.subscribe(f"{topic}-out", "s", initial_position=EARLIEST)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        txn = await client.new_transaction()
+        for _ in range(4):
+            message = await consumer.receive(timeout_millis=20_000)
+            await sink.send(message.data() * 2, txn=txn)
+            await consumer.acknowledge(message, txn=txn)
+        assert await nothing_comes(consumer)
+        await (txn.commit() if commit else txn.abort())
+        if commit:
+            assert await contents(reader, 4) == [b"%d" % number * 2 for number in range(4)]
+            await consumer.redeliver_unacknowledged_messages()
+            assert await nothing_comes(consumer)
+        else:
+            again = [await consumer.receive(timeout_millis=20_000) for _ in range(4)]
+            assert sorted(message.data() for message in again) == [b"0", b"1", b"2", b"3"]
+            assert {message.redelivery_count() for message in again} == {1}
+            assert await nothing_comes(reader)
+
+    run(cluster, scenario)
+
+
+def test_a_failed_operation_turns_a_commit_into_an_abort(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        await producer.send(b"x")
+        message = await consumer.receive(timeout_millis=20_000)
+        first, second = await client.new_transaction(), await client.new_transaction()
+        await consumer.acknowledge(message, txn=first)
+        with pytest.raises(velaray.TransactionConflict):
+            await consumer.acknowledge(message, txn=second)
+        await producer.send(b"never", txn=second)
+        with pytest.raises(velaray.TransactionHasOperationFailed):
+            await second.commit()
+        assert second.state == TransactionState.ABORTED
+        await first.commit()
+        for end in (first.commit, second.abort):
+            await end_again(end)
+        with pytest.raises(velaray.InvalidTxnStatusError):
+            await producer.send(b"late", txn=first)
+        assert await nothing_comes(consumer)
+
+    async def end_again(end: Callable[[], Awaitable[None]]) -> None:
+        with pytest.raises(velaray.InvalidTxnStatusError):
+            await end()
+
+    run(cluster, scenario)
+
+
+def test_time_is_over(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
+        txn = await client.new_transaction(timeout_seconds=0.5)
+        await producer.send(b"never", txn=txn)
+        await producer.send(b"plain")
+        assert await contents(consumer, 1) == [b"plain"]  # as soon as the service has aborted it
+        assert txn.state == TransactionState.TIME_OUT
+        with pytest.raises(velaray.InvalidTxnStatusError):
+            await txn.commit()
+        with pytest.raises(velaray.InvalidConfiguration):
+            await client.new_transaction(timeout_seconds=0)
+
+    run(cluster, scenario)
+
+
+def kill_all(cluster: Any, kind: ActorKind) -> list[ActorKey]:
+    keys = cluster.keys(kind)
+    for key in keys:
+        cluster.kill(key)
+    return list(keys)
+
+
+@pytest.mark.parametrize(
+    "kind", [ActorKind.COORDINATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION]
+)
+def test_a_transaction_outlives_whoever_serves_it(cluster, kind) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        await producer.send(b"in")
+        out = await client.create_producer(f"{topic}-out")
+        reader = await client.subscribe(f"{topic}-out", "s", initial_position=EARLIEST)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        txn: Transaction = await client.new_transaction()
+        message = await consumer.receive(timeout_millis=20_000)
+        await out.send(b"1", txn=txn)
+        await consumer.acknowledge(message, txn=txn)
+        assert await asyncio.to_thread(kill_all, cluster, kind)
+        await out.send(b"2", txn=txn)
+        await txn.commit()
+        assert await contents(reader, 2) == [b"1", b"2"]
+        assert await nothing_comes(consumer)
+
+    run(cluster, scenario)
