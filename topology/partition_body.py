@@ -156,8 +156,17 @@ class PartitionBody(HostedBody):
         self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
+        for number in sorted({each.coordinator for each in state.transactions.ongoing}):
+            self.spawn(self._wake(ActorKey.of_coordinator(number)))
         port = self._server.sockets[0].getsockname()[1]
         return address._replace(service_port=port)
+
+    async def _wake(self, coordinator: ActorKey) -> None:
+        """Have the coordinator of what is open here run: it ends it in time."""
+        while True:
+            with contextlib.suppress(Unreachable, TimeoutError):  # after it was tried for long
+                await self.fabric.ask(coordinator, "describe", {})
+                return
 
     def journal_settings(self) -> JournalSettings:
         """Relaxed, if the cluster is started so."""

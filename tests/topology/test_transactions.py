@@ -113,6 +113,10 @@ class Setting:
         self.send(payload, transaction)
         await self.producer.next(pb.CommandSendReceipt)
 
+    async def publish_after(self, payload: bytes) -> None:
+        """By a producer that connects anew."""
+        await (await self.connect(self.key)).produce(TOPIC, [payload])
+
     async def consume(self, name: str = "s", **kwargs: Any) -> RawClient:
         consumer = await self.connect(self.key)
         await consumer.subscribe(TOPIC, subscription=name, **kwargs)
@@ -292,6 +296,19 @@ def test_a_deadline_that_passed_while_nobody_was_there_aborts_at_once() -> None:
         await setting.fabric.reach(COORDINATOR)
         assert await payloads(consumer, 1) == [b"2"]
         assert setting.status(transaction) in (Status.ABORTING, Status.ABORTED)
+
+    run(scenario)
+
+
+def test_a_partition_wakes_the_coordinator_of_what_is_open_there() -> None:
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC, timeout_ms=5000)
+        await setting.publish(b"1", transaction)
+        setting.fabric.kill(COORDINATOR)
+        setting.fabric.kill(setting.key)
+        setting.now_ms += 10_000
+        await setting.publish_after(b"2")
+        assert await payloads(await setting.consume(), 1) == [b"2"]
 
     run(scenario)
 
