@@ -128,7 +128,7 @@ async def payloads(consumer: RawClient, count: int) -> list[bytes]:
     """The next that come, in order; each is acknowledged."""
     found = []
     for _ in range(count):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not (frames := [f for f in consumer.received if type(f[0]) is Message]):
                 consumer._news.clear()
                 await consumer._news.wait()
@@ -268,7 +268,7 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
         setting.fabric.kill(COORDINATOR)
         setting.fabric.kill(setting.key)
         await setting.fabric.reach(COORDINATOR)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while setting.coordinating.runtime.state.unfinished:
                 await asyncio.sleep(0.01)
         setting.coordinator = await setting.connect(COORDINATOR)
@@ -355,7 +355,7 @@ def test_begun_by_whoever_says_nothing_more_it_ends_by_its_deadline() -> None:
     async def scenario(setting: Setting) -> None:
         begun = await setting.coordinating.ask(Begin(timeout_ms=100))
         setting.now_ms += 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while setting.status(begun.sequence) != Status.ABORTED:
                 await asyncio.sleep(0.01)
 
