@@ -131,6 +131,24 @@ def test_a_failed_operation_turns_a_commit_into_an_abort(cluster) -> None:
     run(cluster, scenario)
 
 
+class Doubling(velaray.ProducerInterceptor):
+    def before_send(self, producer: Any, message: Any) -> Any:
+        return velaray.OutgoingMessage(message.data() * 2)
+
+
+def test_what_an_interceptor_makes_of_a_message_is_in_the_transaction(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic, interceptors=[Doubling()])
+        consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
+        txn = await client.new_transaction()
+        await producer.send(b"ab", txn=txn)
+        assert await nothing_comes(consumer)
+        await txn.commit()
+        assert await contents(consumer, 1) == [b"abab"]
+
+    run(cluster, scenario)
+
+
 def test_time_is_over(cluster) -> None:
     async def scenario(client: Client, topic: str) -> None:
         producer = await client.create_producer(topic)

@@ -136,12 +136,12 @@ class Producer:
 
     async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
         part = self._part_for(message)
-        message.transaction = txn.txn_id
         await txn.join_topic(part.topic)
 
         def submit(message: OutgoingMessage, done: Done) -> None:
             if self.interceptors is not None:
                 message, done = self._intercepted(self.interceptors, message, done)
+            message.transaction = txn.txn_id  # of whatever an interceptor made of it
             part.send(message, done)
 
         return await self._send(message, submit)
