@@ -254,6 +254,9 @@ if TYPE_CHECKING:
     from velaray.table_view import (
         TableView as TableView,
     )
+    from velaray.transaction import (
+        Transaction as Transaction,
+    )
 
 _HOMES = {
     "velaray.admin": ("Admin",),
@@ -338,6 +341,7 @@ _HOMES = {
     "velaray.reader": ("Reader",),
     "velaray.schema": ("BytesSchema",),
     "velaray.table_view": ("TableView",),
+    "velaray.transaction": ("Transaction",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -26,6 +26,7 @@ from velaray.options import (
 from velaray.producer import Producer
 from velaray.reader import Reader
 from velaray.table_view import TableView
+from velaray.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -117,6 +118,15 @@ class Client:
     async def _table_view(self, options: TableViewOptions) -> AioTableView:
         client = self._client
         return await client.adopt(AioTableView(client.core, options, client.forget))
+
+    def transaction(self, timeout: float = 60.0) -> Transaction:
+        """Begin a transaction, which is aborted if it isn't committed in ``timeout`` seconds.
+
+        Raises as `velaray.aio.Client.new_transaction`.
+        """
+        return Transaction(self._thread, self._run(self._client.new_transaction(timeout)))
+
+    new_transaction = transaction
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""

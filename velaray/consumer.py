@@ -28,6 +28,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE, ConsumerBatchReceivePolicy
 from velaray.received import ReceivedBatch
+from velaray.transaction import Transaction
 
 
 class ThreadInbox:
@@ -321,8 +322,18 @@ class Consumer:
 
     # --- acknowledging ---
 
-    def acknowledge(self, message: Message | MessageId, *, receipt: bool | None = None) -> None:
+    def acknowledge(
+        self,
+        message: Message | MessageId,
+        *,
+        receipt: bool | None = None,
+        txn: Transaction | None = None,
+    ) -> None:
         """Acknowledge one message.
+
+        In a transaction (``txn``) it counts when that is committed, and the message comes again
+        if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
+        message is acknowledged already, or in another transaction.
 
         Without a receipt it returns at once; the acknowledgement is sent within
         ``ack_group_time_ms``, and a crash before that brings the message back. With
@@ -332,6 +343,9 @@ class Consumer:
         ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and
         with a receipt `Timeout` if the outcome is unknown.
         """
+        if txn is not None:
+            self._acknowledge_in(txn, message, cumulative=False)
+            return
         if (
             type(message) is Message
             and message.info.topic in self._parts
@@ -369,8 +383,19 @@ class Consumer:
         if receipt:
             await asyncio.gather(*(part.receipt() for part in parts))
 
+    def _acknowledge_in(
+        self, txn: Transaction, message: Message | MessageId, *, cumulative: bool
+    ) -> None:
+        part, message_id = self._base.located(message)
+        inner = txn.inner
+        self._run(inner.run(part.acknowledge_in(inner, message_id, cumulative=cumulative)))
+
     def acknowledge_cumulative(
-        self, message: Message | MessageId, *, receipt: bool | None = None
+        self,
+        message: Message | MessageId,
+        *,
+        receipt: bool | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
@@ -378,6 +403,9 @@ class Consumer:
         unless the consumer is Exclusive or Failover.
         """
         self._base.check_cumulative()
+        if txn is not None:
+            self._acknowledge_in(txn, message, cumulative=True)
+            return
         part, message_id = self._base.located(message)
         self._note(part, part.acknowledge_cumulative, message_id, receipt)
 

@@ -19,6 +19,7 @@ from velaray.options import ProducerOptions
 from velaray.outbox import Item, Outbox
 from velaray.receipt import Callback
 from velaray.sent import SentBatch
+from velaray.transaction import Transaction
 
 
 class Producer:
@@ -56,8 +57,12 @@ class Producer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
+
+        In a transaction (``txn``) consumers get it when that is committed, or never.
 
         ``content`` None sends a tombstone. On `Timeout` the message may or may not be
         stored; on any other error it isn't. Doesn't wait for a batch to fill. Raises
@@ -77,6 +82,7 @@ class Producer:
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
+            and txn is None
         ):
             self._thread.forbid_here()
             receipt = outbox.add(content, None, partition_key)
@@ -95,10 +101,16 @@ class Producer:
             deliver_at,
             deliver_after,
         )
+        if txn is not None:
+            return self._thread.run(self._send_in(txn, message))
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
         outbox.put(Item(message, self._completing(future), True))
         return future.result()
+
+    async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
+        self._outbox.drain_all()  # what was taken before goes first
+        return await self._producer.send_in(txn.inner, message)
 
     @overload
     def send_async(

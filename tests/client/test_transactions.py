@@ -197,3 +197,31 @@ def test_a_transaction_outlives_whoever_serves_it(cluster, kind) -> None:
         assert await nothing_comes(consumer)
 
     run(cluster, scenario)
+
+
+def test_without_asyncio(cluster, client, topic) -> None:
+    out = client.create_producer(f"{topic}-out")
+    reader = client.subscribe(f"{topic}-out", "s", initial_position=EARLIEST)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(b"%d" % number)
+    with client.transaction(timeout=30) as txn:
+        for _ in range(2):
+            message = consumer.receive(20_000)
+            out.send(message.data() * 2, txn=txn)
+        consumer.acknowledge_cumulative(message, txn=txn)
+        consumer.acknowledge(consumer.receive(20_000), txn=txn)
+        with pytest.raises(velaray.Timeout):
+            reader.receive(300)
+    assert txn.state == velaray.TransactionState.COMMITTED
+    assert [reader.receive(20_000).data() for _ in range(2)] == [b"00", b"11"]
+    with pytest.raises(ZeroDivisionError), client.transaction() as aborted:
+        out.send(b"never", txn=aborted)
+        raise ZeroDivisionError
+    assert aborted.state == velaray.TransactionState.ABORTED
+    with pytest.raises(velaray.Timeout):
+        reader.receive(300)
+    consumer.redeliver_unacknowledged_messages()
+    with pytest.raises(velaray.Timeout):
+        consumer.receive(300)

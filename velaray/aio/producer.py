@@ -131,8 +131,12 @@ class Producer:
             deliver_after,
         )
         if txn is not None:
-            return await txn.run(self._send_in(txn, message))
+            return await self.send_in(txn, message)
         return await self._send(message, self.submit)
+
+    async def send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
+        """Publish a message in a transaction; not for users."""
+        return await txn.run(self._send_in(txn, message))
 
     async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
         part = self._part_for(message)
