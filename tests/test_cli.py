@@ -231,6 +231,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             consumer = client.subscribe("kept", "s")
             client.create_producer("kept", producer_name="p").send(content, partition_key="k")
             consumer.acknowledge(consumer.receive(10_000), receipt=True)
+            client.transaction().commit()
             compact = ["topics", "compact", "kept", "--wait", "--admin-url", cluster.admin_url]
             assert "SUCCESS" in CliRunner().invoke(main, compact).output
     asyncio.run(take_tenure(FileStore(path)))
