@@ -197,11 +197,6 @@ class Transaction:
         """When it is aborted, if it's still open."""
         return -(-(self.begun_ms + self.timeout_ms) // TICK_MS) * TICK_MS
 
-    @property
-    def participants(self) -> int:
-        """How many there are."""
-        return len(self.partitions) + len(self.subscriptions)
-
 
 @dataclass(slots=True)
 class CoordinatorState:

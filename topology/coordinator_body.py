@@ -44,7 +44,8 @@ class CoordinatorBody(HostedBody):
         self.sessions: set[CoordinatorSession] = set()
         self.endings: Endings
         self._server: asyncio.Server | None = None
-        self._begun = asyncio.Event()
+        self._alarm_ms: int | None = None  # the deadline that is waited for
+        self._earlier = asyncio.Event()  # there is an earlier one
 
     async def start(self) -> Address:
         """Recover, go on ending what is decided, listen."""
@@ -63,15 +64,14 @@ class CoordinatorBody(HostedBody):
 
     # -- transactions --------------------------------------------------------------
 
-    async def ask(
-        self, command: Begin | AddPartitions | AddSubscriptions | MayJoin | Decide
-    ) -> Any:
+    async def ask(self, command: Command) -> Any:
         """The reply, durably. Raises `RemoteError` with the reason of a refusal."""
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
-        if isinstance(command, Begin):
-            self._begun.set()
+        deadline = self.runtime.state.next_deadline_ms
+        if deadline is not None and (self._alarm_ms is None or deadline < self._alarm_ms):
+            self._earlier.set()
         return reply
 
     async def end(self, command: Decide) -> Decided:
@@ -88,7 +88,7 @@ class CoordinatorBody(HostedBody):
     async def _keep_deadlines(self) -> None:
         """Abort what is open for too long, at once what became so while nobody was there."""
         while True:
-            self._begun.clear()
+            self._earlier.clear()
             expired = await self.runtime.ask(Expire())
             if isinstance(expired, Refusal):  # the disk is full
                 await asyncio.sleep(FULL_DISK_PAUSE_S)
@@ -98,11 +98,11 @@ class CoordinatorBody(HostedBody):
                 await self._until_the_next_deadline()
 
     async def _until_the_next_deadline(self) -> None:
-        deadline = self.runtime.state.next_deadline_ms
+        deadline = self._alarm_ms = self.runtime.state.next_deadline_ms
         pause = None if deadline is None else (deadline - self.fabric.clock_ms()) / 1000
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                await self._begun.wait()
+                await self._earlier.wait()
 
     # -- calls ---------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ def test_participants_join_once_while_it_is_open() -> None:
     story.when(MayJoin(1, "c", "s")).then_refused(Reason.NOT_ALLOWED, "subscription s of c")
     story.when(MayJoin(2, "a")).then_refused(Reason.NOT_FOUND, "no transaction 2")
     assert list(state.unfinished[1].partitions) == ["a", "b", "c"]
-    assert state.unfinished[1].participants == 4
+    assert list(state.unfinished[1].subscriptions) == [("a", "s")]
     story.when(Decide(1, True))
     story.when(MayJoin(1, "c")).then_refused(Reason.CONFLICT, "COMMITTING")
     (
