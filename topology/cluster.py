@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import JournalError
 from velaray.journal.files import FileStore
 from velaray.topology.config import (
@@ -250,9 +250,17 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
+_STOP_ORDER = (
+    FRONT_DOOR,
+    ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
+    ActorKind.PARTITION,
+    ActorKind.SUBSCRIPTION,
+    ActorKind.CATALOG,
+)
+
+
 def _stop_order(name: str) -> int:
-    order = [FRONT_DOOR, "partition", "subscription", "catalog"]
-    return order.index(name.split("/")[0])
+    return _STOP_ORDER.index(name.split("/")[0])
 
 
 def _stop_actor(name: str, namespace: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
+from velaray import Client, MessageId
 from velaray.topology import cluster as cluster_module
 from velaray.topology.cluster import Cluster, ClusterError
 
@@ -49,6 +50,20 @@ def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) 
         receiver = Receiver(client.subscribe("t", "reader"))
         receiver.receive_until(lambda: receiver.numbers == [0])
         client.close()
+
+
+def test_transactions_outlive_a_stop_of_the_cluster(nodes: RayNodes, data_dir: Path) -> None:
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="stops") as first:
+        with Client(first.service_url) as client, client.transaction() as committed:
+            client.create_producer("t").send(b"kept", txn=committed)
+        assert names(first, "coordinator/")
+    assert not names(first, "")
+    with (
+        Cluster.start(data_dir, service_port=0, admin_port=0, name="stops") as second,
+        Client(second.service_url) as client,
+    ):
+        reader = client.create_reader("t", MessageId.earliest)
+        assert reader.read_next(timeout_millis=60_000).data() == b"kept"
 
 
 def test_an_actor_that_hangs_does_not_keep_a_cluster_from_stopping(
