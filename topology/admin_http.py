@@ -15,6 +15,7 @@ from velaray.actors.policies import InvalidPolicyError
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
 from velaray.journal.errors import JournalError
 from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.coordinators import is_systems
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 
@@ -124,9 +125,20 @@ def topic_of(request: web.Request) -> TopicName:
     return TopicName.parse(f"persistent://{namespace_of(request)}/{request.match_info['topic']}")
 
 
-def whole_topic_of(request: web.Request) -> TopicName:
-    """The topic of the path, which must not name a partition. Raises `InvalidNameError`."""
+def _users_topic_of(request: web.Request) -> TopicName:
+    """`topic_of`. Raises `AdminError` if it is the system's."""
     name = topic_of(request)
+    if is_systems(name):
+        raise AdminError(405, f"{name} belongs to the system: nobody reads or changes it")
+    return name
+
+
+def whole_topic_of(request: web.Request) -> TopicName:
+    """The topic of the path, which must not name a partition, nor be the system's.
+
+    Raises `InvalidNameError`, `AdminError`.
+    """
+    name = _users_topic_of(request)
     if name.partition >= 0:
         raise InvalidNameError(f"{name} names a partition; name the topic {name.topic}")
     return name
@@ -241,8 +253,9 @@ class Target:
 
 
 async def find_target(request: web.Request) -> Target:
-    """The topic or partition of the path. Raises `RemoteError` (NOT_FOUND)."""
-    name = topic_of(request)
+    """The topic or partition of the path. Raises `RemoteError` (NOT_FOUND), and `AdminError` if
+    it is the system's."""
+    name = _users_topic_of(request)
     found = await ask_catalog(request, "topic", topic=str(name))
     return Target(name, found["partitions"], found["incarnation"], found["properties"])
 

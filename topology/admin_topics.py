@@ -37,6 +37,7 @@ from velaray.topology.admin_stats import (
     topic_stats,
 )
 from velaray.topology.admin_tenants import served_topics
+from velaray.topology.coordinators import is_systems
 from velaray.topology.fabric import Fabric
 from velaray.topology.links import RemoteError
 from velaray.topology.topic_deletion import delete_topic
@@ -60,8 +61,9 @@ async def get_partitions(request: web.Request) -> web.Response:
 
     With ``checkAllowAutoCreation`` a topic that isn't there is created if policy allows.
     """
-    method = "ensure_topic" if flag(request, "checkAllowAutoCreation") else "topic"
     name = topic_of(request)
+    create = flag(request, "checkAllowAutoCreation") and not is_systems(name)
+    method = "ensure_topic" if create else "topic"
     found = await ask_catalog(request, method, topic=str(name))
     return answer({"partitions": found["partitions"] if name.partition < 0 else 0})
 

@@ -100,6 +100,7 @@ class Cluster:
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
         compaction_retain_null_key: bool = False,
+        max_active_transactions: int = 0,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -109,19 +110,17 @@ class Cluster:
 
         ``partition_sync`` "interval" acknowledges what is published once it is written, and
         syncs every ``sync_interval_ms``: a loss of power takes back what was published since.
-        It can be changed at every start, as can whether compaction keeps messages without key.
+        It can be changed at every start, as can whether compaction keeps messages without key,
+        and how many transactions of one coordinator may be active at once (0: any number).
 
-        Raises `ValueError` for another ``partition_sync`` or an interval below 1,
-        `UnsafeBindingError` if the address is not loopback and no token is
-        configured, `ClusterError` if another running cluster uses the directory, or the name
+        Raises `ValueError` for another ``partition_sync``, an interval below 1 or a negative
+        number of transactions, `UnsafeBindingError` if the address is not loopback and no token
+        is configured, `ClusterError` if another running cluster uses the directory, or the name
         on this Ray cluster, or if the cluster can't be started, say because a port is taken.
         """
         check_binding(host, auth)
-        sync = PartitionSync(partition_sync)
-        if sync_interval_ms < 1:
-            raise ValueError(f"a sync interval of {sync_interval_ms} ms: at least 1")
+        sync = _checked(partition_sync, sync_interval_ms, max_active_transactions)
         data_dir = Path(data_dir).resolve()
-        data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
             lock = undo.enter_context(_lock(data_dir))
             service_port = service_port or _free_port(host)
@@ -144,6 +143,7 @@ class Cluster:
                 partition_sync=sync,
                 sync_interval_ms=sync_interval_ms,
                 compaction_retain_null_key=compaction_retain_null_key,
+                max_active_transactions=max_active_transactions,
             )
             undo.pop_all()
         cluster = cls(config, RayFabric(config), lock, owns_ray)
@@ -302,6 +302,17 @@ def _replace_front_door(name: str, data_dir: Path) -> None:
     ray.kill(door)
 
 
+def _checked(
+    partition_sync: str, sync_interval_ms: int, max_active_transactions: int
+) -> PartitionSync:
+    """Raises `ValueError`."""
+    if sync_interval_ms < 1:
+        raise ValueError(f"a sync interval of {sync_interval_ms} ms: at least 1")
+    if max_active_transactions < 0:
+        raise ValueError(f"at most {max_active_transactions} active transactions: at least 0")
+    return PartitionSync(partition_sync)
+
+
 def _tenure(data_dir: Path) -> int:
     try:
         return int(_run(take_tenure(FileStore(str(data_dir)))))
@@ -310,6 +321,7 @@ def _tenure(data_dir: Path) -> int:
 
 
 def _lock(data_dir: Path) -> IO[str]:
+    data_dir.mkdir(parents=True, exist_ok=True)
     lock = (data_dir / "owner.lock").open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,7 +34,8 @@ class ClusterConfig:
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
     start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
-    ``upkeep_s`` seconds what may expire or be trimmed.
+    ``upkeep_s`` seconds what may expire or be trimmed. A coordinator begins no transaction
+    while ``max_active_transactions`` (0: any number) of its own haven't ended.
     """
 
     data_dir: str
@@ -52,6 +53,7 @@ class ClusterConfig:
     sync_interval_ms: int = 1000
     upkeep_s: float = 30.0
     compaction_retain_null_key: bool = False
+    max_active_transactions: int = 0
 
     @property
     def ray_namespace(self) -> str:

@@ -11,6 +11,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
+from velaray.topology.coordinators import check_not_systems
 from velaray.topology.links import RemoteError
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of
@@ -33,6 +34,11 @@ _ANSWERS: dict[type, type] = {
 }
 DEFAULT_TIMEOUT_MS = 60_000
 """Of a transaction whose client names none, as in Pulsar."""
+
+
+def _users_topic(text: str) -> str:
+    """The whole name. Raises `InvalidNameError`, and `RemoteError` if it is the system's."""
+    return str(check_not_systems(TopicName.parse(text)))
 
 
 class CoordinatorSession(Session):
@@ -97,18 +103,17 @@ class CoordinatorSession(Session):
 
     async def _new(self, command: pb.CommandNewTxn) -> Any:
         timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
-        return await self._coordinator.ask(Begin(timeout_ms, self.role))
+        most = self.config.max_active_transactions
+        return await self._coordinator.ask(Begin(timeout_ms, self.role, most))
 
     async def _add_partitions(self, command: pb.CommandAddPartitionToTxn) -> Any:
-        topics = [str(TopicName.parse(text)) for text in command.partitions]
+        topics = [_users_topic(text) for text in command.partitions]
         return await self._coordinator.ask(
             AddPartitions(command.txnid_least_bits, topics, self.role)
         )
 
     async def _add_subscriptions(self, command: pb.CommandAddSubscriptionToTxn) -> Any:
-        pairs = [
-            (str(TopicName.parse(each.topic)), each.subscription) for each in command.subscription
-        ]
+        pairs = [(_users_topic(each.topic), each.subscription) for each in command.subscription]
         return await self._coordinator.ask(
             AddSubscriptions(command.txnid_least_bits, pairs, self.role)
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from velaray.actors.catalog import SYSTEM_NAMESPACE, SYSTEM_TENANT
+from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.fabric import Fabric
+from velaray.topology.links import RemoteError
 
-ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
+ASSIGN = TopicName(SYSTEM_TENANT, SYSTEM_NAMESPACE, "transaction_coordinator_assign")
 """Pulsar's name; its partition n stands for coordinator n."""
 DEFAULT_COORDINATORS = 16
 """Of a new cluster, as in Pulsar."""
@@ -19,6 +22,19 @@ def coordinator_of(topic: TopicName) -> ActorKey | None:
         ASSIGN.local,
     )
     return ActorKey.of_coordinator(topic.partition) if same and topic.partition >= 0 else None
+
+
+def is_systems(topic: TopicName) -> bool:
+    """Whether it is in the system's namespace: nobody publishes to such a topic, reads or
+    changes it."""
+    return (topic.tenant, topic.namespace) == (SYSTEM_TENANT, SYSTEM_NAMESPACE)
+
+
+def check_not_systems(topic: TopicName) -> TopicName:
+    """The topic itself. Raises `RemoteError` (NOT_ALLOWED) if it is the system's."""
+    if is_systems(topic):
+        raise RemoteError(Reason.NOT_ALLOWED, f"{topic} belongs to the system")
+    return topic
 
 
 async def ensure_coordinators(fabric: Fabric, count: int) -> None:

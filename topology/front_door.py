@@ -11,7 +11,7 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.coordinators import coordinator_of
+from velaray.topology.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import RemoteError
 from velaray.topology.session import Session
@@ -64,12 +64,16 @@ class FrontDoor:
     async def locate(self, topic: TopicName) -> str:
         """The broker URL of a topic partition, which is created if policy allows and activated.
 
-        Raises `RemoteError` if it may not exist, `Unreachable` if it can't be had now.
+        Raises `RemoteError` if it may not exist or is the system's, `Unreachable` if it can't be
+        had now.
         """
+        coordinator = coordinator_of(topic)
+        if coordinator is None:
+            check_not_systems(topic)
         found = await self.fabric.call(
             ActorKey.catalog(), "ensure_topic", {"topic": str(topic)}, ACTIVATION_TIMEOUT_S
         )
-        key = coordinator_of(topic) or ActorKey.of_partition(topic, found["incarnation"])
+        key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
         self.located[address.host, address.service_port] = None
         self.located.move_to_end((address.host, address.service_port))
@@ -108,9 +112,10 @@ class FrontDoorSession(Session):
 
     async def _answer_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
         answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
-        method = "ensure_topic" if command.metadata_auto_creation_enabled else "topic"
         try:
             topic = TopicName.parse(command.topic)
+            create = command.metadata_auto_creation_enabled and not is_systems(topic)
+            method = "ensure_topic" if create else "topic"
             found = await self._door.fabric.call(ActorKey.catalog(), method, {"topic": str(topic)})
         except (InvalidNameError, RemoteError, Unreachable) as error:
             answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed

@@ -86,6 +86,13 @@ def main() -> None:
     is_flag=True,
     help="Let compaction keep messages without key; otherwise it drops them.",
 )
+@click.option(
+    "--max-active-transactions",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of one coordinator at once; 0 allows any number. Clients wait to begin another one.",
+)
 def start(
     data: Path,
     service_port: int,
@@ -99,6 +106,7 @@ def start(
     partition_sync: str,
     sync_interval_ms: int,
     compaction_retain_null_key: bool,
+    max_active_transactions: int,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
@@ -121,6 +129,7 @@ def start(
             partition_sync=partition_sync,
             sync_interval_ms=sync_interval_ms,
             compaction_retain_null_key=compaction_retain_null_key,
+            max_active_transactions=max_active_transactions,
         )
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error
