@@ -23,6 +23,7 @@ class Held:
     def __init__(self) -> None:
         self.entries: dict[int, tuple[int, int, int]] = {}
         self._void_until: dict[int, float] = {}
+        self._gone_until: list[tuple[float, int, int]] = []
 
     def of_hash(self, hashed: int) -> set[int]:
         """Who holds entries of the hash."""
@@ -36,17 +37,23 @@ class Held:
 
     def sent(self, time: float, offset: int, consumer: int, hashed: int, open_: int) -> None:
         """It went out."""
-        if time >= self._void_until.get(consumer, 0):
+        if time < self._void_until.get(consumer, 0):
+            return
+        self._gone_until = [each for each in self._gone_until if time < each[0]]
+        if not any(first <= offset < end for _, first, end in self._gone_until):
             self.entries[offset] = (consumer, hashed, open_)
 
     def freed(self, time: float, note: dict[str, Any]) -> None:
         """Something came back for it.
 
-        Who asks for everything again asks for what was granted and not yet sent, too.
+        Who asks for everything again asks for what was granted and not yet sent, too; and what
+        is acknowledged or skipped may have been granted before.
         """
         by, ranges = note["by"], note["ranges"]
         if ranges is None:
             self._void_until[by] = time + VOID_S
+        elif by is None:
+            self._gone_until += [(time + VOID_S, first, end) for first, end in ranges]
         for offset, (who, _, _) in list(self.entries.items()):
             named = ranges is None or any(first <= offset < end for first, end in ranges)
             if named and by in (None, who):

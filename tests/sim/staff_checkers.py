@@ -24,15 +24,24 @@ class _Known:
         self._late_s = late_s
         self._values: dict[Any, Any] = {}
         self._since: dict[Any, float] = {}
+        self._over: dict[Any, float] = {}
+        self._surpassed: set[Any] = set()
 
-    def begins(self, name: Any) -> None:
-        """Somebody changes ``name``: nothing is known meanwhile."""
+    def begins(self, name: Any, time: float) -> None:
+        """Somebody changes ``name``: nothing is known meanwhile, nor afterwards if the change
+        before may be carried out once more behind it."""
         self._since[name] = math.inf
+        if time < self._over.get(name, -math.inf) + self._late_s:
+            self._surpassed.add(name)
+        else:
+            self._surpassed.discard(name)
 
-    def done(self, name: Any, value: Any, time: float) -> None:
-        """It has ``value``, unless an older request comes late."""
-        self._values[name] = value
-        self._since[name] = time
+    def done(self, name: Any, value: Any, time: float, doubtful: bool) -> None:
+        """It has ``value``, unless that is in doubt."""
+        self._over[name] = time
+        if not doubtful and name not in self._surpassed:
+            self._values[name] = value
+            self._since[name] = time
 
     def items(self, time: float) -> Iterator[tuple[Any, Any]]:
         """What is known for sure about now."""
@@ -66,10 +75,9 @@ def administrators_see_what_they_did(run: Evidence) -> Iterator[str]:
         change = _changes(note)
         if kind == "admin":
             if change is not None:
-                known.begins(change[0])
+                known.begins(change[0], time)
         elif change is not None:
-            if not note["doubtful"]:
-                known.done(*change, time)
+            known.done(*change, time, note["doubtful"])
         elif note["status"] in (200, 204):
             yield from _compare(note, known, time)
 
