@@ -1,4 +1,4 @@
-"""The admin interface: HTTP in the shape of Pulsar's ``/admin/v2``, so that its tools work.
+"""The admin interface: HTTP in the shape of Pulsar's, so that its tools work.
 
 Routes stand in the ``ROUTES`` of the modules that answer them. Where the cluster has tokens,
 every request needs one (``Authorization: Bearer``).
@@ -18,6 +18,7 @@ from velaray.topology import (
     admin_subscriptions,
     admin_tenants,
     admin_topics,
+    admin_transactions,
 )
 from velaray.topology.admin_http import FABRIC, MAX_BODY, answer_errors, check_token
 from velaray.topology.admin_metrics import SCRAPE_LOCK
@@ -31,6 +32,7 @@ _MODULES = (
     admin_topics,
     admin_compaction,
     admin_subscriptions,
+    admin_transactions,
     admin_metrics,
 )
 

@@ -5,8 +5,9 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 ``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``, ``compacted``, ``unsent``.
 Requests in: ``open``, ``reset``, ``skip_to``, ``expire``, ``holdings``, ``pass_over``, ``cursor``,
 ``find_unacked``, ``stats``, ``details``, ``ack_in_transaction``, ``ack_before_in_transaction``,
-``end_transaction``. Notices out: ``attached``, ``want``, ``feed_from``,
-``deliver``, ``redelivering``, ``stand``, ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+``end_transaction``, ``pending_acks``, ``pending_at``.
+Notices out: ``attached``, ``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``,
+``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -59,7 +60,7 @@ from velaray.actors.subscription import (
 )
 from velaray.actors.undoing import Restore
 from velaray.events.ids import TransactionId
-from velaray.topology.brain_details import details, whereabouts
+from velaray.topology.brain_details import details, pending_acks, pending_at, whereabouts
 from velaray.topology.links import RemoteError
 from velaray.topology.tracing import Trace
 
@@ -191,6 +192,10 @@ class Brain:
             case "find_unacked":
                 number, end = args
                 return await self._runtime.read(lambda state: _find_unacked(state, number, end))
+            case "pending_acks":
+                return await self._runtime.read(lambda state: pending_acks(state, args))
+            case "pending_at":
+                return await self._runtime.read(lambda state: pending_at(state, *args))
             case "stats":
                 return await self._runtime.read(lambda state: self._stats(state, args))
             case "whereabouts":

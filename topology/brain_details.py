@@ -8,6 +8,7 @@ from typing import Any
 from velaray.actors.cursor import mask_to_words
 from velaray.actors.dispatch import Dispatcher
 from velaray.actors.subscription import SubscriptionState
+from velaray.events.ids import TransactionId
 
 SHOWN = 20
 """So many holes, half-acknowledged batches, held ranges and counts are told of, the first ones."""
@@ -50,3 +51,47 @@ def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -
         return {"where": "not-delivered", "consumer": "", "text": text}
     text = "it waits to be delivered again; the subscription's description tells why"
     return {"where": "waiting", "consumer": "", "text": text}
+
+
+def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dict[str, Any]:
+    """What is pending in a transaction (None: in all of them): whole entries, batches in part,
+    and, as (offset, words of what remains there or None), what is acknowledged cumulatively."""
+    found, before = state.pending.items(), None
+    if transaction is not None:
+        found = [(each, acks) for each, acks in found if each == TransactionId(*transaction)]
+    for _, acks in found:
+        if acks.before is not None:
+            offset, mask = acks.before
+            before = [offset, None if mask is None else mask_to_words(mask)]
+    return {
+        "transactions": len(found),
+        "entries": sum(acks.ranges.size() for _, acks in found),
+        "batches": sum(len(acks.partial) for _, acks in found),
+        "before": before,
+    }
+
+
+def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
+    """Pulsar's word for how the entry at ``offset``, or one message of the batch there, stands."""
+    if state.cursor.is_acked(offset):
+        return "MarkDelete"
+    bits = -1 if index is None else 1 << index
+    known = state.cursor.remaining(offset)
+    if known is not None and not known & bits:
+        return "MarkDelete"
+    size = state.pending.messages_of(offset)
+    if index is not None and size is not None and index >= size:
+        return "InvalidPosition"
+    pending = _pending_in(state, offset, bits) is not None
+    return "PendingAck" if pending else "NotInPendingAck"
+
+
+def _pending_in(state: SubscriptionState, offset: int, bits: int) -> TransactionId | None:
+    """The transaction in which the entry at ``offset``, or some of these messages of it, is
+    acknowledged."""
+    pending = state.pending
+    if pending.advancing is not None:
+        transaction, (end, remaining) = pending.advancing
+        if offset < end or (offset == end and remaining is not None and ~remaining & bits):
+            return transaction
+    return pending.holder_of(offset, bits)

@@ -20,6 +20,7 @@ from velaray.actors.coordinator import (
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey
+from velaray.topology import coordinator_admin
 from velaray.topology.coordinator_session import CoordinatorSession
 from velaray.topology.endings import Endings
 from velaray.topology.fabric import Address, Fabric
@@ -107,10 +108,14 @@ class CoordinatorBody(HostedBody):
     # -- calls ---------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``may_join``: participants ask whether they may take something in a transaction."""
+        """``may_join``: participants ask whether they may take something in a transaction; and
+        what `velaray.topology.coordinator_admin` offers."""
         if method == "may_join":
             return await self._may_join(**args)
-        return await super().call(method, args)
+        handler = coordinator_admin.METHODS.get(method)
+        if handler is None:
+            return await super().call(method, args)
+        return await handler(self, args)
 
     async def _may_join(self, sequence: int, topic: str, subscription: str | None) -> None:
         """Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from velaray.actors.coordinator import CoordinatorState, Finish, Status, Transaction
@@ -11,12 +12,24 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey, TopicName
 from velaray.topology.fabric import Fabric, Unreachable
-from velaray.topology.links import RemoteError
+from velaray.topology.links import RemoteError, reason_of
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 AT_ONCE = 1000
 """Participants that are told at the same time, over all transactions."""
+
+
+@dataclass(slots=True)
+class Untold:
+    """A participant that hasn't applied a verdict: since when it is being told, how often that
+    has failed, and why it failed last."""
+
+    topic: str
+    subscription: str | None
+    since_ms: int
+    failures: int = 0
+    error: str = ""
 
 
 class Endings:
@@ -35,11 +48,16 @@ class Endings:
         self._runtime = runtime
         self._spawn = spawn
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._untold: dict[int, list[Untold]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def __len__(self) -> int:
         """How many transactions are being ended."""
         return len(self._tasks)
+
+    def untold(self, sequence: int) -> list[Untold]:
+        """The participants that the end of a transaction waits for."""
+        return list(self._untold.get(sequence, ()))
 
     def begin(self, sequences: Iterable[int]) -> None:
         """Begin with these, which are decided durably."""
@@ -67,30 +85,35 @@ class Endings:
             "sequence": known.sequence,
             "commit": known.status == Status.COMMITTING,
         }
+        now_ms = self._fabric.clock_ms()
+        untold = [Untold(topic, None, now_ms) for topic in known.partitions]
+        untold += [Untold(topic, name, now_ms) for topic, name in known.subscriptions]
+        self._untold[known.sequence] = list(untold)
         async with asyncio.TaskGroup() as group:
-            for topic in known.partitions:
-                group.create_task(self._tell(topic, {**what, "subscription": None}))
-            for topic, subscription in known.subscriptions:
-                group.create_task(self._tell(topic, {**what, "subscription": subscription}))
+            for each in untold:
+                group.create_task(self._tell(each, {**what, "subscription": each.subscription}))
         pause = FIRST_PAUSE_S
         while isinstance(await self._runtime.ask(Finish(known.sequence)), Refusal):
             await asyncio.sleep(pause)  # the disk is full
             pause = min(2 * pause, LONGEST_PAUSE_S)
-        del self._tasks[known.sequence]
+        del self._tasks[known.sequence], self._untold[known.sequence]
 
-    async def _tell(self, topic: str, what: dict[str, Any]) -> None:
+    async def _tell(self, participant: Untold, what: dict[str, Any]) -> None:
         """Until it has it. What was deleted has nothing that could be applied to."""
         pause = FIRST_PAUSE_S
         while True:
             try:
                 async with self._room:
-                    await self._tell_once(TopicName.parse(topic), what)
-                return
+                    await self._tell_once(TopicName.parse(participant.topic), what)
+                break
             except (RemoteError, Unreachable, OSError, TimeoutError) as error:
                 if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
-                    return
+                    break
+                participant.failures += 1
+                participant.error = reason_of(error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+        self._untold[what["sequence"]].remove(participant)
 
     async def _tell_once(self, topic: TopicName, what: dict[str, Any]) -> None:
         found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})

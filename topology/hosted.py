@@ -39,6 +39,8 @@ class HostedBody(Body):
         self.config = fabric.config
         self._machine = machine
         self.runtime: Runtime[Any]
+        self.recovery_ms = 0, 0
+        """When the last recovery began and ended."""
         self.links = LinkServer(self, fabric.config.link_key)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -47,6 +49,7 @@ class HostedBody(Body):
 
         Raises what `ask_whether_it_exists` raises; then no journal is left behind.
         """
+        began_ms = self.fabric.clock_ms()
         self.runtime = await Runtime.recover(
             self._machine,
             self.fabric.store,
@@ -56,6 +59,7 @@ class HostedBody(Body):
             lambda error: self.fabric.fatal(self.key, error),
             self._admit,
         )
+        self.recovery_ms = began_ms, self.fabric.clock_ms()
         link_port = await self.links.start(self.config.host)
         self.spawn(self._stay_the_owner())
         return Address(self.config.host, 0, link_port)
@@ -139,12 +143,22 @@ class HostedBody(Body):
             self.fabric.fatal(self.key, error)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """What every actor answers: ``describe`` and ``metrics``."""
+        """What every actor answers: ``describe``, ``ledgers`` and ``metrics``."""
+        if method == "ledgers":
+            return await self.runtime.read(lambda state: self._ledgers())
         if method == "describe":
             return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
         if method == "metrics":
             return [list(sample) for sample in await self.metrics()]
         raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    def _ledgers(self) -> list[dict[str, Any]]:
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return [
+            {"ledger_id": each.ledger_id, "records": each.records, "bytes": each.bytes}
+            for each in journal.ledgers
+        ]
 
     async def metrics(self) -> list[Sample]:
         """What this actor measures, as it is now."""

@@ -20,6 +20,7 @@ from velaray.actors.partition import (
     Terminate,
 )
 from velaray.events.ids import Position, TransactionId
+from velaray.topology import transaction_view
 from velaray.topology.dead_letters import append
 from velaray.topology.links import RemoteError
 from velaray.topology.subscription_view import describe_subscription
@@ -287,6 +288,7 @@ async def end_transaction(partition: PartitionBody, args: dict[str, Any]) -> Non
 
 
 METHODS: dict[str, Method] = {
+    **transaction_view.METHODS,
     "end_transaction": end_transaction,
     "append": append,
     "resume_dead_letters": resume_dead_letters,

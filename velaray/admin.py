@@ -1,4 +1,4 @@
-"""Administration over the REST interface: tenants, namespaces, topics, subscriptions.
+"""Administration over the REST interface: tenants, namespaces, topics, subscriptions, transactions.
 
     admin = Admin("http://127.0.0.1:8080")
     admin.create_topic("flights", partitions=4)
@@ -23,7 +23,6 @@ from velaray.exceptions import VelarayError
 from velaray.message_id import MessageId
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-_PREFIX = "/admin/v2"
 
 
 class AdminError(VelarayError):
@@ -40,6 +39,10 @@ class NotFound(AdminError):
 
 class Conflict(AdminError):
     """It exists already, or still holds something."""
+
+
+class NotAllowed(AdminError):
+    """That can't be done to this: a topic of the system, a partitioned topic as a whole."""
 
 
 class PreconditionFailed(AdminError):
@@ -63,6 +66,8 @@ _ERRORS: Mapping[int, type[AdminError]] = {
     400: Invalid,
     401: Unauthorized,
     404: NotFound,
+    405: NotAllowed,
+    406: PreconditionFailed,
     409: Conflict,
     412: PreconditionFailed,
     413: Invalid,
@@ -85,9 +90,9 @@ class PeekedEntry:
 class Admin:
     """A cluster's admin interface.
 
-    Every method raises an `AdminError`: `NotFound`, `Conflict`, `PreconditionFailed`,
-    `Invalid`, `Unauthorized` or `Unavailable` where those fit. After `Unavailable` a change
-    may have taken effect; repeating it is safe but for `skip`.
+    Every method raises an `AdminError`: `NotFound`, `Conflict`, `NotAllowed`,
+    `PreconditionFailed`, `Invalid`, `Unauthorized` or `Unavailable` where those fit. After
+    `Unavailable` a change may have taken effect; repeating it is safe but for `skip`.
 
     Topics are named as everywhere (``flights`` is ``persistent://public/default/flights``);
     a partition's own name stands for that partition alone.
@@ -108,10 +113,16 @@ class Admin:
     # -- requests ------------------------------------------------------------------
 
     def request(
-        self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        version: int = 2,
     ) -> Any:
-        """Send one request below ``/admin/v2``; returns the parsed answer, None if it's empty."""
-        response, content = self._exchange(method, path, body, query)
+        """Send one request below ``/admin/v2``, or that of another ``version``; returns the
+        parsed answer, None if it's empty."""
+        response, content = self._exchange(method, path, body, query, version)
         if not content:
             return None
         if response.headers.get_content_type() != "application/json":
@@ -119,9 +130,14 @@ class Admin:
         return json.loads(content)
 
     def _exchange(
-        self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        version: int = 2,
     ) -> tuple[HTTPResponse, bytes]:
-        target = f"{self._address.path.rstrip('/')}{_PREFIX}/{path}"
+        target = f"{self._address.path.rstrip('/')}/admin/v{version}/{path}"
         if query:
             target += f"?{urlencode(query)}"
         headers = {"Accept": "*/*", "Content-Type": "application/json"}
@@ -420,6 +436,67 @@ class Admin:
             None if batch is None else int(batch),
         )
 
+    # -- transactions --------------------------------------------------------------
+
+    def transactions(
+        self,
+        *,
+        status: str | None = None,
+        coordinator: int | None = None,
+        older_than_ms: int = 0,
+        most: int = 1000,
+    ) -> dict[str, Any]:
+        """The ``transactions`` that haven't ended, oldest first: ``most`` of ``total``.
+
+        Only those that are OPEN, COMMITTING or ABORTING, with ``status``; only one coordinator's;
+        only those that began so long ago. Ages and what is left of the timeout are milliseconds.
+        """
+        named = {"status": status, "coordinatorId": coordinator}
+        query = {name: str(value) for name, value in named.items() if value is not None}
+        query |= {"olderThan": str(older_than_ms), "most": str(most)}
+        return dict(self.request("GET", "transactions", query=query, version=3))
+
+    def transaction(self, txn_id: tuple[int, int]) -> dict[str, Any]:
+        """A transaction (coordinator, sequence): what every participant holds of it, and what
+        its end ``waitsFor``. Of one that ended, for ever, its ``status``: COMMITTED or ABORTED.
+
+        Raises `NotFound` if there was never such a transaction.
+        """
+        return dict(self.request("GET", _transaction("transactionMetadata", txn_id), version=3))
+
+    def abort_transaction(self, txn_id: tuple[int, int]) -> bool:
+        """Abort a transaction (coordinator, sequence), whosever it is. Again changes nothing.
+
+        It is aborted when this returns; False: some participants are still to be told. Raises
+        `Conflict` if it is committed, `NotFound` if there was never such a transaction.
+        """
+        path = _transaction("abortTransaction", txn_id)
+        response, _ = self._exchange("POST", path, version=3)
+        return response.status != 202
+
+    def coordinators(self) -> dict[int, dict[str, Any]]:
+        """Statistics of every transaction coordinator, by its number."""
+        found = self.request("GET", "transactions/coordinatorStats", version=3)
+        return {int(number): stats for number, stats in found.items()}
+
+    def scale_coordinators(self, count: int) -> None:
+        """Have ``count`` transaction coordinators; `PreconditionFailed` if there are as many.
+
+        Clients learn of the new ones when they connect.
+        """
+        self.request("POST", "transactions/transactionCoordinator/replicas", count, version=3)
+
+    def transaction_buffer_stats(self, topic: str) -> dict[str, Any]:
+        """The transactions that are ongoing in a plain topic or a partition, and how far it may
+        be read."""
+        path = f"transactions/transactionBufferStats/{_local(topic)}"
+        return dict(self.request("GET", path, version=3))
+
+    def pending_ack_stats(self, topic: str, subscription: str) -> dict[str, Any]:
+        """The acknowledgements that are pending in a subscription of a plain topic or partition."""
+        path = f"transactions/pendingAckStats/{_local(topic)}/{_path(subscription)}"
+        return dict(self.request("GET", path, version=3))
+
 
 def _error(status: int, content: bytes) -> AdminError:
     try:
@@ -444,10 +521,18 @@ def _namespace(namespace: str) -> str:
     return _path("namespaces", *_split(namespace))
 
 
-def _topic(topic: str) -> str:
+def _local(topic: str) -> str:
     name = TopicName.parse(topic)
-    local = str(name).rpartition("/")[2]
-    return _path(name.domain, name.tenant, name.namespace, local)
+    return _path(name.tenant, name.namespace, str(name).rpartition("/")[2])
+
+
+def _topic(topic: str) -> str:
+    return f"{_path(TopicName.parse(topic).domain)}/{_local(topic)}"
+
+
+def _transaction(what: str, txn_id: tuple[int, int]) -> str:
+    coordinator, sequence = txn_id
+    return _path("transactions", what, str(coordinator), str(sequence))
 
 
 def _level(where: str, *parts: str) -> str:

@@ -19,6 +19,7 @@ from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
 from velaray.cli_policies import policies
 from velaray.cli_tokens import read_secret, tokens
+from velaray.cli_transactions import transactions
 
 if TYPE_CHECKING:
     from velaray.topology.config import AuthSettings
@@ -209,6 +210,7 @@ for _command in (
     tenants,
     tokens,
     topics,
+    transactions,
     why,
 ):
     main.add_command(_command)
