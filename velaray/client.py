@@ -135,8 +135,8 @@ class Client:
     def close(self) -> None:
         """Close all producers, consumers and readers in good order, then the connections.
 
-        Producers flush and acknowledgements are made durable, each for at most one
-        operation timeout. Closing twice does nothing.
+        Producers flush, open transactions are aborted and acknowledgements are made durable,
+        each for at most one operation timeout. Closing twice does nothing.
         """
         if self._closed:
             return
@@ -148,7 +148,10 @@ class Client:
         self._thread.stop()
 
     def shutdown(self) -> None:
-        """Close at once: messages not stored yet fail, late acknowledgements are not sent."""
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+
+        Open transactions are left to their timeouts.
+        """
         if self._closed:
             return
         self._closed = True

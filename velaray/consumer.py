@@ -28,7 +28,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE, ConsumerBatchReceivePolicy
 from velaray.received import ReceivedBatch
-from velaray.transaction import Transaction
+from velaray.transaction import Transaction, inner_of
 
 
 class ThreadInbox:
@@ -333,7 +333,8 @@ class Consumer:
 
         In a transaction (``txn``) it counts when that is committed, and the message comes again
         if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
-        message is acknowledged already, or in another transaction.
+        message is acknowledged already, or in another transaction, `InvalidTxnStatusError` if
+        the transaction isn't open, and `InvalidConfiguration` if it is another client's.
 
         Without a receipt it returns at once; the acknowledgement is sent within
         ``ack_group_time_ms``, and a crash before that brings the message back. With
@@ -344,7 +345,7 @@ class Consumer:
         with a receipt `Timeout` if the outcome is unknown.
         """
         if txn is not None:
-            self._acknowledge_in(txn, message, cumulative=False)
+            self._run(self._base.acknowledge_in(inner_of(txn), message))
             return
         if (
             type(message) is Message
@@ -362,11 +363,17 @@ class Consumer:
         batch: ReceivedBatch | Iterable[Message | MessageId],
         *,
         receipt: bool | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
 
-        For a `ReceivedBatch` there's no step per message.
+        For a `ReceivedBatch` there's no step per message. In a transaction (``txn``) each
+        partition gets one request for each thousand entries: of what one asks, all counts or
+        nothing.
         """
+        if txn is not None:
+            self._run(self._base.acknowledge_many_in(inner_of(txn), batch))
+            return
         wanted = self._with_receipt if receipt is None else receipt
         if wanted or not isinstance(batch, ReceivedBatch):
             self._run(self._acknowledged(batch, wanted))
@@ -383,13 +390,6 @@ class Consumer:
         if receipt:
             await asyncio.gather(*(part.receipt() for part in parts))
 
-    def _acknowledge_in(
-        self, txn: Transaction, message: Message | MessageId, *, cumulative: bool
-    ) -> None:
-        part, message_id = self._base.located(message)
-        inner = txn.inner
-        self._run(inner.run(part.acknowledge_in(inner, message_id, cumulative=cumulative)))
-
     def acknowledge_cumulative(
         self,
         message: Message | MessageId,
@@ -399,12 +399,13 @@ class Consumer:
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
-        Guarantees as `acknowledge`. Raises `CumulativeAcknowledgementNotAllowedError`
-        unless the consumer is Exclusive or Failover.
+        Guarantees as `acknowledge`; but if a transaction is aborted, its messages come again
+        only after `redeliver_unacknowledged_messages`, which keeps their order. Raises
+        `CumulativeAcknowledgementNotAllowedError` unless the consumer is Exclusive or Failover.
         """
         self._base.check_cumulative()
         if txn is not None:
-            self._acknowledge_in(txn, message, cumulative=True)
+            self._run(self._base.acknowledge_until_in(inner_of(txn), message))
             return
         part, message_id = self._base.located(message)
         self._note(part, part.acknowledge_cumulative, message_id, receipt)
@@ -457,6 +458,8 @@ class Consumer:
         message: Message,
         delay_millis: int = 0,
         properties: Mapping[str, str] | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> None:
         """Have the message delivered again after ``delay_millis``, and go on with the others.
 
@@ -465,8 +468,29 @@ class Consumer:
         ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
         Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
         calling it again doesn't store a second copy.
+
+        In a transaction (``txn``) copy and acknowledgement count when that is committed: until
+        then nobody gets the copy, and if it is aborted the message itself comes again.
         """
-        self._run(self._base.reconsume_later(message, delay_millis, properties))
+        inner = None if txn is None else inner_of(txn)
+        self._run(self._base.reconsume_later(message, delay_millis, properties, inner))
+
+    def dead_letter(
+        self,
+        message: Message,
+        properties: Mapping[str, str] | None = None,
+        *,
+        txn: Transaction | None = None,
+    ) -> None:
+        """Have no more of the message here: move it to the dead-letter topic now.
+
+        A copy is published there, with ``properties`` added, and the message is acknowledged;
+        when this returns both are durable. Needs a ``dead_letter_policy`` or
+        ``enable_retry=True``. Failures, and transactions (``txn``), are as with
+        `reconsume_later`.
+        """
+        inner = None if txn is None else inner_of(txn)
+        self._run(self._base.dead_letter(message, properties, inner))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything delivered again that isn't acknowledged."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from velaray.aio.batcher import Done, PackedBatch
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.producer import Producer as AioProducer
+from velaray.aio.transactions import Transaction
 from velaray.enums import BatchingType, Result
 from velaray.events.ids import MessageId as StoredId
 from velaray.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
@@ -33,6 +34,7 @@ class Item(NamedTuple):
     message: OutgoingMessage
     done: Done
     urgent: bool
+    txn: Transaction | None = None
 
 
 class _Batch(Shipment):
@@ -264,6 +266,9 @@ class Outbox:
             await asyncio.sleep(0)
 
     def _submit(self, item: Item) -> None:
+        if item.txn is not None:
+            self._producer.submit_in(item.txn, item.message, item.done, item.urgent)
+            return
         part = self._producer.submit(item.message, item.done)
         if item.urgent and part is not None:
             if not self._urgent:

@@ -10,6 +10,7 @@ from typing import Any, Self, overload
 
 from velaray.aio.batcher import Done
 from velaray.aio.producer import Producer as AioProducer
+from velaray.aio.transactions import Transaction as AioTransaction
 from velaray.enums import Result
 from velaray.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
 from velaray.loop import LoopThread
@@ -19,7 +20,7 @@ from velaray.options import ProducerOptions
 from velaray.outbox import Item, Outbox
 from velaray.receipt import Callback
 from velaray.sent import SentBatch
-from velaray.transaction import Transaction
+from velaray.transaction import Transaction, inner_of
 
 
 class Producer:
@@ -62,7 +63,9 @@ class Producer:
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
 
-        In a transaction (``txn``) consumers get it when that is committed, or never.
+        In a transaction (``txn``) consumers get it when that is committed, or never; messages of
+        one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
+        `InvalidConfiguration` if it is another client's.
 
         ``content`` None sends a tombstone. On `Timeout` the message may or may not be
         stored; on any other error it isn't. Doesn't wait for a batch to fill. Raises
@@ -101,16 +104,11 @@ class Producer:
             deliver_at,
             deliver_after,
         )
-        if txn is not None:
-            return self._thread.run(self._send_in(txn, message))
+        inner = None if txn is None else inner_of(txn)
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
-        outbox.put(Item(message, self._completing(future), True))
+        outbox.put(Item(message, self._completing(future), True, inner))
         return future.result()
-
-    async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
-        self._outbox.drain_all()  # what was taken before goes first
-        return await self._producer.send_in(txn.inner, message)
 
     @overload
     def send_async(
@@ -126,6 +124,8 @@ class Producer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> None: ...
 
     @overload
@@ -142,6 +142,8 @@ class Producer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> Future[MessageId]: ...
 
     def send_async(
@@ -157,6 +159,8 @@ class Producer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> Future[MessageId] | None:
         """Publish one message without waiting for its receipt.
 
@@ -164,7 +168,8 @@ class Producer:
         ``(Result.Ok, message_id)`` or ``(error code, None)``, also if the queue is full; it
         must not block. Without one, returns a future of the message id, which carries typed
         errors. With ``block_if_queue_full`` the call waits for room. What success and
-        failure mean is as for `send`.
+        failure mean is as for `send`; committing a transaction (``txn``) waits for its messages,
+        and aborts it instead if one failed.
         """
         outbox = self._outbox
         try:
@@ -180,6 +185,7 @@ class Producer:
                 and event_timestamp is None
                 and deliver_at is None
                 and deliver_after is None
+                and txn is None
             ):
                 return outbox.add(content, callback, partition_key)
             message = OutgoingMessage(
@@ -194,11 +200,12 @@ class Producer:
                 deliver_at,
                 deliver_after,
             )
+            inner = None if txn is None else inner_of(txn)
             if callback is not None:
-                outbox.put(Item(message, self._reporting(callback), False))
+                outbox.put(Item(message, self._reporting(callback), False, inner))
                 return None
             future: Future[MessageId] = Future()
-            outbox.put(Item(message, self._completing(future), False))
+            outbox.put(Item(message, self._completing(future), False, inner))
             return future
         except ProducerQueueIsFull as error:
             if callback is None:
@@ -206,7 +213,9 @@ class Producer:
             self._thread.call(callback, error.result, None)
             return None
 
-    def send_many(self, values: Any, keys: Any = None) -> SentBatch:
+    def send_many(
+        self, values: Any, keys: Any = None, *, txn: Transaction | None = None
+    ) -> SentBatch:
         """Publish many values, in order, and wait for all receipts: all are stored then.
 
         ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
@@ -223,15 +232,17 @@ class Producer:
         never raises `ProducerQueueIsFull`. Raises, with nothing sent, `MessageTooBig` if a
         value doesn't fit into an entry (nothing is chunked), `InvalidMessage` for anything
         but the above, and `AlreadyClosed`. Raises `NotAllStored` if an entry failed: it says
-        which values are stored, and `durable`, how many from the first on without a gap.
+        which values are stored, and `durable`, how many from the first on without a gap. In
+        a transaction (``txn``) as `send`.
         """
         if self._outbox.closed:
             raise AlreadyClosed("the producer is closed")
-        return self._thread.run(self._send_many(values, keys))
+        inner = None if txn is None else inner_of(txn)
+        return self._thread.run(self._send_many(values, keys, inner))
 
-    async def _send_many(self, values: Any, keys: Any) -> SentBatch:
+    async def _send_many(self, values: Any, keys: Any, txn: AioTransaction | None) -> SentBatch:
         self._outbox.drain_all()
-        return await self._producer.send_many(values, keys)
+        return await self._producer.send_many(values, keys, txn=txn)
 
     def _completing(self, future: Future[MessageId]) -> Done:
         def done(error: VelarayError | None, message_id: MessageId | None) -> None:

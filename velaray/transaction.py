@@ -8,15 +8,25 @@ from typing import Self
 from velaray.aio.transactions import Transaction as AioTransaction
 from velaray.enums import TransactionState
 from velaray.events.ids import TransactionId
+from velaray.exceptions import InvalidConfiguration
 from velaray.loop import LoopThread
+
+
+def inner_of(txn: Transaction) -> AioTransaction:
+    """Its asyncio twin. Raises `InvalidConfiguration` for anything but such a transaction."""
+    if not isinstance(txn, Transaction):
+        raise InvalidConfiguration(f"txn must be what Client.transaction returned: {txn!r}")
+    return txn.inner
 
 
 class Transaction:
     """Messages and acknowledgements that count all together, or not at all.
 
-    Made by `velaray.Client.transaction`; pass it to ``send`` and ``acknowledge``. As a context
+    Made by `velaray.Client.transaction`; pass it to what sends and acknowledges. As a context
     manager it commits on leaving, and aborts if an exception leaves. After its timeout it is
-    aborted, by the service as well. Methods wait, and raise as those of its asyncio twin.
+    aborted, by the service as well; so is one whose client is shut down, or dies. Closing the
+    client in good order aborts what is open at once. Methods wait, and raise as those of its
+    asyncio twin.
     """
 
     def __init__(self, thread: LoopThread, inner: AioTransaction) -> None:

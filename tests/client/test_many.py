@@ -307,14 +307,14 @@ def test_what_is_on_its_way_is_bounded(client, topic, pending, expected):
         inner = producer._producer._parts[0]
         send_batch, on_its_way, most = inner.send_batch, [], []
 
-        def counted(batch, done):
+        def counted(batch, done, transaction):
             def less(*outcome):
                 on_its_way.remove(batch)
                 done(*outcome)
 
             on_its_way.append(batch)
             most.append(len(on_its_way))
-            send_batch(batch, less)
+            send_batch(batch, less, transaction)
 
         inner.send_batch = counted
         sent = producer.send_many([b"x" * 65_000] * 200)
@@ -327,12 +327,12 @@ def test_a_failure_says_what_is_stored(client, catalog, topic):
         inner = producer._producer._parts[0]
         send_batch, calls = inner.send_batch, []
 
-        def terminated_meanwhile(batch, done):
+        def terminated_meanwhile(batch, done, transaction):
             calls.append(batch)
             if len(calls) == 3:
                 done(velaray.TopicTerminated("the topic is terminated"), None)
             else:
-                send_batch(batch, done)
+                send_batch(batch, done, transaction)
 
         inner.send_batch = terminated_meanwhile
         with pytest.raises(velaray.NotAllStored, match="are stored") as failure:

@@ -118,13 +118,15 @@ def test_a_failed_operation_turns_a_commit_into_an_abort(cluster) -> None:
             await second.commit()
         assert second.state == TransactionState.ABORTED
         await first.commit()
-        for end in (first.commit, second.abort):
-            await end_again(end)
+        await first.commit()  # says so again
+        await second.abort()
+        for end in (first.abort, second.commit):
+            await refused(end)
         with pytest.raises(velaray.InvalidTxnStatusError):
             await producer.send(b"late", txn=first)
         assert await nothing_comes(consumer)
 
-    async def end_again(end: Callable[[], Awaitable[None]]) -> None:
+    async def refused(end: Callable[[], Awaitable[None]]) -> None:
         with pytest.raises(velaray.InvalidTxnStatusError):
             await end()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from velaray.aio.acks import AckTracker, PendingAck, PendingAcks, words
+from velaray.aio.acks import AckTracker, PendingAck, PendingAcks, Where, words
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.subscription import Subscription
+from velaray.aio.transactions import Transaction
 from velaray.events.ids import UINT64_MAX
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.exceptions import InvalidMessage, VelarayError, from_server
@@ -18,6 +20,9 @@ from velaray.wire import pulsar_pb2 as pb
 
 MAX_ACK_GROUP = 1000
 """Acknowledgements that are sent at once, without waiting for the group's time."""
+
+Part = tuple[int, int]
+"""Messages of an entry: the size of its batch, 0 if it is none, and their bits."""
 
 
 class Attachment(Protocol):
@@ -56,18 +61,41 @@ class Acknowledger:
         self.schedule()
         return whole
 
-    def in_transaction(self, message_id: MessageId, *, cumulative: bool) -> list[MessageIdData]:
-        """What the service is to be told of a message that is acknowledged in a transaction."""
-        where = (message_id.ledger_id(), message_id.entry_id())
-        index, size = message_id.batch_index(), message_id.batch_size()
-        if index < 0:
-            entries = (where,) if cumulative else self.tracker.parts_of(where)
-            return [_acked(PendingAck(entry)) for entry in entries]
-        if size <= index:
-            raise InvalidMessage(f"{message_id} is part of a batch of unknown size")
-        everything = (1 << size) - 1
-        left = everything >> index + 1 << index + 1 if cumulative else everything & ~(1 << index)
-        return [_acked(PendingAck(where, left or None, size))]
+    async def in_transaction(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
+        """Acknowledge in a transaction; returns when the service has it.
+
+        Raises the service's refusal, or `Timeout` if the outcome is unknown.
+        """
+        entries = [
+            PendingAck(entry, (1 << size) - 1 & ~bits or None if size else None, size)
+            for where, (size, bits) in acks.items()
+            for entry in (self.tracker.parts_of(where) if not size else (where,))
+        ]
+        for start in range(0, len(entries), MAX_ACK_GROUP):
+            group = entries[start : start + MAX_ACK_GROUP]
+            await self._tell_in(txn, pb.CommandAck.Individual, group)
+
+    async def until_in_transaction(self, txn: Transaction, message_id: MessageId) -> None:
+        """Acknowledge all up to ``message_id``; as `in_transaction`."""
+        where, size, bits = place_of(message_id)
+        left = (1 << size) - 1 & ~(2 * bits - 1) or None if size else None
+        await self._tell_in(txn, pb.CommandAck.Cumulative, [PendingAck(where, left, size)])
+
+    async def _tell_in(self, txn: Transaction, kind: Any, acks: list[PendingAck]) -> None:
+        attachment = self._attachment
+        await txn.join_subscription(attachment.topic, self._subscription.name)
+        command = pb.CommandAck(consumer_id=attachment.consumer_id, ack_type=kind)
+        command.message_id.extend(map(_acked, acks))
+        command.txnid_most_bits, command.txnid_least_bits = txn.txn_id
+        connection = await attachment.attached()
+        answer = await connection.request(command, self._core.timeout)
+        if answer.HasField("error"):
+            raise from_server(answer.error, answer.message)
+
+    @property
+    def moves(self) -> int:
+        """How often a seek of this consumer's own has made void what was acknowledged."""
+        return self._moves
 
     def moved(self) -> None:
         """A seek of this consumer's own has made void what was acknowledged."""
@@ -150,6 +178,23 @@ class Acknowledger:
         """Send nothing by oneself any more."""
         if self._timer is not None:
             self._timer.cancel()
+
+
+def place_of(message_id: MessageId) -> tuple[Where, int, int]:
+    """The entry of a message, the size of its batch (0: none) and the message's bit.
+
+    Raises `InvalidMessage` for an id within a batch of unknown size.
+    """
+    where = (message_id.ledger_id(), message_id.entry_id())
+    index, size = message_id.batch_index(), message_id.batch_size()
+    if index < 0:
+        return where, 0, 0
+    if size <= index:
+        raise InvalidMessage(
+            f"{message_id} is part of a batch of unknown size: acknowledge the message as"
+            " received, or an id with its batch size"
+        )
+    return where, size, 1 << index
 
 
 def _acked(ack: PendingAck) -> MessageIdData:

@@ -77,6 +77,8 @@ class AckTracker:
         self._open: dict[Where, int] = {}
         self._sizes: dict[Where, int] = {}
         self._chunks: dict[Where, list[Where]] = {}
+        # Messages, as bits, that are acknowledged in transactions which haven't ended.
+        self._in_transactions: dict[Where, int] = {}
         # What is to be sent: None is a whole entry, bits are messages acknowledged since.
         self._individual: dict[Where, int | None] = {}
         self._cumulative: tuple[int, int, int] | None = None
@@ -93,7 +95,8 @@ class AckTracker:
 
     def open_bits(self, where: Where) -> int | None:
         """The messages of a batch that aren't acknowledged; None if nothing is known of it."""
-        return self._open.get(where)
+        known = self._open.get(where)
+        return known if known is None else known & ~self._in_transactions.get(where, 0)
 
     def batch_arrived(self, where: Where, size: int, outstanding: int | None = None) -> int:
         """A batch was delivered (perhaps again): the bits of the messages to hand out.
@@ -181,6 +184,41 @@ class AckTracker:
             reached, known = (ledger, entry - 1, _WHOLE), self._sent
         if reached > known:
             self._cumulative = max(reached, self._cumulative or self._sent)
+        return done
+
+    def in_transaction(self, where: Where, size: int, bits: int) -> bool:
+        """Note messages of an entry acknowledged in a transaction; True if none of it is left.
+
+        ``size`` 0 is an entry that is no batch.
+        """
+        if not size:
+            return True
+        held = self._in_transactions[where] = self._in_transactions.get(where, 0) | bits
+        return not self._open.get(where, (1 << size) - 1) & ~held
+
+    def out_of_transaction(self, where: Where, size: int, bits: int, committed: bool) -> bool:
+        """The transaction has ended; True if all of the entry is acknowledged by that."""
+        if not size:
+            if committed:
+                self._chunks.pop(where, None)
+            return committed
+        left = self._in_transactions.get(where, 0) & ~bits
+        if left:
+            self._in_transactions[where] = left
+        else:
+            self._in_transactions.pop(where, None)
+        # What else is acknowledged of it may be known here alone: then all of it is sent.
+        return committed and self.individual_bits(where, size, bits)
+
+    def committed_until(self, message_id: MessageId) -> Where:
+        """All up to this one are acknowledged, in a transaction; the last entry that is done."""
+        ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
+        done = where
+        index = message_id.batch_index()
+        if index >= 0 and (bits := self._bits(message_id, where) >> index + 1 << index + 1):
+            self._open[where] = bits
+            done = (ledger, entry - 1)
+        self._forget_until(done)
         return done
 
     def take(self, receipt: bool = False) -> PendingAcks:

@@ -178,7 +178,9 @@ class EntryBuilder:
             metadata.partition_key = batch.key
         self._stamp(metadata, sequence_id, len(batch.payload))
         data = build_entry(metadata, self._compress(batch.payload))
-        return Entry(sequence_id, last, batch.messages, data, [], batch=True, done=done)
+        return Entry(
+            sequence_id, last, batch.messages, data, [], True, None, done, self.transaction
+        )
 
     def flush(self) -> list[Entry]:
         """The entries of all batches, in the order of their first messages."""

@@ -141,8 +141,9 @@ class Client:
         """
         if not timeout_seconds > 0:
             raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
+        core = self._live()
         if self._coordinators is None:
-            self._coordinators = Coordinators(self._live())
+            self._coordinators = Coordinators(core)
         return await self._coordinators.begin(timeout_seconds)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -154,17 +155,22 @@ class Client:
     async def close(self) -> None:
         """Close all children in good order, then the connections.
 
-        Producers flush and acknowledgements are made durable, each for at most one
-        operation timeout. Closing twice does nothing.
+        Open transactions are aborted, producers flush and acknowledgements are made durable,
+        each for at most one operation timeout. Closing twice does nothing.
         """
         self._closed = True
         if self._core is None:
             return
+        if self._coordinators is not None:
+            await self._coordinators.close()
         await asyncio.gather(*(child.close() for child in list(self._children)))
         await self._core.close()
 
     async def shutdown(self) -> None:
-        """Close at once: messages not stored yet fail, late acknowledgements are not sent."""
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+
+        Open transactions are left to their timeouts.
+        """
         self._closed = True
         if self._core is None:
             return

@@ -166,11 +166,17 @@ class Consumer:
         batch: ReceivedBatch | Iterable[Message | MessageId],
         *,
         receipt: bool | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
 
-        For a `ReceivedBatch` there's no step per message.
+        For a `ReceivedBatch` there's no step per message. In a transaction (``txn``) each
+        partition gets one request for each thousand entries: of what one asks, all counts or
+        nothing.
         """
+        if txn is not None:
+            await self._base.acknowledge_many_in(txn, batch)
+            return
         parts = self._base.acknowledge_many(batch)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
             await asyncio.gather(*(part.receipt() for part in parts))
@@ -186,7 +192,8 @@ class Consumer:
 
         In a transaction (``txn``) it counts when that is committed, and the message comes again
         if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
-        message is acknowledged already, or in another transaction.
+        message is acknowledged already, or in another transaction, `InvalidTxnStatusError` if
+        the transaction isn't open, and `InvalidConfiguration` if it is another client's.
 
         Without a receipt it returns at once; the acknowledgement is sent within
         ``ack_group_time_ms``, and a crash before that brings the message back. With
@@ -197,8 +204,7 @@ class Consumer:
         with a receipt `Timeout` if the outcome is unknown.
         """
         if txn is not None:
-            part, message_id = self._base.located(message)
-            await txn.run(part.acknowledge_in(txn, message_id))
+            await self._base.acknowledge_in(txn, message)
             return
         part = self._base.acknowledge(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
@@ -213,13 +219,12 @@ class Consumer:
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
-        Guarantees as `acknowledge`. Raises `CumulativeAcknowledgementNotAllowedError`
-        unless the consumer is Exclusive or Failover.
+        Guarantees as `acknowledge`; but if a transaction is aborted, its messages come again
+        only after `redeliver_unacknowledged_messages`, which keeps their order. Raises
+        `CumulativeAcknowledgementNotAllowedError` unless the consumer is Exclusive or Failover.
         """
         if txn is not None:
-            self._base.check_cumulative()
-            part, message_id = self._base.located(message)
-            await txn.run(part.acknowledge_in(txn, message_id, cumulative=True))
+            await self._base.acknowledge_until_in(txn, message)
             return
         part = self._base.acknowledge_cumulative(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
@@ -238,6 +243,8 @@ class Consumer:
         message: Message,
         delay_millis: int = 0,
         properties: Mapping[str, str] | None = None,
+        *,
+        txn: Transaction | None = None,
     ) -> None:
         """Have the message delivered again after ``delay_millis``, and go on with the others.
 
@@ -246,8 +253,27 @@ class Consumer:
         ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
         Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
         calling it again doesn't store a second copy.
+
+        In a transaction (``txn``) copy and acknowledgement count when that is committed: until
+        then nobody gets the copy, and if it is aborted the message itself comes again.
         """
-        await self._base.reconsume_later(message, delay_millis, properties)
+        await self._base.reconsume_later(message, delay_millis, properties, txn)
+
+    async def dead_letter(
+        self,
+        message: Message,
+        properties: Mapping[str, str] | None = None,
+        *,
+        txn: Transaction | None = None,
+    ) -> None:
+        """Have no more of the message here: move it to the dead-letter topic now.
+
+        A copy is published there, with ``properties`` added, and the message is acknowledged;
+        when this returns both are durable. Needs a ``dead_letter_policy`` or
+        ``enable_retry=True``. Failures, and transactions (``txn``), are as with
+        `reconsume_later`.
+        """
+        await self._base.dead_letter(message, properties, txn)
 
     async def redeliver_unacknowledged_messages(self) -> None:
         """Have everything delivered again that isn't acknowledged; returns at once."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
+from velaray.aio.acknowledging import Part, place_of
+from velaray.aio.acks import Where, bits_at
 from velaray.aio.core import Core, topic_name
 from velaray.aio.extras import Extras
-from velaray.aio.letters import LetterRules, Letters, retry_letter_topic
+from velaray.aio.letters import Addressed, LetterRules, Letters, retry_letter_topic
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox, TopicPattern, TopicSet
+from velaray.aio.transactions import Transaction
 from velaray.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
@@ -189,6 +192,64 @@ class ConsumerBase:
             raise InvalidMessage(f"not a Message or MessageId: {message!r}")
         return self.topics.of(message), message
 
+    async def acknowledge_in(self, txn: Transaction, message: Message | MessageId) -> None:
+        """Acknowledge one message in a transaction; returns when the service has it."""
+        part, message_id = self.located(message)
+        where, size, bits = place_of(message_id)
+        await self.in_transaction(txn, part.acknowledge_in(txn, {where: (size, bits)}))
+
+    async def acknowledge_many_in(
+        self, txn: Transaction, batch: ReceivedBatch | Iterable[Message | MessageId]
+    ) -> None:
+        """Acknowledge many messages in a transaction, with one request for each partition."""
+        places = self._places(batch)
+
+        async def acknowledge_all() -> None:
+            work = [part.acknowledge_in(txn, acks) for part, acks in places.items()]
+            for result in await asyncio.gather(*work, return_exceptions=True):
+                if result is not None:
+                    raise result
+
+        await self.in_transaction(txn, acknowledge_all())
+
+    def _places(
+        self, batch: ReceivedBatch | Iterable[Message | MessageId]
+    ) -> dict[PartitionConsumer, dict[Where, Part]]:
+        places: list[tuple[PartitionConsumer, Where, int, int]] = []
+        if isinstance(batch, ReceivedBatch):
+            if self.closed:
+                raise AlreadyClosed("the consumer is closed")
+            self.check_batch(batch)
+            for segment in batch.segments:
+                info, size = segment.block.info, segment.block.info.batch_size
+                bits = bits_at(segment.indexes) if size else 0
+                places.append((segment.block.part, info.where, size, bits))
+        else:
+            for message in batch:
+                part, message_id = self.located(message)
+                places.append((part, *place_of(message_id)))
+        found: dict[PartitionConsumer, dict[Where, Part]] = {}
+        for part, where, size, bits in places:
+            acks = found.setdefault(part, {})
+            acks[where] = (size, acks.get(where, (0, 0))[1] | bits)
+        return found
+
+    async def acknowledge_until_in(self, txn: Transaction, message: Message | MessageId) -> None:
+        """Acknowledge all up to a message in a transaction."""
+        self.check_cumulative()
+        part, message_id = self.located(message)
+        place_of(message_id)  # raises what is wrong with it before anything is done
+        await self.in_transaction(txn, part.acknowledge_until_in(txn, message_id))
+
+    async def in_transaction(self, txn: Transaction, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in a transaction of this client's; that waits for it."""
+        try:
+            txn.belongs_to(self.core)
+        except InvalidConfiguration:
+            work.close()
+            raise
+        await txn.run(work)
+
     async def seek(self, target: SeekTarget) -> None:
         """Seek on one partition (by id) or on all (by time, to either end, or as told)."""
         if callable(target):
@@ -291,18 +352,43 @@ class SubscribedTopics(ConsumerBase):
             await self.add_topics(letters.rules.retry_letter_topic)
 
     async def reconsume_later(
-        self, message: Message, delay_millis: int, properties: Mapping[str, str] | None
+        self,
+        message: Message,
+        delay_millis: int,
+        properties: Mapping[str, str] | None,
+        txn: Transaction | None,
     ) -> None:
         """Have the message delivered again, as a copy from the retry topic."""
         letters = self.extras.letters
         if letters is None or letters.rules.retry_letter_topic is None:
             raise InvalidConfiguration("reconsume_later needs subscribe(enable_retry=True)")
-        if not isinstance(message, Message):
-            raise InvalidMessage(f"reconsume_later needs a Message as received: {message!r}")
         if not isinstance(delay_millis, int) or delay_millis < 0:
             raise InvalidMessage(f"delay_millis must be an int of at least 0: {delay_millis!r}")
-        part, _ = self.located(message)
-        await part.consume_later(message, delay_millis, properties)
+        part = self._part_of(message)
+        await self._move(part, message, letters.later(message, delay_millis, properties), txn)
+
+    async def dead_letter(
+        self, message: Message, properties: Mapping[str, str] | None, txn: Transaction | None
+    ) -> None:
+        """Move the message to the dead-letter topic."""
+        letters = self.extras.letters
+        if letters is None:
+            raise InvalidConfiguration(
+                "dead_letter needs subscribe(dead_letter_policy=…) or enable_retry=True"
+            )
+        part = self._part_of(message)
+        await self._move(part, message, letters.dead(message, properties), txn)
+
+    def _part_of(self, message: Message) -> PartitionConsumer:
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"only a Message as received can be moved: {message!r}")
+        return self.located(message)[0]
+
+    async def _move(
+        self, part: PartitionConsumer, message: Message, letter: Addressed, txn: Transaction | None
+    ) -> None:
+        moving = part.move(message, letter, txn)
+        await (moving if txn is None else self.in_transaction(txn, moving))
 
 
 def described_topics(base: ConsumerBase) -> list[str]:

@@ -12,11 +12,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import time
 from typing import NamedTuple
 
+from velaray.aio.batcher import Done
 from velaray.aio.core import Core, topic_name
 from velaray.aio.partition_producer import PartitionProducer
+from velaray.aio.transactions import Transaction
+from velaray.events.ids import TopicName
 from velaray.exceptions import AlreadyClosed, InvalidMessage, VelarayError
 from velaray.message import Message, OutgoingMessage
 from velaray.message_id import MessageId
@@ -107,14 +111,15 @@ class Letters:
         self._subscription = subscription
         self._partitions: dict[str, int] = {}
         self._producers: dict[str, PartitionProducer] = {}
+        self._shared: dict[TopicName, asyncio.Task[PartitionProducer]] = {}
         self._room = asyncio.Semaphore(MOVES_AT_ONCE)
         self._closed = False
 
     # --- what goes where ---
 
-    def dead(self, message: Message) -> Addressed:
+    def dead(self, message: Message, extra: Mapping[str, str] | None = None) -> Addressed:
         """The copy of ``message`` for the dead-letter topic."""
-        return self._dead(message, self._properties(message))
+        return self._dead(message, self._properties(message) | dict(extra or {}))
 
     def _dead(self, message: Message, properties: Mapping[str, str]) -> Addressed:
         topic = self.rules.dead_letter_topic
@@ -160,15 +165,37 @@ class Letters:
             if self._closed:
                 raise AlreadyClosed("the consumer is closed")
             producer = await self._producer(name, addressed)
-            await _sent(producer, addressed.letter)
+            await _sent(producer.send, addressed.letter)
             if await settle():
                 self._producers.pop(name, None)
                 await producer.close()
+
+    async def send_in(self, txn: Transaction, message: Message, addressed: Addressed) -> None:
+        """Publish the copy in a transaction; returns when it is stored.
+
+        What the transaction does with copy and original it does with both: no name has to keep
+        a second copy out, and one producer serves for all.
+        """
+        if self._closed:
+            raise AlreadyClosed("the consumer is closed")
+        topic = await self._partition(described_id(message.message_id()), addressed)
+        starting = self._shared.get(topic)
+        if starting is None or (starting.done() and _is_out(starting)):
+            made = self._started(topic, addressed, None)
+            starting = self._shared[topic] = self._core.spawn(made)
+        producer = await asyncio.shield(starting)
+        addressed.letter.sequence_id = None
+        await _sent(partial(txn.send, producer, urgent=True), addressed.letter)
 
     async def _producer(self, name: str, addressed: Addressed) -> PartitionProducer:
         known = self._producers.get(name)
         if known is not None and known.error is None:
             return known
+        topic = await self._partition(name, addressed)
+        producer = self._producers[name] = await self._started(topic, addressed, name)
+        return producer
+
+    async def _partition(self, name: str, addressed: Addressed) -> TopicName:
         topic = topic_name(addressed.topic)
         count = self._partitions.get(addressed.topic)
         if count is None:
@@ -176,13 +203,17 @@ class Letters:
             self._partitions[addressed.topic] = count
         if count:
             topic = topic.of_partition(partition_of(addressed.letter.key or name, count))
+        return topic
+
+    async def _started(
+        self, topic: TopicName, addressed: Addressed, name: str | None
+    ) -> PartitionProducer:
         options = ProducerOptions(str(topic), producer_name=name, chunking_enabled=True)
         first = self.rules.initial_subscription if addressed.suffix == "DLQ" else None
         producer = PartitionProducer(
             self._core, topic, options, name_is_ours=False, initial_subscription=first
         )
         await producer.start()
-        self._producers[name] = producer
         return producer
 
     def stop(self) -> None:
@@ -191,9 +222,21 @@ class Letters:
         for producer in self._producers.values():
             producer.stop()
         self._producers.clear()
+        for starting in self._shared.values():
+            starting.cancel()
+            if starting.done() and not _is_out(starting):
+                starting.result().stop()
+        self._shared.clear()
 
 
-async def _sent(producer: PartitionProducer, letter: Letter) -> None:
+def _is_out(starting: asyncio.Task[PartitionProducer]) -> bool:
+    """Whether a producer that was to start sends nothing any more."""
+    if starting.cancelled() or starting.exception() is not None:
+        return True
+    return starting.result().error is not None
+
+
+async def _sent(send: Callable[[Letter, Done], None], letter: Letter) -> None:
     receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: VelarayError | None, message_id: MessageId | None) -> None:
@@ -204,7 +247,7 @@ async def _sent(producer: PartitionProducer, letter: Letter) -> None:
         else:
             receipt.set_result(None)
 
-    producer.send(letter, done)
+    send(letter, done)
     await receipt
 
 

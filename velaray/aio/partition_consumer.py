@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from velaray.aio.acknowledging import Acknowledger
+from velaray.aio.acknowledging import Acknowledger, Part, place_of
 from velaray.aio.acks import Where, bits_at, bits_of, indexes_of
 from velaray.aio.backoff import Backoff
 from velaray.aio.blocks import Block
@@ -16,6 +16,7 @@ from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.entries import EntryReader
 from velaray.aio.extras import Extras
+from velaray.aio.letters import Addressed
 from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivering import Redeliverer
 from velaray.aio.subscription import Subscription
@@ -32,7 +33,6 @@ from velaray.exceptions import (
     NotConnected,
     Timeout,
     VelarayError,
-    from_server,
 )
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
@@ -337,31 +337,56 @@ class PartitionConsumer:
         if self._interceptors is not None:
             self._interceptors.acknowledged_cumulatively(message_id)
 
-    async def acknowledge_in(
-        self, txn: Transaction, message_id: MessageId, *, cumulative: bool = False
-    ) -> None:
-        """Acknowledge in a transaction; returns when the service has it.
+    async def acknowledge_in(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
+        """Acknowledge messages of these entries in a transaction; all of them, or none.
 
-        Raises the service's refusal, or `Timeout` if the outcome is unknown.
+        Returns when the service has it. Raises its refusal, or `Timeout` if the outcome is
+        unknown.
         """
-        await txn.join_subscription(self.topic, self._subscription.name)
-        kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
-        most, least = txn.txn_id
-        for ack in self._acks.in_transaction(message_id, cumulative=cumulative):
-            connection = await self.attached()
-            answer = await connection.request(
-                pb.CommandAck(
-                    consumer_id=self.consumer_id,
-                    ack_type=kind,
-                    message_id=[ack],
-                    txnid_most_bits=most,
-                    txnid_least_bits=least,
-                ),
-                self._core.timeout,
-            )
-            if answer.HasField("error"):
-                raise from_server(answer.error, answer.message)
-        self._again.finished((message_id.ledger_id(), message_id.entry_id()))
+        interceptors, moves = self._interceptors, self._acks.moves
+        try:
+            await self._acks.in_transaction(txn, acks)
+        except VelarayError as error:
+            if interceptors is not None:
+                for message_id in self._ids(acks):
+                    interceptors.failed(message_id, error)
+            raise
+        if interceptors is not None:
+            interceptors.acknowledged(self._ids(acks))
+        tracker = self._acks.tracker
+        for where, (size, bits) in acks.items():
+            if tracker.in_transaction(where, size, bits):
+                self._again.finished(where)
+
+        def ended(committed: bool) -> None:
+            if moves != self._acks.moves:
+                return  # a seek has made it void
+            for where, (size, bits) in acks.items():
+                if tracker.out_of_transaction(where, size, bits, committed):
+                    self._finished(where)
+            self._acks.schedule()
+
+        txn.when_ended(ended)
+
+    def _ids(self, acks: Mapping[Where, Part]) -> Iterator[MessageId]:
+        for where, (size, bits) in acks.items():
+            for index in indexes_of(bits) if size else [-1]:
+                at = (self.partition, *where, index)
+                yield MessageId(*at, batch_size=size, topic=self.topic)
+
+    async def acknowledge_until_in(self, txn: Transaction, message_id: MessageId) -> None:
+        """Acknowledge everything up to ``message_id``; as `acknowledge_in`."""
+        moves = self._acks.moves
+        await self._acks.until_in_transaction(txn, message_id)
+        if self._interceptors is not None:
+            self._interceptors.acknowledged_cumulatively(message_id)
+        self._again.finished_until((message_id.ledger_id(), message_id.entry_id()))
+
+        def ended(committed: bool) -> None:
+            if committed and moves == self._acks.moves:
+                self._again.finished_until(self._acks.tracker.committed_until(message_id))
+
+        txn.when_ended(ended)
 
     async def receipt(self) -> None:
         """Wait until every acknowledgement given so far is durable; as `Acknowledger.receipt`."""
@@ -395,13 +420,16 @@ class PartitionConsumer:
         """The id of an entry, of no message of it in particular."""
         return MessageId(self.partition, *where, topic=self.topic)
 
-    async def consume_later(
-        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None
-    ) -> None:
-        """Move the message to the retry topic, or where it goes if it was there too often."""
-        assert self._letters is not None
-        letter = self._letters.later(message, delay_ms, properties)
-        await self._letters.move(message, letter, partial(self.settle, message))
+    async def move(self, message: Message, letter: Addressed, txn: Transaction | None) -> None:
+        """Send the message's copy where it goes, and acknowledge the message."""
+        letters = self._letters
+        assert letters is not None
+        if txn is None:
+            await letters.move(message, letter, partial(self.settle, message))
+            return
+        where, size, bits = place_of(message.message_id())
+        await letters.send_in(txn, message, letter)
+        await self.acknowledge_in(txn, {where: (size, bits)})
 
     async def settle(self, message: Message) -> bool:
         """Acknowledge a message that went elsewhere and return when that is durable.

@@ -16,7 +16,7 @@ from velaray.aio.core import Core
 from velaray.aio.lookup import RETRIABLE
 from velaray.enums import ProducerAccessMode
 from velaray.events.ids import MessageId as StoredId
-from velaray.events.ids import TopicName
+from velaray.events.ids import TopicName, TransactionId
 from velaray.exceptions import (
     AlreadyClosed,
     MessageTooBig,
@@ -259,17 +259,19 @@ class PartitionProducer:
         assert self._builder is not None
         return self._builder.batch_limit
 
-    def send_batch(self, batch: PackedBatch, done: EntryDone) -> None:
+    def send_batch(
+        self, batch: PackedBatch, done: EntryDone, transaction: TransactionId | None = None
+    ) -> None:
         """Send an entry of its own; ``done`` is called exactly once, later or now."""
         if self.error is not None:
             self._failed(done, self.error)
             return
         builder = self._builder
         if builder is None:
-            self._early.append(partial(self.send_batch, batch, done))
+            self._early.append(partial(self.send_batch, batch, done, transaction))
             return
         self.flush_batch()
-        builder.transaction = None
+        builder.transaction = transaction
         entry = builder.packed(batch, self._next_sequence, done)
         self._next_sequence = entry.last_sequence_id + 1
         self._transmit(entry)

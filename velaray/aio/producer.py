@@ -111,7 +111,9 @@ class Producer:
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
 
-        In a transaction (``txn``) consumers get it when that is committed, or never.
+        In a transaction (``txn``) consumers get it when that is committed, or never; messages of
+        one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
+        `InvalidConfiguration` if it is another client's.
 
         ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the
         message may or may not be stored; on any other error it isn't. Raises
@@ -130,29 +132,6 @@ class Producer:
             deliver_at,
             deliver_after,
         )
-        if txn is not None:
-            return await self.send_in(txn, message)
-        return await self._send(message, self.submit)
-
-    async def send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
-        """Publish a message in a transaction; not for users."""
-        return await txn.run(self._send_in(txn, message))
-
-    async def _send_in(self, txn: Transaction, message: OutgoingMessage) -> MessageId:
-        part = self._part_for(message)
-        await txn.join_topic(part.topic)
-
-        def submit(message: OutgoingMessage, done: Done) -> None:
-            if self.interceptors is not None:
-                message, done = self._intercepted(self.interceptors, message, done)
-            message.transaction = txn.txn_id  # of whatever an interceptor made of it
-            part.send(message, done)
-
-        return await self._send(message, submit)
-
-    async def _send(
-        self, message: OutgoingMessage, submit: Callable[[OutgoingMessage, Done], object]
-    ) -> MessageId:
         await self._make_room()
         receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
 
@@ -166,10 +145,15 @@ class Producer:
                 receipt.set_exception(error)
 
         self._in_flight += 1
-        submit(message, done)
+        if txn is None:
+            self.submit(message, done)
+        else:
+            self.submit_in(txn, message, done)
         return await receipt
 
-    async def send_many(self, values: Any, keys: Any = None) -> SentBatch:
+    async def send_many(
+        self, values: Any, keys: Any = None, *, txn: Transaction | None = None
+    ) -> SentBatch:
         """Publish many values, in order, and wait for all receipts: all are stored then.
 
         ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
@@ -187,7 +171,7 @@ class Producer:
         `InvalidMessage` for anything but the above, and `AlreadyClosed`. Raises
         `NotAllStored` if an entry failed: it says which values are stored, and `durable`, how
         many from the first on without a gap. If the call is cancelled, any of the values may
-        or may not be stored.
+        or may not be stored. In a transaction (``txn``) as `send`.
         """
         if self._closed:
             raise AlreadyClosed("the producer is closed")
@@ -195,8 +179,11 @@ class Producer:
             raise OperationNotSupported("send_many makes no messages for interceptors to see")
         assert self._router is not None
         by_key = self._options.batching_type == BatchingType.KeyBased
-        call = SendMany(self._parts, self._router, self._batch_room, by_key)
-        return await call.run(values_of(values, keys))
+        call = SendMany(self._parts, self._router, self._batch_room, by_key, txn)
+        if txn is None:
+            return await call.run(values_of(values, keys))
+        txn.belongs_to(self._core)
+        return await txn.run(call.run(values_of(values, keys)))
 
     async def _make_room(self) -> None:
         limit = self.pending_limit
@@ -234,6 +221,18 @@ class Producer:
             return None
         part.send(message, done)
         return part
+
+    def submit_in(
+        self, txn: Transaction, message: OutgoingMessage, done: Done, urgent: bool = False
+    ) -> None:
+        """As `submit`, in a transaction of this client's."""
+        if self.interceptors is not None:
+            message, done = self._intercepted(self.interceptors, message, done)
+        try:
+            txn.belongs_to(self._core)
+            txn.send(self._part_for(message), message, done, urgent)
+        except VelarayError as error:
+            done(error, None)
 
     def _part_for(self, message: OutgoingMessage) -> PartitionProducer:
         """Whose turn it is, or who has the key. Raises `InvalidMessage`."""

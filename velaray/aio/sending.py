@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from velaray.aio.batcher import PackedBatch
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.routing import NEXT, Router
+from velaray.aio.transactions import Transaction
 from velaray.aio.values import ENTRY_SIZE, Values, check_sizes
 from velaray.events.ids import MessageId as StoredId
 from velaray.exceptions import NotAllStored, VelarayError
@@ -52,12 +53,18 @@ class SendMany:
     """One call: sends entry after entry, and gathers their receipts."""
 
     def __init__(
-        self, parts: list[PartitionProducer], router: Router, room: Room, by_key: bool
+        self,
+        parts: list[PartitionProducer],
+        router: Router,
+        room: Room,
+        by_key: bool,
+        txn: Transaction | None,
     ) -> None:
         self._parts = parts
         self._router = router
         self._room = room
         self._by_key = by_key
+        self._txn = txn
         self._entries: list[SentEntry] = []
         self._outstanding = 0
         self._lost: list[Sequence[int]] = []
@@ -100,6 +107,10 @@ class SendMany:
         if partition == NEXT:
             partition = self._router.next_batch(len(self._parts))
         part = self._parts[partition]
+        txn_id = None
+        if self._txn is not None:
+            txn_id = self._txn.txn_id
+            await self._txn.join_topic(part.topic)
         payload = values.pack(first, end)
         await self._room.take(len(payload))
         if self._error is not None:
@@ -107,7 +118,7 @@ class SendMany:
             return
         self._outstanding += 1
         batch = PackedBatch(payload, end - first, values.key(first))
-        part.send_batch(batch, self._answer(part, len(payload), rows[first:end]))
+        part.send_batch(batch, self._answer(part, len(payload), rows[first:end]), txn_id)
 
     def _answer(
         self, part: PartitionProducer, size: int, rows: Sequence[int]

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
+from velaray.aio.batcher import Done
 from velaray.aio.connection import Connection
-from velaray.aio.core import Core
+from velaray.aio.core import PARTITIONS_UPDATE_SECONDS, Core
 from velaray.enums import TransactionState
 from velaray.events.ids import TopicName, TransactionId
 from velaray.exceptions import (
+    AlreadyClosed,
     InvalidConfiguration,
     InvalidTxnStatusError,
+    ServiceUnitNotReady,
+    TransactionCoordinatorNotFoundError,
     TransactionHasOperationFailed,
     TransactionNotFound,
     VelarayError,
     from_server,
 )
+from velaray.message import OutgoingMessage
+from velaray.message_id import MessageId
 from velaray.wire import pulsar_pb2 as pb
+
+logger = logging.getLogger("velaray")
 
 ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
 """The topic whose partitions stand for the coordinators."""
@@ -27,20 +36,33 @@ ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
 T = TypeVar("T")
 
 
+class Sender(Protocol):
+    """What sends messages to one topic partition."""
+
+    topic: str
+
+    def send(self, message: OutgoingMessage, done: Done) -> None:
+        """Take one message."""
+
+    def flush_batch(self) -> None:
+        """Send the current batch without waiting for more messages."""
+
+
 class Coordinators:
     """The way to the coordinators of the service; new transactions go to them in turn."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self.open: set[Transaction] = set()
         self._turn = 0
+        self._count = 0
+        self._counted_at = 0.0
         self._greeted: dict[int, Connection] = {}
 
     async def begin(self, timeout_s: float) -> Transaction:
         """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
         and what its refusal says."""
-        count = await self.core.partitions_of(str(ASSIGN), create=False)
-        if not count:
-            raise InvalidConfiguration("this service has no transaction coordinators")
+        count = await self._how_many()
         number, self._turn = self._turn % count, self._turn + 1
         timeout_ms = max(1, round(timeout_s * 1000))
         answer = await self.request(
@@ -48,6 +70,15 @@ class Coordinators:
         )
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
         return Transaction(self, found, timeout_s)
+
+    async def _how_many(self) -> int:
+        now = self.core.loop.time()
+        if not self._count or now - self._counted_at > PARTITIONS_UPDATE_SECONDS:
+            self._count = await self.core.partitions_of(str(ASSIGN), create=False)
+            self._counted_at = now
+        if not self._count:
+            raise InvalidConfiguration("this service has no transaction coordinators")
+        return self._count
 
     async def request(self, number: int, command: Callable[[], Any]) -> Any:
         """The answer of a coordinator, asked again while that may help, for one operation's time.
@@ -59,11 +90,14 @@ class Coordinators:
             connection = await self._connection(number)
             try:
                 answer = await connection.request(command(), self.core.attempt_timeout)
+                if answer.HasField("error"):
+                    raise from_server(answer.error, answer.message)
+            except TransactionCoordinatorNotFoundError as error:
+                self._greeted.pop(number, None)
+                raise ServiceUnitNotReady(f"it isn't there any more: {error}") from error
             except VelarayError:
                 self._greeted.pop(number, None)  # it may be elsewhere by now
                 raise
-            if answer.HasField("error"):
-                raise from_server(answer.error, answer.message)
             return answer
 
         return await self.core.retrying(f"asking transaction coordinator {number}", attempt)
@@ -80,23 +114,53 @@ class Coordinators:
         self._greeted[number] = connection
         return connection
 
+    async def close(self) -> None:
+        """Abort what is open; what can't be, in one operation's time, is left to its timeout."""
+        await asyncio.gather(*(self._give_up(txn) for txn in self._still_open()))
+
+    def _still_open(self) -> list[Transaction]:
+        return [txn for txn in self.open if txn.state == TransactionState.OPEN]
+
+    async def _give_up(self, txn: Transaction) -> None:
+        try:
+            async with asyncio.timeout(self.core.timeout):
+                await txn.abort()
+        except (VelarayError, TimeoutError) as error:
+            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
+
+
+class _Joining:
+    """A participant that the coordinator is told of, and what waits for that, in order."""
+
+    __slots__ = ("error", "over", "waiting")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.error: VelarayError | None = None
+        self.waiting: list[Callable[[VelarayError | None], None]] = []
+
 
 class Transaction:
-    """One transaction of a client: pass it to ``send`` and ``acknowledge``, then commit it.
+    """One transaction of a client: pass it to what sends and acknowledges, then commit it.
 
     As an asynchronous context manager it commits on leaving, and aborts if an exception leaves.
-    After its timeout it is aborted, by the service as well.
+    After its timeout it is aborted, by the service as well; so is one whose client is shut down,
+    or dies. Closing the client in good order aborts what is open at once.
     """
 
     def __init__(self, coordinators: Coordinators, txn_id: TransactionId, timeout_s: float) -> None:
         self._coordinators = coordinators
+        self._core = coordinators.core
         self._id = txn_id
         self._state = TransactionState.OPEN
-        self._joined: dict[tuple[str, str | None], asyncio.Task[Any]] = {}
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._joined: dict[tuple[str, str | None], _Joining] = {}
+        self._senders: set[Sender] = set()
+        self._under_way = 0
+        self._idle: asyncio.Future[None] | None = None
         self._failed: BaseException | None = None
-        loop = coordinators.core.loop
-        self._timer = loop.call_later(timeout_s, self._time_out)
+        self._on_end: list[Callable[[bool], object]] = []
+        self._timer = self._core.loop.call_later(timeout_s, self._time_out)
+        coordinators.open.add(self)
 
     def __repr__(self) -> str:
         return f"<Transaction {self._id} {self._state.name}>"
@@ -120,66 +184,144 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._state != TransactionState.OPEN:
+        if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             return
         if error is None:
             await self.commit()
-        else:
-            await self.abort()
+        elif self._state == TransactionState.OPEN:
+            try:
+                await self.abort()
+            except VelarayError as failure:  # what leaves the block is to be seen
+                logger.warning("%r ends by its timeout: can't be aborted: %s", self, failure)
 
-    # -- what is done in it --------------------------------------------------------
+    # -- what is done in it; not for users -----------------------------------------
+
+    def belongs_to(self, core: Core) -> None:
+        """Raise `InvalidConfiguration` unless the client with this core made it."""
+        if core is not self._core:
+            raise InvalidConfiguration(f"{self!r} was made by another client")
 
     async def run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Do something that belongs to the transaction; committing waits for it.
 
-        Raises `InvalidTxnStatusError` if the transaction isn't open.
+        It is done to its end, even if whoever waits for it is cancelled. Raises
+        `InvalidTxnStatusError` if the transaction isn't open.
         """
-        if self._state != TransactionState.OPEN:
+        try:
+            self._begun()
+        except InvalidTxnStatusError:
             operation.close()
-            raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
-        task = self._coordinators.core.loop.create_task(operation)
-        self._under_way.add(task)
+            raise
+        task = self._core.loop.create_task(operation)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None and self._failed is None:
+        self._ended(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def send(
+        self, part: Sender, message: OutgoingMessage, done: Done, urgent: bool = False
+    ) -> None:
+        """Have ``part`` send a message, as soon as the coordinator knows of its topic.
+
+        Committing waits for it. ``done`` is called exactly once. Messages to one topic partition
+        keep their order; an urgent one doesn't wait for its batch to fill. Raises
+        `InvalidTxnStatusError` if the transaction isn't open.
+        """
+        self._begun()
+        message.transaction = self._id
+        self._senders.add(part)
+
+        def ended(error: VelarayError | None, message_id: MessageId | None) -> None:
+            self._ended(error)
+            done(error, message_id)
+
+        def go(error: VelarayError | None) -> None:
+            if error is not None:
+                ended(error, None)
+                return
+            part.send(message, ended)
+            if urgent or self._state != TransactionState.OPEN:
+                self._core.loop.call_soon(part.flush_batch)  # with what else is sent by now
+
+        self._when_joined((part.topic, None), go)
+
+    def _begun(self) -> None:
+        if self._state != TransactionState.OPEN:
+            raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
+        self._under_way += 1
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._under_way -= 1
+        if self._failed is None:
             self._failed = error
+        if not self._under_way and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def when_ended(self, tell: Callable[[bool], object]) -> None:
+        """Have ``tell`` called with whether it was committed, once that is known."""
+        self._on_end.append(tell)
+
+    # -- participants --------------------------------------------------------------
 
     async def join_topic(self, topic: str) -> None:
         """Tell the coordinator, once, that the topic partition gets messages in it."""
-        most, least = self._id
-        command = pb.CommandAddPartitionToTxn(
-            txnid_most_bits=most, txnid_least_bits=least, partitions=[topic]
-        )
-        await self._join((topic, None), command)
+        await self._join((topic, None))
 
     async def join_subscription(self, topic: str, subscription: str) -> None:
         """Tell the coordinator, once, that the subscription gets acknowledgements in it."""
-        most, least = self._id
-        command = pb.CommandAddSubscriptionToTxn(txnid_most_bits=most, txnid_least_bits=least)
-        command.subscription.add(topic=topic, subscription=subscription)
-        await self._join((topic, subscription), command)
+        await self._join((topic, subscription))
 
-    async def _join(self, who: tuple[str, str | None], command: Any) -> None:
+    async def _join(self, who: tuple[str, str | None]) -> None:
+        joined = self._core.loop.create_future()
+
+        def go(error: VelarayError | None) -> None:
+            if not joined.done():
+                joined.set_result(error)
+
+        self._when_joined(who, go)
+        if (error := await joined) is not None:
+            raise error
+
+    def _when_joined(
+        self, who: tuple[str, str | None], go: Callable[[VelarayError | None], None]
+    ) -> None:
         joining = self._joined.get(who)
         if joining is None:
-            work = self._coordinators.request(self._id.coordinator, lambda: command)
-            joining = self._joined[who] = self._coordinators.core.spawn(work)
-        await asyncio.shield(joining)
+            joining = self._joined[who] = _Joining()
+            self._core.spawn(self._tell(who, joining))
+        if joining.over:
+            go(joining.error)
+        else:
+            joining.waiting.append(go)
+
+    async def _tell(self, who: tuple[str, str | None], joining: _Joining) -> None:
+        joining.error = AlreadyClosed("the client is closed")
+        try:
+            number = self._id.coordinator
+            await self._coordinators.request(number, lambda: _add(self._id, *who))
+            joining.error = None
+        except VelarayError as error:
+            joining.error = error
+        finally:
+            joining.over = True
+            waiting, joining.waiting = joining.waiting, []
+            for go in waiting:
+                go(joining.error)
 
     # -- its end -------------------------------------------------------------------
 
     async def commit(self) -> None:
         """Commit, once everything done in it is stored. When it returns everybody has the verdict.
 
-        Raises `TransactionHasOperationFailed` if something done in it failed: then it is aborted.
-        Raises `InvalidTxnStatusError` if it isn't open, or was aborted by its timeout. On
-        `Timeout` it may be committed or not: another ``commit`` tells.
+        Of one that is committed it says so again. Raises `TransactionHasOperationFailed` if
+        something done in it failed: then it is aborted. Raises `InvalidTxnStatusError` if it was
+        aborted, or its time is over. On `Timeout` it may be committed or not: another
+        ``commit`` tells.
         """
-        self._leave(TransactionState.OPEN, TransactionState.COMMITTING)
+        if self._state == TransactionState.COMMITTED:
+            return
+        self._leave(TransactionState.COMMITTING)
         await self._finish_operations()
         if self._failed is not None:
             await self._end(pb.ABORT, TransactionState.ABORTING, TransactionState.ABORTED)
@@ -190,20 +332,26 @@ class Transaction:
 
     async def abort(self) -> None:
         """Abort: nothing of it ever counts. Raises as `commit`, but for what failed in it."""
-        self._leave(TransactionState.OPEN, TransactionState.ABORTING)
+        if self._state == TransactionState.ABORTED:
+            return
+        self._leave(TransactionState.ABORTING)
         await self._finish_operations()
         await self._end(pb.ABORT, TransactionState.ABORTING, TransactionState.ABORTED)
 
-    def _leave(self, state: TransactionState, to: TransactionState) -> None:
+    def _leave(self, to: TransactionState) -> None:
         # An end whose outcome isn't known may be asked for again.
-        if self._state not in (state, to):
+        if self._state not in (TransactionState.OPEN, to):
             raise InvalidTxnStatusError(f"{self!r} can't be {to.name}")
         self._state = to
         self._timer.cancel()
 
     async def _finish_operations(self) -> None:
+        for sender in self._senders:
+            sender.flush_batch()
         while self._under_way:
-            await asyncio.wait(self._under_way)
+            if self._idle is None or self._idle.done():
+                self._idle = self._core.loop.create_future()
+            await asyncio.shield(self._idle)
 
     async def _end(self, action: Any, ending: TransactionState, ended: TransactionState) -> None:
         self._state = ending
@@ -212,10 +360,29 @@ class Transaction:
         try:
             await self._coordinators.request(self._id.coordinator, lambda: command)
         except (InvalidTxnStatusError, TransactionNotFound):
-            self._state = TransactionState.ERROR
+            self._over(TransactionState.ERROR)
             raise
-        self._state = ended
+        self._over(ended)
+
+    def _over(self, state: TransactionState) -> None:
+        self._state = state
+        self._coordinators.open.discard(self)
+        on_end, self._on_end = self._on_end, []
+        for tell in on_end:
+            tell(state == TransactionState.COMMITTED)
 
     def _time_out(self) -> None:
         if self._state == TransactionState.OPEN:
-            self._state = TransactionState.TIME_OUT
+            self._over(TransactionState.TIME_OUT)
+
+
+def _add(txn: TransactionId, topic: str, subscription: str | None) -> Any:
+    """The command that tells a coordinator of a participant."""
+    most, least = txn
+    if subscription is None:
+        return pb.CommandAddPartitionToTxn(
+            txnid_most_bits=most, txnid_least_bits=least, partitions=[topic]
+        )
+    command = pb.CommandAddSubscriptionToTxn(txnid_most_bits=most, txnid_least_bits=least)
+    command.subscription.add(topic=topic, subscription=subscription)
+    return command
