@@ -13,6 +13,10 @@ export RAY_AUTH_MODE := disabled
 
 # How many seeds `make sim` runs.
 SEEDS ?= 200
+# How many processes share the test files. A file's tests stay together, for the sake of the
+# clusters that they share.
+JOBS ?= 2
+PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-fast sim coverage lint bench proto clean
@@ -47,10 +51,10 @@ demo: $(EXAMPLES) ## Count a year of flights while the cluster's actors are kill
 	$(PYTHON) examples/flights_under_fire.py
 
 test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
-	$(PYTHON) -m pytest
+	$(PYTEST)
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
-	$(PYTHON) -m pytest -m "not slow and not ray"
+	$(PYTEST) -m "not slow and not ray"
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
