@@ -22,6 +22,8 @@ _SUMS = (
     "unackedMessages",
     "nonContiguousDeletedMessagesRanges",
     "totalMsgExpired",
+    "pendingTransactions",
+    "pendingEntries",
 )
 _TOPIC_SUMS = (
     "storageSize",
@@ -30,6 +32,9 @@ _TOPIC_SUMS = (
     "numberOfEntries",
     "trimmedLedgersPending",
     "trimmedSizePending",
+    "ongoingTxnCount",
+    "committedTxnCount",
+    "abortedTxnCount",
 )
 
 
@@ -60,6 +65,9 @@ def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
         "appliedPolicies": raw["policies"],
         "numberOfEntries": raw["entries"],
         "topicEpoch": raw["topic_epoch"],
+        "ongoingTxnCount": raw["ongoing"],
+        "committedTxnCount": raw["committed"],
+        "abortedTxnCount": raw["aborted"],
         "terminated": raw["terminated"],
         "compaction": {
             "lastCompactionRemovedEventCount": raw["compaction"]["removed"],
@@ -81,6 +89,8 @@ def _subscription(raw: Mapping[str, Any]) -> Stats:
         "blockedSubscriptionOnUnackedMsgs": raw["blocked"],
         "drainingHashesCount": raw["draining"],
         "nonContiguousDeletedMessagesRanges": raw["holes"],
+        "pendingTransactions": raw["pending_transactions"],
+        "pendingEntries": raw["pending_entries"],
         "isDurable": raw["durable"],
         "subscriptionProperties": raw.get("properties", {}),
         "consumers": [

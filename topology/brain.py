@@ -60,7 +60,13 @@ from velaray.actors.subscription import (
 )
 from velaray.actors.undoing import Restore
 from velaray.events.ids import TransactionId
-from velaray.topology.brain_details import details, pending_acks, pending_at, whereabouts
+from velaray.topology.brain_details import (
+    details,
+    pending_acks,
+    pending_at,
+    pending_stats,
+    whereabouts,
+)
 from velaray.topology.links import RemoteError
 from velaray.topology.tracing import Trace
 
@@ -689,6 +695,7 @@ class Brain:
             "draining": self._dispatcher.draining(),
             "blocked": self._dispatcher.blocked,
             "delayed": self._dispatcher.delayed(),
+            **pending_stats(state),
             "consumers": [
                 {
                     "number": view.consumer_id,

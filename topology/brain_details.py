@@ -71,6 +71,13 @@ def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dic
     }
 
 
+def pending_stats(state: SubscriptionState) -> dict[str, int]:
+    """How many transactions have acknowledgements pending, of how many entries."""
+    found = pending_acks(state, None)
+    entries = found["entries"] + found["batches"]
+    return {"pending_transactions": found["transactions"], "pending_entries": entries}
+
+
 def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
     """Pulsar's word for how the entry at ``offset``, or one message of the batch there, stands."""
     if state.cursor.is_acked(offset):

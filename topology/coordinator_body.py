@@ -10,6 +10,7 @@ from velaray.actors.coordinator import (
     AddPartitions,
     AddSubscriptions,
     Begin,
+    Begun,
     CoordinatorMachine,
     CoordinatorState,
     Decide,
@@ -21,11 +22,13 @@ from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey
 from velaray.topology import coordinator_admin
+from velaray.topology.coordinator_meter import CoordinatorMeter
 from velaray.topology.coordinator_session import CoordinatorSession
 from velaray.topology.endings import Endings
 from velaray.topology.fabric import Address, Fabric
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import RemoteError
+from velaray.topology.metrics import Labels, Sample
 from velaray.wire.connection import WireConnection
 
 Command = Begin | AddPartitions | AddSubscriptions | MayJoin | Decide
@@ -44,6 +47,7 @@ class CoordinatorBody(HostedBody):
         self.number = key.partition
         self.sessions: set[CoordinatorSession] = set()
         self.endings: Endings
+        self.meter = CoordinatorMeter(Labels(fabric.config.name, key))
         self._server: asyncio.Server | None = None
         self._alarm_ms: int | None = None  # the deadline that is waited for
         self._earlier = asyncio.Event()  # there is an earlier one
@@ -51,7 +55,10 @@ class CoordinatorBody(HostedBody):
     async def start(self) -> Address:
         """Recover, go on ending what is decided, listen."""
         address = await super().start()
-        self.endings = Endings(self.number, self.fabric, self.runtime, self.spawn)
+        self.endings = Endings(
+            *(self.number, self.fabric, self.runtime, self.spawn),
+            ended=lambda known: self.meter.ended(known, self.fabric.clock_ms()),
+        )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.endings.begin([known.sequence for known in self.runtime.state.decided()])
@@ -70,6 +77,8 @@ class CoordinatorBody(HostedBody):
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
+        if isinstance(reply, Begun):
+            self.meter.created += 1
         deadline = self.runtime.state.next_deadline_ms
         if deadline is not None and (self._alarm_ms is None or deadline < self._alarm_ms):
             self._earlier.set()
@@ -81,9 +90,13 @@ class CoordinatorBody(HostedBody):
         It is decided durably before anybody is told; a caller that doesn't hear the answer may
         ask again, and hears the same. Raises `RemoteError`.
         """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         decided: Decided = await self.ask(command)
         if not decided.finished:
             await self.endings.finish(command.sequence)
+        if command.commit:
+            self.meter.committed_in(loop.time() - began_s)
         return decided
 
     async def _keep_deadlines(self) -> None:
@@ -94,6 +107,7 @@ class CoordinatorBody(HostedBody):
             if isinstance(expired, Refusal):  # the disk is full
                 await asyncio.sleep(FULL_DISK_PAUSE_S)
             elif expired.sequences:
+                self.meter.timed_out += len(expired.sequences)
                 self.endings.begin(expired.sequences)
             else:
                 await self._until_the_next_deadline()
@@ -123,6 +137,11 @@ class CoordinatorBody(HostedBody):
         """
         await self.ask(MayJoin(sequence, topic, subscription))
         await self.read_certain(lambda state: None)  # this was the owner when it answered
+
+    async def metrics(self) -> list[Sample]:
+        """What every actor measures, and what the transactions do."""
+        found = await self.runtime.read(self.meter.samples)
+        return [*await super().metrics(), *found]
 
     # -- life ----------------------------------------------------------------------
 

@@ -19,6 +19,9 @@ LONGEST_PAUSE_S = 5.0
 AT_ONCE = 1000
 """Participants that are told at the same time, over all transactions."""
 
+Participant = tuple[str, str | None]
+"""A topic partition and, if it is one of its subscriptions, that one's name."""
+
 
 @dataclass(slots=True)
 class Untold:
@@ -41,14 +44,16 @@ class Endings:
         fabric: Fabric,
         runtime: Runtime[CoordinatorState],
         spawn: Callable[[Any], asyncio.Task[Any]],
+        ended: Callable[[Transaction], None],
     ) -> None:
-        """``number`` is the coordinator's."""
+        """``number`` is the coordinator's; ``ended`` is told of each that has ended for good."""
         self._number = number
         self._fabric = fabric
         self._runtime = runtime
         self._spawn = spawn
+        self._ended = ended
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._untold: dict[int, list[Untold]] = {}
+        self._untold: dict[int, dict[Participant, Untold]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def __len__(self) -> int:
@@ -57,7 +62,7 @@ class Endings:
 
     def untold(self, sequence: int) -> list[Untold]:
         """The participants that the end of a transaction waits for."""
-        return list(self._untold.get(sequence, ()))
+        return list(self._untold.get(sequence, {}).values())
 
     def begin(self, sequences: Iterable[int]) -> None:
         """Begin with these, which are decided durably."""
@@ -88,7 +93,7 @@ class Endings:
         now_ms = self._fabric.clock_ms()
         untold = [Untold(topic, None, now_ms) for topic in known.partitions]
         untold += [Untold(topic, name, now_ms) for topic, name in known.subscriptions]
-        self._untold[known.sequence] = list(untold)
+        self._untold[known.sequence] = {(each.topic, each.subscription): each for each in untold}
         async with asyncio.TaskGroup() as group:
             for each in untold:
                 group.create_task(self._tell(each, {**what, "subscription": each.subscription}))
@@ -97,6 +102,7 @@ class Endings:
             await asyncio.sleep(pause)  # the disk is full
             pause = min(2 * pause, LONGEST_PAUSE_S)
         del self._tasks[known.sequence], self._untold[known.sequence]
+        self._ended(known)
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> None:
         """Until it has it. What was deleted has nothing that could be applied to."""
@@ -113,7 +119,7 @@ class Endings:
                 participant.error = reason_of(error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
-        self._untold[what["sequence"]].remove(participant)
+        del self._untold[what["sequence"]][participant.topic, participant.subscription]
 
     async def _tell_once(self, topic: TopicName, what: dict[str, Any]) -> None:
         found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from velaray.actors.runtime import Stats
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 
 RATE_WINDOW_S = 10.0
 """Rates are means over at least this long."""
@@ -22,11 +22,22 @@ RATE_WINDOW_S = 10.0
 LATENCY_STEPS_MS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
 """Upper ends of Pulsar's classes of storage write latency; the last class has none."""
 
-_LATENCY = "pulsar_storage_write_latency_"
-LATENCY_NAMES = (
-    *(f"{_LATENCY}le_{step:g}".replace(".", "_") for step in LATENCY_STEPS_MS),
-    f"{_LATENCY}overflow",
+EXECUTION_STEPS_MS = (
+    *(10.0, 20.0, 50.0, 100.0, 500.0, 1000.0, 5000.0, 15_000.0, 30_000.0, 60_000.0),
+    *(300_000.0, 1_500_000.0, 3_000_000.0),
 )
+"""Upper ends of Pulsar's classes of transactions by how long they were open."""
+
+
+def _classes(metric: str, steps: Sequence[float]) -> tuple[str, ...]:
+    """Pulsar's names for classes with these upper ends, and for one that has none."""
+    ends = [str(int(step)) if step == int(step) else f"{step:g}" for step in steps]
+    return (*(f"{metric}_le_{end}".replace(".", "_") for end in ends), f"{metric}_overflow")
+
+
+LATENCY_NAMES = _classes("pulsar_storage_write_latency", LATENCY_STEPS_MS)
+EXECUTION_NAMES = _classes("pulsar_txn_execution_latency", EXECUTION_STEPS_MS)
+COMMIT_NAMES = _classes("velaray_txn_commit_latency", LATENCY_STEPS_MS)
 
 
 class Kind(StrEnum):
@@ -90,6 +101,34 @@ METRICS: Mapping[str, About] = {
         )
         for name in LATENCY_NAMES
     },
+    "pulsar_txn_active_count": _gauge("Transactions that haven't ended."),
+    "pulsar_txn_created_total": _counter("Transactions begun."),
+    "pulsar_txn_committed_total": _counter("Transactions committed, all participants told."),
+    "pulsar_txn_aborted_total": _counter("Transactions aborted, all participants told."),
+    "pulsar_txn_timeout_total": _counter("Transactions aborted as their time was over."),
+    **{
+        name: About(
+            Kind.UNTYPED,
+            "Transactions that ended within that many milliseconds (a class, not a sum).",
+        )
+        for name in EXECUTION_NAMES
+    },
+    "velaray_txn_open": _gauge("Transactions that aren't decided."),
+    "velaray_txn_ending": _gauge("Transactions that are decided; participants are being told."),
+    **{
+        name: About(
+            Kind.UNTYPED, "Commits answered within that many milliseconds (a class, not a sum)."
+        )
+        for name in COMMIT_NAMES
+    },
+    "velaray_topic_ongoing_transactions": _gauge("Transactions that have entries undecided."),
+    "velaray_topic_hidden_entries": _gauge("Entries of aborted transactions, kept and hidden."),
+    "velaray_topic_committed_transactions_total": _counter("Committed ones that had entries."),
+    "velaray_topic_aborted_transactions_total": _counter("Aborted ones that had entries."),
+    "velaray_subscription_pending_transactions": _gauge("Transactions with acknowledgements."),
+    "velaray_subscription_pending_entries": _gauge(
+        "Entries acknowledged, as a whole or in part, in transactions that haven't ended."
+    ),
     "velaray_journal_commits_total": _counter("Group commits."),
     "velaray_journal_commit_seconds_total": _counter("Time that group commits took."),
     "velaray_journal_events_total": _counter("Events made durable."),
@@ -177,8 +216,14 @@ class Labels:
         """As Pulsar labels a subscription."""
         return {**self.of_topic(), "subscription": name}
 
+    def of_coordinator(self) -> dict[str, str]:
+        """As Pulsar labels a transaction coordinator."""
+        return {"cluster": self.cluster, "coordinator_id": str(self.key.partition)}
+
     def of_actor(self) -> dict[str, str]:
         """What tells this actor from every other one that runs."""
+        if self.key.kind is ActorKind.COORDINATOR:
+            return {**self.of_coordinator(), "kind": self.key.kind.value}
         labels = {**self.of_topic(), "kind": self.key.kind.value}
         if self.key.subscription:
             labels["subscription"] = self.key.subscription

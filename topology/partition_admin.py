@@ -65,6 +65,7 @@ def _log_stats(state: PartitionState, end_offset: int) -> dict[str, Any]:
         "end_offset": end_offset,
         "terminated": state.terminated,
         "topic_epoch": state.topic_epoch,
+        "ongoing": len(state.transactions.ongoing),
         "ledgers": [
             {"ledger_id": run.ledger_id, "entries": run.entries}
             for run in state.table.runs(state.first_offset, end_offset)
@@ -112,6 +113,8 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
             for producing in session.producers()
         ],
         "subscriptions": subscriptions,
+        "committed": partition.meter.committed,
+        "aborted": partition.meter.aborted,
         "cached_bytes": partition.cache.bytes_held,
         "compaction": await partition.compactor.stats(),
         "runtime": asdict(partition.runtime.stats),

@@ -496,6 +496,8 @@ class PartitionBody(HostedBody):
         reply = await self.runtime.ask(EndTransaction(transaction, commit))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
+        if reply.ranges:
+            self.meter.transaction_ended(commit=commit)
         self._schedule_feed()
 
     async def _end_acks(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal
+from velaray.topology.brain_details import pending_stats
 from velaray.topology.channel import Channel
 from velaray.topology.history import Moment, state_at
 from velaray.topology.links import LinkClosed, RemoteError
@@ -35,14 +36,25 @@ class PartitionMeter:
         self._partition = partition
         self._labels = Labels(partition.config.name, partition.key)
         self.published = Traffic()
+        self.committed = 0  # transactions that had entries here
+        self.aborted = 0
         self._before: dict[str, Traffic] = {}  # of channels that are closed, by subscription
         self._known: dict[str, dict[str, Any]] = {}  # what each subscription told last
         self._rates = Rates(partition.fabric.clock_ms() / 1000)
 
     def closed(self, channel: Channel) -> None:
-        """A channel counts no more; what it has counted stays counted."""
+        """A channel counts no more; what it has counted stays counted. Its last changes may not
+        have been asked for: the journal tells them."""
+        self._known.pop(channel.name, None)
         if channel.durable:
             self._before.setdefault(channel.name, Traffic()).add(channel.traffic)
+
+    def transaction_ended(self, *, commit: bool) -> None:
+        """A verdict came of a transaction that has entries here."""
+        if commit:
+            self.committed += 1
+        else:
+            self.aborted += 1
 
     async def samples(self) -> list[Sample]:
         """Everything, as it is now. Asks the brains of connected subscriptions."""
@@ -85,14 +97,14 @@ class PartitionMeter:
         end, ref = partition.end_offset, partition.runtime.state.subscriptions[name].ref
         key = partition.key.of_subscription(name, ref.incarnation)
         try:
-            cursor = (await state_at(partition.fabric.store, key, Moment())).state.cursor
-            backlog = cursor.backlog(end)
+            state = (await state_at(partition.fabric.store, key, Moment())).state
+            backlog, pending = state.cursor.backlog(end), pending_stats(state)
         except NotStored:
-            backlog = end - ref.start_offset  # it never ran
+            backlog, pending = end - ref.start_offset, {}  # it never ran
         except JournalError:
             return  # whoever connects will be told; here it has no value
         known = {"backlog": backlog, "end_offset": end, "consumers": [], "blocked": False}
-        self._known[name] = {**known, "delayed": 0}
+        self._known[name] = {**known, **pending, "delayed": 0}
 
     async def _ask(self, channel: Channel) -> None:
         end = self._partition.end_offset
@@ -128,7 +140,7 @@ class PartitionMeter:
         partition, labels = self._partition, self._labels.of_topic()
         journal = partition.runtime.journal
         assert isinstance(journal, Journal)
-        published = self.published
+        published, transactions = self.published, partition.runtime.state.transactions
         gauges = {
             "pulsar_subscriptions_count": subscriptions,
             "pulsar_producers_count": sum(
@@ -142,6 +154,10 @@ class PartitionMeter:
             "pulsar_in_messages_total": published.messages,
             "pulsar_in_bytes_total": published.bytes,
             "pulsar_storage_size": sum(info.bytes for info in journal.ledgers),
+            "velaray_topic_ongoing_transactions": len(transactions.ongoing),
+            "velaray_topic_hidden_entries": transactions.hidden.size(),
+            "velaray_topic_committed_transactions_total": self.committed,
+            "velaray_topic_aborted_transactions_total": self.aborted,
             "velaray_cached_bytes": partition.cache.bytes_held,
         }
         found = [Sample(name, labels, value) for name, value in gauges.items()]
@@ -161,6 +177,8 @@ class PartitionMeter:
         if known is not None and backlog is not None:
             values["pulsar_subscription_back_log"] = backlog
             values["pulsar_subscription_delayed"] = known["delayed"]
+            for what in ("pending_transactions", "pending_entries"):
+                values[f"velaray_subscription_{what}"] = known.get(what, 0)
             unacked = sum(each["unacked"] for each in known["consumers"]) if channel else 0
             values["pulsar_subscription_unacked_messages"] = unacked
             blocked = channel is not None and known["blocked"]

@@ -11,7 +11,7 @@ from velaray.topology.metrics import METRICS, Kind, Sample
 EXPORT_S = 10.0
 """How often an actor's process tells Ray."""
 
-_TAGS = ("cluster", "namespace", "topic", "subscription", "kind")
+_TAGS = ("cluster", "namespace", "topic", "subscription", "kind", "coordinator_id")
 
 
 class RayMetrics:

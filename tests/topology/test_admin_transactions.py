@@ -16,6 +16,7 @@ import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.test_admin_api import V2, Http
+from tests.topology.test_metrics import scrape
 from velaray.actors.machine import Reason
 from velaray.aio import Client, Transaction
 from velaray.aio.transactions import Coordinators
@@ -25,6 +26,7 @@ from velaray.topology import coordinator_admin
 from velaray.topology.config import AuthSettings
 from velaray.topology.coordinators import ASSIGN
 from velaray.topology.links import RemoteError
+from velaray.topology.metrics import COMMIT_NAMES, EXECUTION_NAMES
 from velaray.topology.partition_body import PartitionBody
 
 SECRET = b"a secret that is long enough for HS256"
@@ -424,6 +426,93 @@ def test_the_journals_behind_are_told(http: Http, story: Story) -> None:
     pending = http("GET", f"{V3}/pendingAckInternalStats/{story.source_path}/s").body
     assert "/s/" in pending["pendingAckLogStats"]["managedLedgerName"]
     assert pending["pendingAckLogStats"]["managedLedgerInternalStats"]["numberOfEntries"] > 0
+
+
+# -- what is measured --------------------------------------------------------------
+
+
+def test_coordinators_partitions_and_subscriptions_are_measured(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster, velaray.Client(cluster.service_url) as client:
+        Http(cluster.admin_url)("POST", f"{V3}/transactionCoordinator/replicas", 2)
+        committed, aborted = Story(client, "committed"), Story(client, "aborted")
+        committed.transaction.commit()
+        aborted.transaction.abort()
+        late = client.transaction(timeout=0.1)
+        wait_until(lambda: late.state == velaray.TransactionState.TIME_OUT)
+        left = Story(client, "left")
+
+        def of(coordinator: int, *names: str) -> list[float | None]:
+            labels = {"cluster": "standalone", "coordinator_id": str(coordinator)}
+            return [found.get(name, labels) for name in names]
+
+        def ended() -> bool:
+            nonlocal found
+            found = scrape(cluster)
+            return of(0, "pulsar_txn_aborted_total", "pulsar_txn_timeout_total") == [1, 1]
+
+        found = scrape(cluster)
+        wait_until(ended)
+        counts = ("pulsar_txn_active_count", "velaray_txn_open", "velaray_txn_ending")
+        totals = ("pulsar_txn_created_total", "pulsar_txn_committed_total")
+        assert of(0, *counts, *totals) == [0, 0, 0, 2, 1]
+        assert of(1, *counts, *totals) == [1, 1, 0, 2, 0]
+        assert of(1, "pulsar_txn_aborted_total", "pulsar_txn_timeout_total") == [1, 0]
+        assert [sum(of(n, *EXECUTION_NAMES)) for n in (0, 1)] == [2, 1]  # type: ignore[arg-type]
+        assert [sum(of(n, *COMMIT_NAMES)) for n in (0, 1)] == [1, 0]  # type: ignore[arg-type]
+        for number in (0, 1):
+            actor = {"cluster": "standalone", "coordinator_id": str(number), "kind": "coordinator"}
+            assert found.get("velaray_journal_events_total", actor)
+        per_topic = (
+            *("velaray_topic_ongoing_transactions", "velaray_topic_hidden_entries"),
+            "velaray_topic_committed_transactions_total",
+            "velaray_topic_aborted_transactions_total",
+        )
+        for story, expected in (
+            (committed, [0, 0, 1, 0]),
+            (aborted, [0, 2, 0, 1]),
+            (left, [1, 0, 0, 0]),
+        ):
+            labels = {"cluster": "standalone", "namespace": "public/default"}
+            labels["topic"] = story.topic
+            assert [found.get(name, labels) for name in per_topic] == expected
+            stats = Http(cluster.admin_url)("GET", f"{V2}/persistent/{story.path}/stats").body
+            assert [
+                stats[name] for name in ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")
+            ] == [expected[0], *expected[2:]]
+        per_subscription = (
+            *("velaray_subscription_pending_transactions", "velaray_subscription_pending_entries"),
+            "pulsar_subscription_back_log",
+        )
+        for story, expected in ((committed, [0, 0, 1]), (aborted, [0, 0, 3]), (left, [1, 2, 3])):
+            labels["topic"], labels["subscription"] = story.source, "s"
+            assert [found.get(name, labels) for name in per_subscription] == expected
+        stats = Http(cluster.admin_url)("GET", f"{V2}/persistent/{left.source_path}/stats").body
+        of_s = stats["subscriptions"]["s"]
+        assert (of_s["pendingTransactions"], of_s["pendingEntries"]) == (1, 2)
+        left.transaction.abort()
+
+
+def test_what_ends_after_its_consumers_left_is_measured(
+    cluster: LocalCluster, story: Story
+) -> None:
+    labels = {"cluster": "standalone", "namespace": "public/default"}
+    labels |= {"topic": story.source, "subscription": "s"}
+
+    def measured() -> list[float | None]:
+        found = scrape(cluster)
+        return [
+            found.get(name, labels)
+            for name in ("velaray_subscription_pending_entries", "pulsar_subscription_back_log")
+        ]
+
+    assert measured() == [2, 3]
+    story.consumer.close()
+    wait_until(lambda: measured() == [2, 3])
+    story.transaction.commit()
+    wait_until(lambda: measured() == [0, 1])
+
+
+# -- what is refused ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

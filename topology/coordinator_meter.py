@@ -1,0 +1,56 @@
+"""What a coordinator measures: how many transactions there are, and how long they take."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from velaray.actors.coordinator import CoordinatorState, Status, Transaction
+from velaray.topology.metrics import (
+    COMMIT_NAMES,
+    EXECUTION_NAMES,
+    EXECUTION_STEPS_MS,
+    LATENCY_STEPS_MS,
+    Labels,
+    Sample,
+)
+
+
+class CoordinatorMeter:
+    """Counts for one activation of a coordinator."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
+        self.created = 0
+        self.timed_out = 0
+        self._committed = 0
+        self._aborted = 0
+        self._executions = [0] * len(EXECUTION_NAMES)
+        self._commits = [0] * len(COMMIT_NAMES)
+
+    def ended(self, known: Transaction, now_ms: int) -> None:
+        """A transaction has its verdict, and all participants have applied it."""
+        if known.status == Status.COMMITTING:
+            self._committed += 1
+        else:
+            self._aborted += 1
+        self._executions[bisect_left(EXECUTION_STEPS_MS, now_ms - known.begun_ms)] += 1
+
+    def committed_in(self, seconds: float) -> None:
+        """Whoever asked for a commit was answered after so long."""
+        self._commits[bisect_left(LATENCY_STEPS_MS, seconds * 1000)] += 1
+
+    def samples(self, state: CoordinatorState) -> list[Sample]:
+        """Everything, as it is now."""
+        labels, ending = self._labels.of_coordinator(), len(state.decided())
+        values: dict[str, float] = {
+            "pulsar_txn_active_count": len(state.unfinished),
+            "pulsar_txn_created_total": self.created,
+            "pulsar_txn_committed_total": self._committed,
+            "pulsar_txn_aborted_total": self._aborted,
+            "pulsar_txn_timeout_total": self.timed_out,
+            "velaray_txn_open": len(state.unfinished) - ending,
+            "velaray_txn_ending": ending,
+            **dict(zip(EXECUTION_NAMES, self._executions, strict=True)),
+            **dict(zip(COMMIT_NAMES, self._commits, strict=True)),
+        }
+        return [Sample(name, labels, value) for name, value in values.items()]
