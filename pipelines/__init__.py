@@ -1,1 +1,38 @@
-"""Data pipelines over topics: Spark and Ray Data (installed with ``velaray[spark]``)."""
+"""Data pipelines over topics.
+
+A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
+`TransformWorker` in one process. Spark and Ray Data are installed with ``velaray[spark]``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from velaray.pipelines.transform import Output as Output
+    from velaray.pipelines.transform import Transform as Transform
+    from velaray.pipelines.transform_counts import TransformCounts as TransformCounts
+    from velaray.pipelines.transform_counts import TransformProgress as TransformProgress
+    from velaray.pipelines.transform_run import TransformRun as TransformRun
+    from velaray.pipelines.transform_worker import TransformWorker as TransformWorker
+
+# Imported on first use: Ray costs a second.
+_HOMES = {
+    "Output": "transform",
+    "Transform": "transform",
+    "TransformCounts": "transform_counts",
+    "TransformProgress": "transform_counts",
+    "TransformRun": "transform_run",
+    "TransformWorker": "transform_worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'velaray.pipelines' has no attribute {name!r}")
+    value = getattr(import_module(f"velaray.pipelines.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -40,7 +40,7 @@ ROOMS: dict[str, Room] = {
         ("aiohttp", "click", "google", "jwt", "msgpack", "numpy", "pyarrow", "ray", "rich"),
     ),
     "pipelines": Room(
-        ("events", "journal", FACE), ("google", "pandas", "pyarrow", "pyspark", "ray")
+        ("events", "journal", FACE), ("google", "pandas", "pyarrow", "pyspark", "ray", "rich")
     ),
 }
 

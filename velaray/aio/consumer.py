@@ -12,6 +12,7 @@ from velaray.aio.consumer_base import SeekTarget, SubscribedTopics, described_to
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.listening import Listening
+from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.transactions import Transaction
 from velaray.exceptions import (
     AlreadyClosed,
@@ -332,6 +333,11 @@ class Consumer:
     def consumer_name(self) -> str:
         """The name that was given; "" if none."""
         return self._options.consumer_name or ""
+
+    @property
+    def parts(self) -> list[PartitionConsumer]:
+        """Its topic partitions; not for users."""
+        return list(self._base.topics.parts.values())
 
     def is_connected(self) -> bool:
         """Whether every partition's subscription is attached at the moment."""

@@ -1,0 +1,39 @@
+"""Finding out whether a subscription has everything up to a point."""
+
+from __future__ import annotations
+
+import asyncio
+
+from velaray.aio.consumer import Consumer
+from velaray.aio.core import topic_name
+from velaray.message_id import MessageId
+
+
+class Drain:
+    """The ends that the topics had when it was first asked; of the retry topic, the end of now.
+
+    A worker that puts something into the retry topic looks here afterwards: so the last one to
+    finish leaves nothing there.
+    """
+
+    def __init__(self, retry_topic: str | None) -> None:
+        self._retry_topic = retry_topic
+        self._ends: dict[str, MessageId] | None = None
+
+    async def finished(self, consumer: Consumer) -> bool:
+        """Whether everything up to the ends is acknowledged. Raises as a request does."""
+        parts = consumer.parts
+        places = await asyncio.gather(*(part.last_message_id() for part in parts))
+        lasts = {part.topic: last for part, (last, _) in zip(parts, places, strict=True)}
+        if self._ends is None:
+            self._ends = {
+                part.topic: lasts[part.topic] for part in parts if not self._is_retry(part.topic)
+            }
+        return all(
+            marked.position >= self._ends.get(part.topic, lasts[part.topic]).position
+            for part, (_, marked) in zip(parts, places, strict=True)
+        )
+
+    def _is_retry(self, topic: str) -> bool:
+        retry = self._retry_topic
+        return retry is not None and topic_name(topic).topic == topic_name(retry).topic

@@ -1,0 +1,302 @@
+"""A transform on Ray: its workers, brought back when they die, and what is known of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from rich.live import Live
+
+import velaray
+from velaray.aio.backoff import Backoff
+from velaray.exceptions import InvalidConfiguration
+from velaray.pipelines.transform import Transform
+from velaray.pipelines.transform_backlog import Backlog
+from velaray.pipelines.transform_counts import Rate, TransformCounts, TransformProgress
+from velaray.pipelines.transform_display import progress_table
+from velaray.pipelines.transform_worker import TransformWorker
+
+logger = logging.getLogger("velaray")
+
+STEP_S = 0.1
+REPORT_S = 0.5
+
+
+class WorkerActor(TransformWorker):
+    """A worker as a Ray actor."""
+
+    async def report(self) -> tuple[int, TransformCounts]:
+        """Its process id, and what it has done."""
+        return os.getpid(), self.counts
+
+
+class Seat:
+    """The place of one worker: an actor, and another one whenever it dies."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.pid: int | None = None
+        self.ended = False
+        self.deaths = 0
+        self.error: Exception | None = None
+        self._make = make
+        self._actor: Any = None
+        self._run: Any = None
+        self._report: Any = None
+        self._report_at = 0.0
+        self._start_at = 0.0
+        self._backoff = Backoff()
+        self._stopping = False
+        self._draining = False
+        self._former = TransformCounts()
+        self._counts = TransformCounts()
+
+    @property
+    def counts(self) -> TransformCounts:
+        """What its workers have done, as far as they could tell."""
+        return self._former + self._counts
+
+    def stop(self) -> None:
+        """Have the worker finish its batch and end."""
+        self._stopping = True
+        if self._actor is None:
+            self.ended = True
+        else:
+            self._actor.stop.remote()
+
+    def drain(self) -> None:
+        """Have the worker end when everything is acknowledged."""
+        self._draining = True
+        if self._actor is not None:
+            self._actor.drain.remote()
+
+    def kill(self) -> None:
+        """End the worker at once; its transaction ends by its timeout."""
+        self._stopping = True
+        if self._actor is not None:
+            ray.kill(self._actor)
+
+    def step(self) -> None:
+        """See what has happened since, and do what is due."""
+        now = monotonic()
+        if self._actor is None:
+            if not self.ended and now >= self._start_at:
+                self._start()
+            return
+        if _ready(self._run):
+            self._finish()
+        elif self._report is None:
+            if now >= self._report_at:
+                self._report = self._actor.report.remote()
+                self._report_at = now + REPORT_S
+        elif _ready(self._report):
+            self._read_report()
+
+    def _start(self) -> None:
+        self._actor = self._make()
+        if self._draining:
+            self._actor.drain.remote()
+        self._run = self._actor.run.remote()
+
+    def _read_report(self) -> None:
+        report, self._report = self._report, None
+        try:
+            self.pid, counts = ray.get(report)
+        except RayError:
+            return  # it died: its run tells
+        if counts.committed > self._counts.committed:
+            self._backoff.reset()
+        self._counts = counts
+
+    def _finish(self) -> None:
+        run, self._run, self._report = self._run, None, None
+        self._actor = self.pid = None
+        try:
+            self._counts = ray.get(run)
+            self.ended = True
+        except RayActorError as error:
+            self._former, self._counts = self.counts, TransformCounts()
+            if self._stopping:
+                self.ended = True
+                return
+            self.deaths += 1
+            delay = self._backoff.delay()
+            self._start_at = monotonic() + delay
+            logger.info("a worker died; another one starts in %.1f s: %s", delay, error)
+        except RayTaskError as error:
+            self.error, self.ended = error.as_instanceof_cause(), True
+
+
+def _ready(reference: Any) -> bool:
+    return bool(ray.wait([reference], timeout=0)[0])
+
+
+class TransformRun:
+    """Runs a transform by so many ``workers`` on Ray, from when it's made.
+
+    Each worker is an actor. One that dies, or whose node does, is replaced, with back-off while
+    that doesn't help: what it held goes to the others at once, but for what its open
+    transaction has acknowledged, which waits for ``transaction_timeout``. The workers end with
+    this process, with `stop`, or with an error that doesn't pass. As a context manager it stops
+    on leaving.
+
+    ``service_url`` is by default that of the cluster which runs on this Ray cluster;
+    ``ray_options`` (say ``num_cpus``) are the actors'. Connects to Ray if this process isn't
+    connected. Raises `InvalidConfiguration` for less than one worker.
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        workers: int = 1,
+        *,
+        service_url: str | None = None,
+        ray_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        _check_workers(workers)
+        if not ray.is_initialized():
+            ray.init(address="auto", log_to_driver=False)
+        url = service_url or velaray.service_url()
+        options = {"scheduling_strategy": "SPREAD", **(ray_options or {})}
+        actor = ray.remote(WorkerActor).options(**options)
+        stored = ray.put(transform)
+        self._make: Callable[[], Any] = lambda: actor.remote(stored, url)
+        self._lock = threading.Lock()
+        self._seats = [Seat(self._make) for _ in range(workers)]
+        self._left: list[Seat] = []
+        self._error: Exception | None = None
+        self._stopping = False
+        self._draining = False
+        self._rate = Rate()
+        self._backlog = Backlog(transform, url)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="transform", daemon=True)
+        self._thread.start()
+
+    # --- what there is to know ---
+
+    def progress(self) -> TransformProgress:
+        """How far it is, as of the last half second; returns at once."""
+        with self._lock:
+            every = [*self._seats, *self._left]
+            counts = sum((seat.counts for seat in every), TransformCounts())
+            return TransformProgress(
+                counts=counts,
+                workers=tuple(seat.pid for seat in self._seats if seat.pid is not None),
+                deaths=sum(seat.deaths for seat in every),
+                backlog=self._backlog.entries,
+                rate=self._rate.per_second,
+                running=not self._ended.is_set(),
+            )
+
+    def show(self) -> None:
+        """Show the progress on the terminal until it ends. Raises as `wait`."""
+        with Live(get_renderable=lambda: progress_table(self.progress()), refresh_per_second=4):
+            while not self._ended.is_set():
+                self._ended.wait(STEP_S)
+        self.wait()
+
+    # --- what may be asked for ---
+
+    def scale(self, workers: int) -> None:
+        """Have so many workers from now on; those that are too many finish their batches.
+
+        Raises `InvalidConfiguration` for less than one, or if it's about to end.
+        """
+        _check_workers(workers)
+        with self._lock:
+            if self._stopping or self._draining or self._ended.is_set():
+                raise InvalidConfiguration("the transform is about to end: start it anew")
+            while len(self._seats) > workers:
+                seat = self._seats.pop()
+                seat.stop()
+                self._left.append(seat)
+            while len(self._seats) < workers:
+                self._seats.append(Seat(self._make))
+
+    def wait(self, timeout: float | None = None) -> TransformProgress:
+        """Wait until it has ended, which by itself it does only with an error.
+
+        Raises what the transform's function raised, if there is no policy for that, the
+        service's error if it's one that doesn't pass, and `TimeoutError` if it isn't over yet.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the transform is still running after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self.progress()
+
+    def drain(self, timeout: float | None = None) -> TransformProgress:
+        """Have it end when everything is acknowledged that is in its topics by now, and wait.
+
+        What went to the retry topic is waited for as well. What is published meanwhile may be
+        processed too. Raises as `wait`; after a `TimeoutError` it goes on.
+        """
+        with self._lock:
+            self._draining = True
+            for seat in self._seats:
+                seat.drain()
+        return self.wait(timeout)
+
+    def stop(self, timeout: float = 60.0) -> TransformProgress:
+        """Have every worker finish its batch, and wait; those that take longer are killed.
+
+        What is killed in a transaction counts nothing: its messages are delivered again once
+        that has timed out. Raises what it had ended with before, as `wait`.
+        """
+        self._stop_all()
+        if not self._ended.wait(timeout):
+            with self._lock:
+                for seat in (*self._seats, *self._left):
+                    seat.kill()
+        return self.wait()
+
+    def _stop_all(self) -> None:
+        with self._lock:
+            self._stopping = True
+            for seat in self._seats:
+                seat.stop()
+
+    # --- supervision ---
+
+    def _supervise(self) -> None:
+        pause = threading.Event()
+        while not self._ended.is_set():
+            with self._lock:
+                every = [*self._seats, *self._left]
+                for seat in every:
+                    seat.step()
+                self._rate.note(sum(seat.counts.consumed for seat in every))
+                failed = next((seat.error for seat in every if seat.error is not None), None)
+                if all(seat.ended for seat in every):
+                    self._error = failed
+                    self._ended.set()
+            if failed is not None and not self._stopping:
+                self._stop_all()
+            pause.wait(STEP_S)
+        self._backlog.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self._stop_all()
+
+
+def _check_workers(workers: int) -> None:
+    if not isinstance(workers, int) or workers < 1:
+        raise InvalidConfiguration(f"workers={workers!r}: at least 1")

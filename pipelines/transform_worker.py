@@ -1,0 +1,291 @@
+"""One worker of a transform: consumes, processes and produces, a transaction per batch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from velaray.aio.backoff import Backoff
+from velaray.aio.client import Client
+from velaray.aio.consumer import Consumer
+from velaray.aio.lookup import RETRIABLE
+from velaray.aio.producer import Producer
+from velaray.aio.transactions import Transaction
+from velaray.enums import InitialPosition
+from velaray.exceptions import (
+    ConsumerAssignError,
+    ConsumerBusy,
+    InvalidMessage,
+    InvalidTopicName,
+    InvalidTxnStatusError,
+    MessageTooBig,
+    Timeout,
+    TransactionConflict,
+    TransactionHasOperationFailed,
+    TransactionNotFound,
+    VelarayError,
+)
+from velaray.message import Message
+from velaray.pipelines.transform import Transform
+from velaray.pipelines.transform_counts import TransformCounts
+from velaray.pipelines.transform_drain import Drain
+from velaray.pipelines.transform_function import Addressed, Function, UserError
+from velaray.pipelines.transform_letters import TransformLetters
+
+logger = logging.getLogger("velaray")
+
+PASSING: tuple[type[VelarayError], ...] = (
+    *RETRIABLE,
+    ConsumerAssignError,
+    ConsumerBusy,
+    InvalidTxnStatusError,
+    TransactionConflict,
+    TransactionHasOperationFailed,
+    TransactionNotFound,
+)
+"""Errors that a worker gets over by subscribing again. Others end the transform."""
+
+REFUSED: tuple[type[VelarayError], ...] = (InvalidMessage, InvalidTopicName, MessageTooBig)
+"""Errors that are an output's own fault."""
+
+IDLE_S = 0.2
+"""How long a worker waits for messages before it looks whether it is to stop."""
+
+DRAIN_CHECK_S = 0.5
+
+
+class TransformWorker:
+    """Runs a transform in this event loop, alone or beside others on the same subscription.
+
+    ``service_url`` is that of the cluster. On Ray, `TransformRun` runs several.
+    """
+
+    def __init__(self, transform: Transform, service_url: str) -> None:
+        self._transform = transform
+        self._function = Function(transform.function)
+        self._letters = TransformLetters(transform)
+        self._client = Client(
+            service_url,
+            authentication=transform.authentication,
+        )
+        self._producers: dict[str, Producer] = {}
+        self._counts = TransformCounts()
+        self._stopping = False
+        self._drain: Drain | None = None
+        self._backoff = Backoff()
+
+    @property
+    def counts(self) -> TransformCounts:
+        """What it has done so far, as a copy."""
+        return replace(self._counts)
+
+    def stop(self) -> None:
+        """Have `run` return, when the batch under way is committed."""
+        self._stopping = True
+
+    def drain(self) -> None:
+        """Have `run` return when everything is acknowledged that is in the topic by now.
+
+        What went to the retry topic, and whatever is there, is waited for as well.
+        """
+        if self._drain is None:
+            self._drain = Drain(self._letters.retry_topic)
+
+    async def run(self) -> TransformCounts:
+        """Work until `stop`, or as `drain` says; returns what was done. To be called once.
+
+        What passes is got over, with back-off, for ever: servers that can't be reached,
+        transactions that were aborted. Raises what ``function`` raised, if the transform has no
+        policy for that, and errors of the service that don't pass (`AuthorizationError`,
+        `TopicTerminated`, …). What isn't committed then is delivered again to whoever consumes
+        the subscription next.
+        """
+        try:
+            await self._function.start()
+            while not self._stopping:
+                try:
+                    await self._consume()
+                except PASSING as error:
+                    self._counts.failures += 1
+                    logger.info("a transform begins anew: %s: %s", type(error).__name__, error)
+                    await asyncio.sleep(self._backoff.delay())
+        except UserError as error:
+            raise error.error from None
+        finally:
+            self._function.stop()
+            await self._client.close()
+        return self.counts
+
+    # --- consuming ---
+
+    async def _consume(self) -> None:
+        """Subscribe, and process batches until one fails.
+
+        Then the consumer leaves: whatever it holds is delivered again, once and in order, to
+        whoever is there. So nothing is held by nobody, whatever became of which operation.
+        """
+        transform = self._transform
+        retry_topic = self._letters.retry_topic
+        consumer = await self._client.subscribe(
+            [*transform.sources, *([] if retry_topic is None else [retry_topic])],
+            transform.subscription,
+            transform.consumer_type,
+            initial_position=InitialPosition.Earliest,
+            receiver_queue_size=transform.batch_size,
+            max_total_receiver_queue_size_across_partitions=transform.batch_size,
+        )
+        try:
+            check_at = 0.0
+            while not self._stopping:
+                messages = await self._receive(consumer)
+                if messages:
+                    await self._process(consumer, messages)
+                    self._backoff.reset()
+                if self._drain is not None and monotonic() >= check_at:
+                    self._stopping |= await self._drain.finished(consumer)
+                    check_at = monotonic() + DRAIN_CHECK_S
+        finally:
+            await consumer.close()
+
+    async def _receive(self, consumer: Consumer) -> list[Message]:
+        """A batch, or nothing if nothing comes for a while."""
+        transform = self._transform
+        found: dict[Any, Message] = {}  # what came twice is acknowledged once
+        wait_s = IDLE_S
+        end = None
+        while (room := transform.batch_size - len(found)) > 0 and wait_s > 0:
+            try:
+                batch = await consumer.receive_many(room, max(1, round(wait_s * 1000)))
+            except Timeout:
+                break
+            for message in batch.messages():
+                found[message.message_id()] = message
+            end = end or monotonic() + transform.batch_wait
+            wait_s = end - monotonic()
+        return list(found.values())
+
+    # --- processing ---
+
+    async def _process(self, consumer: Consumer, messages: list[Message]) -> None:
+        outputs, faults = await self._outcome(messages)
+        try:
+            await self._transact(consumer, messages, outputs, faults)
+        except REFUSED as error:
+            if self._transform.dead_letters is None:
+                raise
+            if len(messages) == 1:
+                await self._transact(consumer, messages, [], [(messages[0], error)])
+                return
+            for message in messages:  # one of them is at fault
+                await self._process(consumer, [message])
+
+    async def _outcome(
+        self, messages: list[Message]
+    ) -> tuple[list[Addressed], list[tuple[Message, Exception]]]:
+        """What the function makes of ``messages``, and those that it raises for."""
+        try:
+            return await self._function(messages), []
+        except UserError as error:
+            if self._transform.dead_letters is None:
+                raise
+            if len(messages) == 1:
+                return [], [(messages[0], error.error)]
+        outputs: list[Addressed] = []
+        faults: list[tuple[Message, Exception]] = []
+        for message in messages:
+            made, failed = await self._outcome([message])
+            outputs += made
+            faults += failed
+        return outputs, faults
+
+    async def _transact(
+        self,
+        consumer: Consumer,
+        messages: list[Message],
+        outputs: list[Addressed],
+        faults: list[tuple[Message, Exception]],
+    ) -> None:
+        """Publish and acknowledge in one transaction. If it raises, nothing of it counts, or
+        its verdict isn't known; what is delivered again tells."""
+        letters = [self._letters.of(self._client.core, message, error) for message, error in faults]
+        producers = await self._producers_of({topic for topic, _ in (*outputs, *letters)})
+        txn = await self._client.new_transaction(self._transform.transaction_timeout)
+        try:
+            work: list[Coroutine[Any, Any, Any]] = [
+                producers[topic].send_in(txn, message) for topic, message in (*outputs, *letters)
+            ]
+            work += [consumer.acknowledge(message, txn=txn) for message in messages]
+            _raise_worst(await asyncio.gather(*work, return_exceptions=True))
+            await self._commit(txn)
+        except VelarayError:
+            self._counts.aborted += 1
+            await _abort(txn)
+            raise
+        counts = self._counts
+        counts.committed += 1
+        counts.consumed += len(messages)
+        counts.produced += len(outputs)
+        dead = sum(topic != self._letters.retry_topic for topic, _ in letters)
+        counts.dead += dead
+        counts.retried += len(letters) - dead
+
+    async def _commit(self, txn: Transaction) -> None:
+        """Commit, and ask for the verdict until it is known."""
+        backoff = Backoff()
+        while True:
+            try:
+                await txn.commit()
+            except Timeout as error:
+                logger.info("the verdict on %r isn't known yet: %s", txn, error)
+                await asyncio.sleep(backoff.delay())
+            else:
+                return
+
+    async def _producers_of(self, topics: set[str]) -> dict[str, Producer]:
+        missing = [topic for topic in topics if topic not in self._producers]
+        made = await asyncio.gather(*map(self._producer, missing))
+        self._producers.update(zip(missing, made, strict=True))
+        return self._producers
+
+    async def _producer(self, topic: str) -> Producer:
+        letters = self._letters
+        if topic == letters.dead_topic and letters.dead_subscription is not None:
+            await self._make_subscription(topic, letters.dead_subscription)
+        copies = topic in (letters.dead_topic, letters.retry_topic)
+        return await self._client.create_producer(
+            topic,
+            send_timeout_millis=max(1, round(self._transform.transaction_timeout * 1000)),
+            block_if_queue_full=True,
+            batching_enabled=not copies,
+            chunking_enabled=copies,  # what was chunked in its topic is as large as then
+        )
+
+    async def _make_subscription(self, topic: str, name: str) -> None:
+        earliest = InitialPosition.Earliest
+        try:
+            made = await self._client.subscribe(topic, name, initial_position=earliest)
+        except ConsumerBusy:
+            return  # it exists, and somebody consumes it
+        await made.close()
+
+
+def _raise_worst(results: Iterable[Any]) -> None:
+    """Raise the first error that doesn't pass, else the first error, if there is any."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, PASSING):
+            raise error
+    if errors:
+        raise errors[0]
+
+
+async def _abort(txn: Transaction) -> None:
+    """Abort if that works at once; otherwise the transaction ends by its timeout."""
+    try:
+        await txn.abort()
+    except VelarayError as error:
+        logger.debug("%r can't be aborted, or is already: %s", txn, error)
