@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 CLOSED_KEPT = 1000
 """Closed producers of a connection whose late sends are ignored; others' close it."""
+NO_SCHEMA = b""
+"""The schema version of topics that have none; Java's client counts on being told."""
 
 _IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
@@ -258,6 +260,7 @@ class PartitionSession(Session):
             pb.CommandProducerSuccess(
                 request_id=producing.request_id,
                 producer_name=producing.name,
+                schema_version=NO_SCHEMA,
                 producer_ready=False,
             )
         )
@@ -278,6 +281,7 @@ class PartitionSession(Session):
                 request_id=producing.request_id,
                 producer_name=producing.name,
                 last_sequence_id=found.last_sequence_id if deduplicate else -1,
+                schema_version=NO_SCHEMA,
                 topic_epoch=found.topic_epoch,
                 producer_ready=True,
             )

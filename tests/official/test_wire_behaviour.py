@@ -380,9 +380,11 @@ def test_a_waiting_producer_that_asks_again_still_waits(local, topic):
             )
             answer = await client.next(pb.CommandProducerSuccess)
             assert (answer.request_id, answer.producer_ready) == (request_id, False)
+            assert answer.HasField("schema_version")  # Java's client reads it in any case
         client.send(pb.CommandCloseProducer(producer_id=1, request_id=4))
         ready = await client.next(pb.CommandProducerSuccess)
         assert (ready.request_id, ready.producer_ready) == (3, True)
+        assert ready.HasField("schema_version")
 
     run(local, topic, scenario)
 
