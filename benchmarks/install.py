@@ -66,23 +66,16 @@ def _install_nats() -> None:
 
 def _install_jars(name: str) -> None:
     folder = cache() / name
-    _run(
-        [
-            *(
-                "mvn",
-                "-q",
-                "-B",
-                "-s",
-                str(_POMS / "settings.xml"),
-                "-f",
-                str(_POMS / f"{name}.xml"),
-            ),
-            *("dependency:copy-dependencies", "-DincludeScope=runtime"),
-            f"-DoutputDirectory={folder}",
-        ],
-        dict(os.environ),
-    )
+    fetch_jars(_POMS / f"{name}.xml", folder)
     _mark(folder).touch()
+
+
+def fetch_jars(pom: Path, folder: Path, within_s: float | None = None) -> None:
+    """Put what a Maven project needs at run time into ``folder``. Raises `Absent`."""
+    where = ["-s", str(_POMS / "settings.xml"), "-f", str(pom)]
+    what = ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+    words = ["mvn", "-q", "-B", *where, "dependency:copy-dependencies", *what]
+    _run(words, dict(os.environ), within_s)
 
 
 def _mark(folder: Path) -> Path:
@@ -93,9 +86,14 @@ def _complete(folder: Path) -> bool:
     return _mark(folder).exists()
 
 
-def _run(words: list[str], environment: dict[str, str]) -> None:
+def _run(words: list[str], environment: dict[str, str], within_s: float | None = None) -> None:
     if shutil.which(words[0]) is None:
         raise Absent(f"{words[0]} isn't on the PATH")
-    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    try:
+        ended = subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=False, timeout=within_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Absent(f"{words[0]} took more than {within_s:g} s") from error
     if ended.returncode:
         raise Absent(f"{words[0]} failed: {(ended.stderr or ended.stdout)[-400:].strip()}")

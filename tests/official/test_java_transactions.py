@@ -1,0 +1,39 @@
+"""Transactions of Pulsar's Java client, as it is; what it does is in java/Transactions.java."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.contract import Absent
+from tests.official import java_client
+from tests.official.support import LocalServer, Server, create_partitioned
+
+SCENARIOS = (
+    "messagesComeWithTheCommit",
+    "nothingOfAnAbortComes",
+    "consumeProcessProduce",
+    "cumulativeAcknowledgements",
+    "partsOfABatch",
+    "acknowledgedTwice",
+    "afterTheEnd",
+    "verdictsStay",
+    "timeouts",
+)
+
+
+@pytest.fixture(scope="module")
+def client_path() -> str:
+    try:
+        return java_client.class_path()
+    except Absent as reason:
+        pytest.skip(f"no Java client here: {reason}")
+
+
+def test_every_scenario(client_path: str, local: LocalServer, topic: str) -> None:
+    create_partitioned(local, f"{topic}-messagesComeWithTheCommit", 3)
+    java_client.run(client_path, "Transactions", local.service_url, topic, *SCENARIOS)
+
+
+def test_consume_process_produce(client_path: str, server: Server, topic: str) -> None:
+    create_partitioned(server, f"{topic}-consumeProcessProduce", 2)
+    java_client.run(client_path, "Transactions", server.service_url, topic, "consumeProcessProduce")
