@@ -181,11 +181,13 @@ class Books:
 
     def pass_over(self) -> int:
         """Go on behind what is acknowledged, pending, not due yet or dead; returns where that
-        is."""
+        is. What is pending may come again, so it must be known."""
         first = self.deliverable.next_unacked(self.next_offset)
         while first in self.delayed or first in self.dead:
             first = self.delayed.next_missing(self.dead.next_missing(first))
             first = self.deliverable.next_unacked(first)
+        if first > self.fed:
+            first = min(first, self.feed_from)
         self.next_offset = first
         return first
 

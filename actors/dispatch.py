@@ -311,6 +311,7 @@ class Dispatcher:
             books.limits.room(consumer) <= 0
             or books.waiting
             or first < self.stand_from
+            or books.feed_from < first  # something is pending there, and may come again
             or max(books.deliverable.untouched_from(), books.counts.end) > first
             or (books.chunks and any(known.reserved for known in books.consumers.values()))
         )

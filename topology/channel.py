@@ -488,6 +488,12 @@ class Channel:
 
     # -- acknowledgements ----------------------------------------------------------
 
+    async def entry(self, offset: int) -> CachedEntry:
+        """What consumers got at this offset, from memory or disk."""
+        while (found := self._log.cache.get(offset)) is None:
+            await self._log.cache.load(offset)
+        return found
+
     def expect_receipt(self, consumer: ChannelConsumer, request_id: int) -> None:
         """The client wants to hear when this acknowledgement is durable."""
         self._receipts[consumer.number, request_id] = consumer

@@ -99,6 +99,19 @@ class _BrainLink:
         self._channel.close()
 
 
+class _MomentaryHand:
+    """The end of a link to a brain that is asked one thing, without any consumer."""
+
+    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+        raise RemoteError(Reason.NOT_ALLOWED, "this end of the link answers no requests")
+
+    def on_notice(self, link: Link, method: str, args: Any) -> None:
+        """There's nobody whom they could concern."""
+
+    def on_link_closed(self, link: Link) -> None:
+        """Who asks hears of it."""
+
+
 class PartitionBody(HostedBody):
     """Serves producers and consumers of one topic partition."""
 
@@ -489,7 +502,7 @@ class PartitionBody(HostedBody):
 
         Raises `RemoteError`: its coordinator tries again.
         """
-        self.gate.end(transaction, subscription)
+        await self.gate.end(transaction, subscription)
         if subscription is not None:
             await self._end_acks(transaction, subscription, commit=commit)
             return
@@ -508,15 +521,31 @@ class PartitionBody(HostedBody):
             if found is None:
                 return  # it was deleted: nothing is left that could be acknowledged
             channel = self.channels.get(subscription)
-            if channel is None:
-                channel = await self._connect_brain(found.ref, compacted=False)
             try:
-                await channel.ask("end_transaction", [*transaction, commit])
+                if channel is None:
+                    await self._end_acks_alone(found.ref, [*transaction, commit])
+                else:
+                    await channel.ask("end_transaction", [*transaction, commit])
             except (LinkClosed, TimeoutError) as error:
                 why = f"subscription {subscription!r} can't be had now: {error}"
                 raise RemoteError(Reason.UNAVAILABLE, why) from error
+
+    async def _end_acks_alone(self, ref: SubscriptionRef, ended: list[Any]) -> None:
+        """Be the hand of a subscription without consumers for this.
+
+        Not by a call: the link of the last consumers' channel might still bring acknowledgements.
+        Of what is trimmed away the brain isn't told: it isn't known who will read it, perhaps
+        compacted.
+        """
+        key = self.key.of_subscription(ref.name, ref.incarnation)
+        with self._superseded_if_fenced():
+            link = await self.fabric.open_link(key, _MomentaryHand())
+            try:
+                log = [self.terminated_at, self.end_offset, []]
+                await link.request("open", [self.runtime.journal.epoch, ref.start_offset, *log])
+                await link.request("end_transaction", ended)
             finally:
-                self.drop_if_unused(channel)
+                link.close()
 
     async def create_subscription_at_start(self, name: str) -> None:
         """Make sure that a durable subscription exists that gets everything."""

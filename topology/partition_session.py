@@ -25,6 +25,7 @@ from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName,
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
+from velaray.topology.compacted_channel import GONE
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.session import Session
@@ -572,28 +573,32 @@ class PartitionSession(Session):
         self, consumer: ChannelConsumer, transaction: TransactionId, command: pb.CommandAck
     ) -> None:
         channel, partition = consumer.channel, self._partition
-        if not channel.durable or channel.compacted:
-            why = "transactions acknowledge to durable subscriptions that aren't read compacted"
+        if not channel.durable:
+            why = "a reader has nothing that a transaction could acknowledge"
             raise RemoteError(Reason.NOT_ALLOWED, why)
-        await partition.gate.pass_through(transaction, channel.name)
-        if command.ack_type == pb.CommandAck.Individual:
-            method, last, args = "ack_in_transaction", *await self._acked_one_by_one(command)
-        else:
-            method, last, args = "ack_before_in_transaction", *self._acked_up_to(command)
-        channel.acknowledging(last)
-        if last > partition.synced_offset:
-            await partition.sync()
-        if consumer.closed:
-            raise LinkClosed("the consumer is closed")
-        try:
-            await channel.ask(method, [consumer.number, list(transaction), *args])
-        except RemoteError as error:
-            if error.kind == Reason.CONFLICT:
-                raise _Conflict(error.message) from error
-            raise
+        async with partition.gate.through(transaction, channel.name):
+            if command.ack_type == pb.CommandAck.Individual:
+                method = "ack_in_transaction"
+                last, args = await self._acked_one_by_one(channel, command)
+            else:
+                method = "ack_before_in_transaction"
+                last, args = self._acked_up_to(channel, command)
+            channel.acknowledging(last)
+            if last > partition.synced_offset:
+                await partition.sync()
+            if consumer.closed:
+                raise LinkClosed("the consumer is closed")
+            try:
+                await channel.ask(method, [consumer.number, list(transaction), *args])
+            except RemoteError as error:
+                if error.kind == Reason.CONFLICT:
+                    raise _Conflict(error.message) from error
+                raise
 
-    async def _acked_one_by_one(self, command: pb.CommandAck) -> tuple[int, list[Any]]:
-        span = self._partition.runtime.state.table.span
+    async def _acked_one_by_one(
+        self, channel: Channel, command: pb.CommandAck
+    ) -> tuple[int, list[Any]]:
+        span = self._partition.table(channel.compacted).span
         offsets: list[int] = []
         partial: list[tuple[int, list[int], int]] = []
         for data in command.message_id:
@@ -604,20 +609,21 @@ class PartitionSession(Session):
                 raise _Conflict(f"{position} is trimmed away: it was acknowledged long ago")
             if any(data.ack_set):
                 words = [word & (1 << 64) - 1 for word in data.ack_set]
-                partial.append((offset, words, (await self._partition.entry(offset)).messages))
+                entry = await channel.entry(offset)
+                messages = data.batch_size if entry is GONE else entry.messages
+                partial.append((offset, words, messages))
             else:
                 offsets.append(offset)
         last = max([*offsets, *(at for at, _, _ in partial)], default=-1) + 1
         return last, [self._partition.end_offset, flat_ranges(offsets), partial]
 
-    def _acked_up_to(self, command: pb.CommandAck) -> tuple[int, list[Any]]:
+    def _acked_up_to(self, channel: Channel, command: pb.CommandAck) -> tuple[int, list[Any]]:
         if len(command.message_id) != 1:
             why = "a cumulative acknowledgement in a transaction names one message"
             raise RemoteError(Reason.NOT_ALLOWED, why)
         data = command.message_id[0]
-        offset = self._partition.runtime.state.table.at_or_before(
-            MessageId.from_proto(data).position
-        )
+        table = self._partition.table(channel.compacted)
+        offset = table.at_or_before(MessageId.from_proto(data).position)
         words = None
         if any(data.ack_set) and offset >= 0:
             words = [word & (1 << 64) - 1 for word in data.ack_set]

@@ -299,3 +299,17 @@ def _check_deliverable(host: Host, each: Delivery) -> None:
         assert not cursor.is_acked(offset) and pending.owner_of(offset) is None
         left = (everything if known is None else known & everything) & ~pending.bits(offset)
         assert left and (everything if each.remaining is None else each.remaining) == left
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+def test_what_is_pending_is_passed_over_only_when_it_is_known(kind: SubscriptionType) -> None:
+    """A new dispatcher gives out, or leaves to the partition, nothing behind it before."""
+    host = Host([1, 1, 1], kind)
+    host.do(AckInTransaction(ONE, 3, [(0, 2)]))
+    host.begin()
+    host.attach(1)
+    assert host.dispatcher.dispatch() == []  # nothing was fed so far
+    assert host.dispatcher.stand() is None
+    host.do(EndTransactionAcks(ONE, commit=False))
+    host.dispatcher.check()
+    assert host.got() == [(0, 3, None)]

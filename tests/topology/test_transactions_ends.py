@@ -1,0 +1,174 @@
+"""Ends of transactions, and of what takes part in them: races with verdicts, topics and
+subscriptions that are terminated, unloaded or deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.topology.test_transactions import (
+    TOPIC,
+    Setting,
+    ack_in,
+    add_subscription,
+    arrival,
+    backlog,
+    payloads,
+    run,
+)
+from velaray.actors.coordinator import Decide
+from velaray.wire import pulsar_pb2 as pb
+
+SHARED = pb.CommandSubscribe.Shared
+
+
+def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_out() -> None:
+    """Nothing would end the transaction again: its message would hide all that follows."""
+
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC)
+        gate, call = setting.partition.gate, setting.fabric.call
+        answered = gate._answer
+
+        async def decided_meanwhile(key: Any, method: str, *args: Any) -> Any:
+            found = await call(key, method, *args)
+            if method == "may_join":
+                await setting.coordinating.runtime.ask(Decide(transaction, True))
+            return found
+
+        def and_the_verdict_came(what: Any, asked: Any, error: Exception | None) -> None:
+            answered(what, asked, error)
+            gate._open.discard(what)
+
+        setting.fabric.call = decided_meanwhile  # type: ignore[method-assign]
+        gate._answer = and_the_verdict_came  # type: ignore[method-assign]
+        setting.send(b"late", transaction)
+        error = await setting.producer.next(pb.CommandSendError)
+        assert error.error == pb.NotAllowedError
+        assert setting.partition.readable_end == setting.partition.end_offset == 0
+
+    run(scenario)
+
+
+def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
+    """One that came behind it would be pending for ever."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        await setting.publish(b"1")
+        message = await arrival(consumer)
+        transaction = await setting.begin()
+        await add_subscription(setting, transaction)
+        channel = setting.partition.channels["s"]
+        ask, asked, gate, order = channel.ask, asyncio.Event(), asyncio.Event(), []
+
+        async def slow(method: str, args: Any) -> Any:
+            if method == "ack_in_transaction":
+                asked.set()
+                await gate.wait()
+            order.append(method)
+            return await ask(method, args)
+
+        channel.ask = slow  # type: ignore[method-assign]
+        acking = asyncio.create_task(ack_in(consumer, message, transaction))
+        await asked.wait()
+        ending = asyncio.create_task(setting.end(transaction, commit=False))
+        async with asyncio.timeout(20):
+            while setting.partition.gate.is_open((3, transaction), "s"):  # type: ignore[arg-type]
+                await asyncio.sleep(0)
+        gate.set()
+        assert not (await acking).HasField("error")
+        assert not (await ending).HasField("error")
+        assert order == ["ack_in_transaction", "end_transaction"]
+        again = await arrival(consumer)
+        assert (again.entry_id, again.redelivery_count) == (0, 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
+    """In one step: no marker has to be appended to a log that takes nothing any more (T16)."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"1")
+        await setting.publish(b"2", transaction)
+        await setting.fabric.call(setting.key, "terminate", {})
+        assert await payloads(consumer, 1) == [b"1"]
+        assert setting.partition.readable_end == 1
+        assert not (await setting.end(transaction, commit)).HasField("error")
+        assert setting.partition.end_offset == 2
+        if commit:
+            assert await payloads(consumer, 1) == [b"2"]
+        await consumer.next(pb.CommandReachedEndOfTopic)
+        assert await backlog(setting) == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        await setting.publish(b"1")
+        message = await arrival(consumer)
+        transaction = await setting.begin(TOPIC)
+        await add_subscription(setting, transaction)
+        await setting.publish(b"2", transaction)
+        await ack_in(consumer, message, transaction)
+        await setting.fabric.dismiss(setting.key)
+        consumer = await setting.consume(kind=SHARED)
+        assert not (await setting.end(transaction, commit)).HasField("error")
+        assert await payloads(consumer, 1) == [b"2" if commit else b"1"]
+        assert await backlog(setting) == 0
+
+    run(scenario)
+
+
+def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> None:
+    """What it passed over as pending it must know, in case that comes again."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        for number in range(3):
+            await setting.publish(b"%d" % number)
+        messages = [await arrival(consumer) for _ in range(3)]
+        transaction = await setting.begin()
+        await add_subscription(setting, transaction)
+        for message in messages:
+            await ack_in(consumer, message, transaction)
+        consumer.close()
+        await setting.fabric.dismiss(setting.key)
+        again, other = [await setting.consume(kind=SHARED) for _ in range(2)]  # nothing stands
+        other.close()
+        assert not (await setting.end(transaction, commit=False)).HasField("error")
+        assert await payloads(again, 3) == [b"0", b"1", b"2"]
+
+    run(scenario)
+
+
+def test_nobody_need_be_connected_when_a_transaction_ends() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        for number in range(3):
+            await setting.publish(b"%d" % number)
+        messages = [await arrival(consumer) for _ in range(3)]
+        one, two = await setting.begin(), await setting.begin()
+        for transaction, message in ((one, messages[0]), (two, messages[1])):
+            await add_subscription(setting, transaction)
+            await ack_in(consumer, message, transaction)
+        consumer.close()
+        async with asyncio.timeout(20):
+            while setting.partition.channels:
+                await asyncio.sleep(0.01)
+        assert not (await setting.end(one)).HasField("error")
+        assert not (await setting.end(two, commit=False)).HasField("error")
+        again = await setting.consume(kind=SHARED)
+        assert await payloads(again, 2) == [b"1", b"2"]
+        assert await backlog(setting) == 0
+
+    run(scenario)
