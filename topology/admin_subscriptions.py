@@ -38,6 +38,7 @@ from velaray.topology.admin_http import (
 )
 from velaray.topology.links import RemoteError
 from velaray.topology.why import described, history_of
+from velaray.topology.why_log import with_decision
 from velaray.wire.compression import decompress
 from velaray.wire.errors import CompressionError
 from velaray.wire.pulsar_pb2 import MessageMetadata
@@ -291,6 +292,7 @@ async def why(request: web.Request) -> web.Response:
     now = await fabric.call(partition, "whereabouts", {"name": name, "position": list(position)})
     (ref,) = await ask_each(request, target, "subscription", {"name": name})
     key = partition.of_subscription(name, ref["incarnation"])
+    now = await with_decision(fabric, now)
     return answer(described(await history_of(fabric.store, key, position), now))
 
 

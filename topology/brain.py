@@ -349,8 +349,7 @@ class Brain:
         """Keep acknowledgements until their transaction ends; a conflict refuses all of them."""
         parts = [BatchAck(at, words_to_mask(words), messages) for at, words, messages in partial]
         command = AckInTransaction(TransactionId(*transaction), end, _pairs(ranges), parts)
-        if self._trace is not None:
-            command.consumer = self._trace.number_of(number)
+        command.consumer = self._who(number)
         pending = await self._decided(command)
         if self._runtime.state.cursor is self._cursor:
             self._dispatcher.set_aside(pending.ranges, pending.partial)
@@ -361,10 +360,17 @@ class Brain:
     ) -> None:
         """As `_ack_in_transaction`, of everything before an offset."""
         remaining = None if words is None else words_to_mask(words)
-        consumer = 0 if self._trace is None else self._trace.number_of(number)
+        consumer = self._who(number)
         await self._decided(
             AckBeforeInTransaction(TransactionId(*transaction), end, offset, remaining, consumer)
         )
+
+    def _who(self, number: int) -> int:
+        """Who acknowledges, for the record; that it was delivered is on record before."""
+        if self._trace is None:
+            return 0
+        self._trace.writing()
+        return self._trace.number_of(number)
 
     async def _end_transaction(self, coordinator: int, sequence: int, commit: bool) -> None:
         """What is pending in it is acknowledged, or comes again."""
@@ -480,9 +486,7 @@ class Brain:
 
         before = self._cursor.acked_before
         late = False
-        if self._trace is not None:
-            command.consumer = self._trace.number_of(number)
-            self._trace.writing()
+        command.consumer = self._who(number)
         self._runtime.submit(command, release)
         if isinstance(command, Ack):
             self._dispatcher.acked(command.ranges, command.partial)

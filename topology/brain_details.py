@@ -38,6 +38,10 @@ def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -
     if offset in state.dead.intended:
         text = "it is on its way to the dead-letter topic"
         return {"where": "dead-letter", "consumer": "", "text": text}
+    if transaction := pending_in(state, offset):
+        text = f"it is acknowledged in transaction {transaction}, which hasn't ended"
+        pending = {"where": "pending", "consumer": "", "text": text}
+        return {**pending, "transaction": list(transaction)}
     if dispatcher.is_delayed(offset):
         text = "it waits for the time that it is to be delivered at"
         return {"where": "delayed", "consumer": "", "text": text}
@@ -89,14 +93,16 @@ def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
     size = state.pending.messages_of(offset)
     if index is not None and size is not None and index >= size:
         return "InvalidPosition"
-    pending = _pending_in(state, offset, bits) is not None
+    pending = pending_in(state, offset, bits) is not None
     return "PendingAck" if pending else "NotInPendingAck"
 
 
-def _pending_in(state: SubscriptionState, offset: int, bits: int) -> TransactionId | None:
+def pending_in(state: SubscriptionState, offset: int, bits: int = -1) -> TransactionId | None:
     """The transaction in which the entry at ``offset``, or some of these messages of it, is
-    acknowledged."""
+    acknowledged; None if it's acknowledged by now."""
     pending = state.pending
+    if state.cursor.is_acked(offset):
+        return None
     if pending.advancing is not None:
         transaction, (end, remaining) = pending.advancing
         if offset < end or (offset == end and remaining is not None and ~remaining & bits):

@@ -191,7 +191,7 @@ async def whereabouts(partition: PartitionBody, args: dict[str, Any]) -> dict[st
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     found: dict[str, Any] = await partition.ask_subscription(args["name"], "whereabouts", offset)
-    return found
+    return transaction_view.undecided(partition, offset) or found
 
 
 async def skip_to(partition: PartitionBody, args: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from velaray.actors.cursor import words_to_mask
 from velaray.actors.machine import Reason
 from velaray.topology.links import RemoteError
+from velaray.topology.transaction_view import undecided_from
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -25,7 +26,8 @@ class Holdup(NamedTuple):
 def holdups(found: Found) -> list[Holdup]:
     """What keeps the backlog from moving; empty if entries are on their way.
 
-    ``found`` is what the brain tells (``stats`` and ``details``).
+    ``found`` is what the brain tells (``stats`` and ``details``), and ``undecided`` what is to be
+    said of open transactions in the log.
     """
     backlog = found["backlog"]
     if not backlog:
@@ -64,6 +66,12 @@ def _waits(found: Found) -> Iterator[Holdup]:
     if letters := found["dead_letters"]:
         text = f"{letters} entries are on their way to the dead-letter topic"
         yield Holdup("dead-letters", text)
+    if pending := found.get("pending_entries"):
+        who = found["pending_transactions"]
+        text = f"{pending} entries are acknowledged in {who} transactions that haven't ended"
+        yield Holdup("pending", text)
+    if undecided := found.get("undecided"):
+        yield Holdup("open-transaction", undecided)
     if delayed := found["delayed"]:
         yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
 
@@ -98,6 +106,7 @@ async def describe_subscription(partition: PartitionBody, args: dict[str, Any]) 
         peer = None if known is None else known.connection.peer
         held = [_range(partition, *part) for part in found["held"][each["number"]]]
         consumers.append({**each, "address": peer, "held": held})
+    found["undecided"] = undecided_from(partition)
     return {
         "topic": partition.topic,
         "subscription": name,

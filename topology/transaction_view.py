@@ -79,6 +79,35 @@ async def pending_at(partition: PartitionBody, args: dict[str, Any]) -> str:
     return str(found) if offset >= 0 else "InvalidPosition"
 
 
+def undecided(partition: PartitionBody, offset: int) -> dict[str, Any] | None:
+    """Where the entry at ``offset`` is, if that is a matter of transactions: nobody gets it, or
+    nobody gets it before one that is open has ended."""
+    state = partition.runtime.state
+    if offset in state.transactions.hidden:
+        text = "its transaction was aborted: nobody gets it"
+        return {"where": "aborted", "consumer": "", "text": text}
+    if offset < state.max_read_offset:
+        return None
+    oldest, ranges = next(iter(state.transactions.ongoing.items()))
+    found = {"consumer": "", "transaction": list(oldest)}
+    for each, own in state.transactions.ongoing.items():
+        if any(first <= offset < end for first, end in own):
+            text = f"it belongs to transaction {each}, which hasn't ended"
+            return {**found, "where": "undecided", "transaction": list(each), "text": text}
+    first = _position(partition, ranges[0][0])
+    text = f"it waits for transaction {oldest}, whose first entry is before it, at {first}"
+    return {**found, "where": "behind-transaction", "text": text}
+
+
+def undecided_from(partition: PartitionBody) -> str:
+    """What is to be said if the end of the log isn't decided; else nothing."""
+    state = partition.runtime.state
+    for oldest, ranges in state.transactions.ongoing.items():
+        where, behind = _position(partition, ranges[0][0]), state.end_offset - ranges[0][0]
+        return f"{behind} entries, from {where} on, wait for transaction {oldest} to end"
+    return ""
+
+
 METHODS: dict[str, Method] = {
     "transactions": transactions,
     "transaction": transaction,

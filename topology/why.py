@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -29,74 +29,51 @@ from velaray.events.events_pb2 import (
     EntriesAskedAgain,
     EntriesDelivered,
     EntriesExpired,
-    EntryAppended,
     LedgerOpened,
     MarkDeleted,
+    TransactionAcksEnded,
 )
-from velaray.events.ids import ActorKey, Position
-from velaray.journal.replay import load_manifest, replay
+from velaray.events.ids import ActorKey, Position, TransactionId
+from velaray.journal.replay import replay
 from velaray.journal.store import LedgerStore
-from velaray.topology.history import NoHistory, partition_of, positions_of
-from velaray.wire.messages import read_metadata
-
-_EVENTS_AT_ONCE = 1000
-
-
-class Fact(NamedTuple):
-    """Something that happened to the message: a word for programs, a sentence for people.
-
-    ``event`` is the number of the event in the subscription's journal; of publishing, in the
-    partition's. ``consumer`` is the name of the consumer concerned, empty if there is none.
-    """
-
-    at_ms: int
-    event: int
-    what: str
-    consumer: str
-    text: str
-
-
-async def published(store: LedgerStore, key: ActorKey, position: Position) -> Fact:
-    """When and by whom the entry was published to the partition of a subscription.
-
-    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
-    """
-    partition = partition_of(key).text()
-    listed = {info.ledger_id for info in (await load_manifest(store, partition)).ledgers}
-    if position.ledger_id in listed:
-        async for record in replay(store, partition, position.ledger_id):
-            if record.position == position and record.blob is not None:
-                event = decode(bytes(record.event))
-                assert isinstance(event, EntryAppended)
-                metadata = read_metadata(bytes(record.blob))
-                text = f"published by {metadata.producer_name}, sequence {metadata.sequence_id}"
-                return Fact(event.at_ms, record.sequence, "published", "", text)
-            if record.position is not None and record.position > position:
-                break
-    raise NoHistory(f"{key.topic_name} holds no entry {position.ledger_id}:{position.entry_id}")
+from velaray.topology.brain_details import pending_in
+from velaray.topology.history import positions_of
+from velaray.topology.why_log import EVENTS_AT_ONCE, Fact, facts_of_log, name_of
 
 
 async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
-    """Everything that the journals tell of the entry, in order.
+    """Everything that the journals tell of the entry: of each in order, of both by their clocks.
 
-    Raises as `published` does.
+    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """
-    facts = [await published(store, key, position)]
+    of_log = await facts_of_log(store, key, position)
     offset = (await positions_of(store, key)).offset_of(position)
-    machine, story = SubscriptionMachine(), _Story(offset)
+    hidden = any(fact.what == "aborted" for fact in of_log)
+    machine, story = SubscriptionMachine(), _Story(offset, hidden=hidden)
     state, seen = machine.initial(), 0
+    facts: list[Fact] = []
     async for record in replay(store, key.text()):
         event = decode(bytes(record.event))
-        before = _standing(state.cursor, offset)
+        before, pending = _standing(state.cursor, offset), pending_in(state, offset)
         machine.evolve(state, event)
         after = _standing(state.cursor, offset)
-        for fact in story.told(event, before, after):
-            at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
-            facts.append(Fact(at_ms, record.sequence, *fact))
+        told = [*story.told(event, before, after, pending)]
+        told += story.told_of_pending(event, pending, pending_in(state, offset), after)
+        at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
+        facts += [Fact(at_ms, record.sequence, *each) for each in told]
         seen += 1
-        if seen % _EVENTS_AT_ONCE == 0:
+        if seen % EVENTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # whoever shares the loop goes on
-    return facts
+    return [of_log[0], *_merged(of_log[1:], facts)]
+
+
+def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
+    """Both in their own order; those of the log before what came later."""
+    for fact in facts:
+        while of_log and of_log[0].at_ms <= fact.at_ms:
+            yield of_log.pop(0)
+        yield fact
+    yield from of_log
 
 
 def _standing(cursor: Cursor, offset: int) -> bool | int | None:
@@ -110,13 +87,16 @@ Told = tuple[str, str, str]
 class _Story:
     """Reads events for what they say about one entry; knows who holds it."""
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, *, hidden: bool) -> None:
+        """``hidden``: it is known by now that nobody gets it."""
         self._offset = offset
+        self._hidden = hidden
         self._names: dict[int, str] = {}
         self._addresses: dict[int, str] = {}
         self._holder = 0
         self._epoch = 0
         self._delivered = 0
+        self._pending_by = ""
 
     def _name(self, consumer: int) -> str:
         return self._names.get(consumer, f"consumer {consumer}" if consumer else "")
@@ -124,12 +104,15 @@ class _Story:
     def _within(self, event: Any) -> bool:
         return any(first <= self._offset < end for first, end in unpack_ranges(event.ranges))
 
-    def told(self, event: Message, before: Any, after: Any) -> Iterator[Told]:
-        """What ``event`` says; before and after it the entry stood so in the cursor."""
+    def told(
+        self, event: Message, before: Any, after: Any, pending: TransactionId | None
+    ) -> Iterator[Told]:
+        """What ``event`` says; before and after it the entry stood so in the cursor, and before it
+        the entry was acknowledged in the transaction ``pending``."""
         yield from self._of_consumers(event)
         yield from self._of_counts(event)
         if before is not True and after is True:
-            yield self._acknowledged(event)
+            yield self._acknowledged(event, pending)
         elif before is True and after is not True:
             why = move_of(event)
             yield "unacknowledged", "", f"to be delivered again, by {why}"
@@ -138,6 +121,28 @@ class _Story:
             who = self._name(getattr(event, "consumer", 0))
             text = f"acknowledged in part{_by(who)}: messages {left} of the batch are left"
             yield "acknowledged-in-part", who, text
+
+    def told_of_pending(
+        self,
+        event: Message,
+        before: TransactionId | None,
+        after: TransactionId | None,
+        standing: Any,
+    ) -> Iterator[Told]:
+        """What ``event`` says of acknowledgements in transactions that haven't ended: before and
+        after it the entry had one in these."""
+        if before == after:
+            return
+        if after is not None:
+            self._pending_by = who = self._name(getattr(event, "consumer", 0))
+            yield "pending", who, f"acknowledged in {name_of(after)}{_by(who)}, which is undecided"
+        elif before is not None and standing is not True:
+            who, name = self._pending_by, name_of(before)
+            if not isinstance(event, TransactionAcksEnded):
+                text = f"no longer acknowledged in {name}: the cursor was moved"
+                yield "not-pending", who, text
+            elif not event.commit:
+                yield "ack-aborted", who, f"{name} was aborted: its acknowledgement doesn't count"
 
     def _of_consumers(self, event: Message) -> Iterator[Told]:
         match event:
@@ -180,11 +185,17 @@ class _Story:
             case DeadLettersIntended() if self._within(event):
                 yield "dead-letter", "", "on its way to the dead-letter topic from now on"
 
-    def _acknowledged(self, event: Message) -> Told:
-        who = self._name(getattr(event, "consumer", 0))
+    def _acknowledged(self, event: Message, pending: TransactionId | None) -> Told:
+        consumer = getattr(event, "consumer", 0)
+        who = self._name(consumer)
         self._holder = 0
         if why := move_of(event):
             return "passed-over", "", f"passed over by {why}"
+        if self._hidden and isinstance(event, EntriesAcked):
+            return "passed-over", "", "passed over, as nobody gets it"
+        if pending is not None and not consumer and isinstance(event, EntriesAcked | MarkDeleted):
+            text = f"acknowledged{_by(self._pending_by)}: {name_of(pending)} was committed"
+            return "acknowledged", self._pending_by, text
         match event:
             case EntriesAcked():
                 return "acknowledged", who, f"acknowledged{_by(who)}"

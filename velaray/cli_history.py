@@ -258,8 +258,8 @@ def why(
     """Tell what happened to MESSAGE of TOPIC in SUBSCRIPTION, and where it is now.
 
     When it was published, delivered (and to whom), acknowledged, asked for again, moved to the
-    dead-letter topic, skipped or expired. What was lost in a crash before it was written isn't
-    told.
+    dead-letter topic, skipped or expired; which transactions it waited for, and how they ended.
+    What was lost in a crash before it was written isn't told.
     """
     if data is None:
         found = admin.why(topic, subscription, message)
