@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from velaray.aio.client import Client
 from velaray.aio.consumer_base import letter_rules
-from velaray.aio.core import Core
-from velaray.aio.letters import Letters
+from velaray.aio.letters import LetterRules, Letters
+from velaray.aio.transactions import Transaction
 from velaray.exceptions import InvalidMessage
 from velaray.message import Message
 from velaray.options import AioConsumerOptions
 from velaray.pipelines.transform import Transform
-from velaray.pipelines.transform_function import Addressed
 
 EXCEPTION = "EXCEPTION"
 """The property that says what was raised."""
@@ -18,11 +18,16 @@ MAX_TEXT = 1000
 
 
 class TransformLetters:
-    """Makes the copies; the worker publishes them in its transactions."""
+    """Publishes copies of messages to the retry and dead-letter topics, in transactions.
 
-    def __init__(self, transform: Transform) -> None:
+    The consumer itself has no policy: by that it would move messages that were delivered often,
+    be it because workers died, without asking the function.
+    """
+
+    def __init__(self, transform: Transform, client: Client) -> None:
         self._transform = transform
-        self._rules = None
+        self._client = client
+        self._rules: LetterRules | None = None
         self._letters: Letters | None = None
         if transform.dead_letters is not None:
             options = AioConsumerOptions(
@@ -43,21 +48,21 @@ class TransformLetters:
         """Where they go at last; None if there is no policy."""
         return None if self._rules is None else self._rules.dead_letter_topic
 
-    @property
-    def dead_subscription(self) -> str | None:
-        """The subscription that the dead-letter topic is to have, if any."""
-        return None if self._rules is None else self._rules.initial_subscription
-
-    def of(self, core: Core, message: Message, error: Exception) -> Addressed:
-        """The copy of ``message``, and whether it goes to the retry or dead-letter topic."""
+    async def send(self, txn: Transaction, message: Message, error: Exception) -> str:
+        """Publish the copy of ``message`` to where it goes, and return that topic."""
         assert self._rules is not None
         if self._letters is None:
-            self._letters = Letters(core, self._transform.subscription, self._rules)
-        text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+            self._letters = Letters(self._client.core, self._transform.subscription, self._rules)
+        properties = {EXCEPTION: f"{type(error).__name__}: {error}"[:MAX_TEXT]}
         delay_ms = round(self._transform.retry_delay * 1000)
         try:
-            letter, topic, _ = self._letters.later(message, delay_ms, {EXCEPTION: text})
+            letter = self._letters.later(message, delay_ms, properties)
         except InvalidMessage:  # somebody else's property says that it was retried "x" times
-            letter, topic, _ = self._letters.dead(message)
-        letter.sequence_id = None  # the transaction keeps it from being stored twice
-        return topic, letter
+            letter = self._letters.dead(message, properties)
+        await txn.run(self._letters.send_in(txn, message, letter))
+        return letter.topic
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        if self._letters is not None:
+            self._letters.stop()

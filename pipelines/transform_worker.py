@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -30,6 +30,7 @@ from velaray.exceptions import (
     VelarayError,
 )
 from velaray.message import Message
+from velaray.message_id import MessageId
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
 from velaray.pipelines.transform_drain import Drain
@@ -67,11 +68,8 @@ class TransformWorker:
     def __init__(self, transform: Transform, service_url: str) -> None:
         self._transform = transform
         self._function = Function(transform.function)
-        self._letters = TransformLetters(transform)
-        self._client = Client(
-            service_url,
-            authentication=transform.authentication,
-        )
+        self._client = Client(service_url, authentication=transform.authentication)
+        self._letters = TransformLetters(transform, self._client)
         self._producers: dict[str, Producer] = {}
         self._counts = TransformCounts()
         self._stopping = False
@@ -117,6 +115,7 @@ class TransformWorker:
             raise error.error from None
         finally:
             self._function.stop()
+            self._letters.stop()
             await self._client.close()
         return self.counts
 
@@ -209,29 +208,38 @@ class TransformWorker:
         outputs: list[Addressed],
         faults: list[tuple[Message, Exception]],
     ) -> None:
-        """Publish and acknowledge in one transaction. If it raises, nothing of it counts, or
-        its verdict isn't known; what is delivered again tells."""
-        letters = [self._letters.of(self._client.core, message, error) for message, error in faults]
-        producers = await self._producers_of({topic for topic, _ in (*outputs, *letters)})
+        """Publish and acknowledge in one transaction.
+
+        If it raises nothing of it counts, as far as is known: what is delivered again tells.
+        """
+        producers = await self._producers_of({topic for topic, _ in outputs})
         txn = await self._client.new_transaction(self._transform.transaction_timeout)
+        errors: list[BaseException | None] = []
+
+        def sent(error: VelarayError | None, message_id: MessageId | None) -> None:
+            errors.append(error)
+
         try:
-            work: list[Coroutine[Any, Any, Any]] = [
-                producers[topic].send_in(txn, message) for topic, message in (*outputs, *letters)
-            ]
-            work += [consumer.acknowledge(message, txn=txn) for message in messages]
-            _raise_worst(await asyncio.gather(*work, return_exceptions=True))
+            for topic, message in outputs:
+                producers[topic].submit_in(txn, message, sent)
+            letters = [self._letters.send(txn, message, error) for message, error in faults]
+            acknowledging = consumer.acknowledge_many(messages, txn=txn)
+            done = await asyncio.gather(acknowledging, *letters, return_exceptions=True)
+            _raise_worst([*errors, *done])
             await self._commit(txn)
         except VelarayError:
             self._counts.aborted += 1
             await _abort(txn)
+            _raise_worst(errors)  # a commit says only that something failed
             raise
-        counts = self._counts
-        counts.committed += 1
-        counts.consumed += len(messages)
-        counts.produced += len(outputs)
-        dead = sum(topic != self._letters.retry_topic for topic, _ in letters)
-        counts.dead += dead
-        counts.retried += len(letters) - dead
+        dead = sum(topic == self._letters.dead_topic for topic in done[1:])
+        self._counts += TransformCounts(
+            consumed=len(messages),
+            produced=len(outputs),
+            retried=len(faults) - dead,
+            dead=dead,
+            committed=1,
+        )
 
     async def _commit(self, txn: Transaction) -> None:
         """Commit, and ask for the verdict until it is known."""
@@ -246,35 +254,16 @@ class TransformWorker:
                 return
 
     async def _producers_of(self, topics: set[str]) -> dict[str, Producer]:
-        missing = [topic for topic in topics if topic not in self._producers]
-        made = await asyncio.gather(*map(self._producer, missing))
-        self._producers.update(zip(missing, made, strict=True))
+        timeout_ms = max(1, round(self._transform.transaction_timeout * 1000))
+        for topic in topics - self._producers.keys():
+            self._producers[topic] = await self._client.create_producer(
+                topic, send_timeout_millis=timeout_ms
+            )
         return self._producers
-
-    async def _producer(self, topic: str) -> Producer:
-        letters = self._letters
-        if topic == letters.dead_topic and letters.dead_subscription is not None:
-            await self._make_subscription(topic, letters.dead_subscription)
-        copies = topic in (letters.dead_topic, letters.retry_topic)
-        return await self._client.create_producer(
-            topic,
-            send_timeout_millis=max(1, round(self._transform.transaction_timeout * 1000)),
-            block_if_queue_full=True,
-            batching_enabled=not copies,
-            chunking_enabled=copies,  # what was chunked in its topic is as large as then
-        )
-
-    async def _make_subscription(self, topic: str, name: str) -> None:
-        earliest = InitialPosition.Earliest
-        try:
-            made = await self._client.subscribe(topic, name, initial_position=earliest)
-        except ConsumerBusy:
-            return  # it exists, and somebody consumes it
-        await made.close()
 
 
 def _raise_worst(results: Iterable[Any]) -> None:
-    """Raise the first error that doesn't pass, else the first error, if there is any."""
+    """Raise the first error that doesn't pass, else the first, if there is any."""
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
         if not isinstance(error, PASSING):

@@ -190,7 +190,8 @@ def test_a_worker_holds_two_batches_at_most(cluster, topic) -> None:
 
         def held() -> int:
             stats = velaray.Admin(cluster.admin_url).stats(topic)
-            return int(stats["subscriptions"]["s"]["unackedMessages"])
+            found = stats["subscriptions"].get("s", {"unackedMessages": 0})
+            return int(found["unackedMessages"])
 
         async with asyncio.timeout(20):
             while await asyncio.to_thread(held) < 20:
