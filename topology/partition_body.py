@@ -546,6 +546,7 @@ class PartitionBody(HostedBody):
                 await link.request("end_transaction", ended)
             finally:
                 link.close()
+                self.meter.changed(ref.name)
 
     async def create_subscription_at_start(self, name: str) -> None:
         """Make sure that a durable subscription exists that gets everything."""

@@ -45,9 +45,13 @@ class PartitionMeter:
     def closed(self, channel: Channel) -> None:
         """A channel counts no more; what it has counted stays counted. Its last changes may not
         have been asked for: the journal tells them."""
-        self._known.pop(channel.name, None)
+        self.changed(channel.name)
         if channel.durable:
             self._before.setdefault(channel.name, Traffic()).add(channel.traffic)
+
+    def changed(self, name: str) -> None:
+        """What is known of a subscription without a channel isn't so any more."""
+        self._known.pop(name, None)
 
     def transaction_ended(self, *, commit: bool) -> None:
         """A verdict came of a transaction that has entries here."""
@@ -89,7 +93,7 @@ class PartitionMeter:
         if method == "stats":
             self._known[name] = {**answer, "end_offset": args}
         elif method in ("reset", "skip_to", "expire", "undo"):
-            self._known.pop(name, None)  # until it is asked again
+            self.changed(name)  # until it is asked again
 
     async def _read(self, name: str) -> None:
         """What the journal says of a subscription that nobody has connected to yet."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 
+import hypothesis
 import pytest
-from hypothesis import settings
+from hypothesis import example, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.actors.test_runtime import Host, on_a_loop, recovered
 from velaray.actors.coordinator import (
     EXPIRED_AT_ONCE,
     LEGAL,
+    TICK_MS,
     AddPartitions,
     AddSubscriptions,
     Begin,
@@ -39,6 +43,8 @@ from velaray.events.events_pb2 import (
     TransactionFinished,
 )
 from velaray.events.segments import StoredSegment, bytes_of, segment_digest
+from velaray.journal.errors import StorageFull, SyncFailed
+from velaray.journal.memory import MemoryDisk, Step
 
 MACHINE = CoordinatorMachine()
 
@@ -196,6 +202,130 @@ def test_so_many_at_most_are_aborted_at_once() -> None:
     for event in events:
         MACHINE.evolve(state, event)
     assert len(MACHINE.decide(state, Expire(), 1000).reply.sequences) == EXPIRED_AT_ONCE
+
+
+def test_shuffled_deadlines_each_expire_in_their_tick() -> None:
+    random = Random(23)
+    timeouts = [random.randint(1, 5000) for _ in range(2000)]
+    state = MACHINE.initial()
+    for sequence, timeout_ms in enumerate(timeouts, 1):
+        MACHINE.evolve(state, TransactionBegun(sequence=sequence, at_ms=7, timeout_ms=timeout_ms))
+    expired: dict[int, int] = {}
+    while (deadline := state.next_deadline_ms) is not None:
+        for now_ms in (deadline - 1, deadline):
+            decision = MACHINE.decide(state, Expire(), now_ms)
+            for event in decision.events:
+                MACHINE.evolve(state, event)
+            expired.update(dict.fromkeys(decision.reply.sequences, now_ms))
+    assert len(expired) == 2000
+    late = {sequence: expired[sequence] - 7 - timeouts[sequence - 1] for sequence in expired}
+    assert all(0 <= each < TICK_MS for each in late.values())
+    assert not any(now_ms % TICK_MS for now_ms in expired.values())
+
+
+def test_every_prefix_of_a_history_recovers_what_is_left_to_do() -> None:
+    """Open ones wait for their deadline, decided ones are ended, ended ones are verdicts."""
+    history = [
+        *(TransactionBegun(sequence=number, at_ms=0, timeout_ms=100) for number in (1, 2, 3)),
+        TransactionDecided(sequence=1, commit=True),
+        TransactionDecided(sequence=2, commit=False, timed_out=True),
+        TransactionFinished(sequence=2),
+        TransactionFinished(sequence=1),
+    ]
+    found = []
+    for length in range(3, len(history) + 1):
+        replayed = MACHINE.initial()
+        for event in history[:length]:
+            MACHINE.evolve(replayed, event)
+        segments = bytes_of(MACHINE.snapshot(replayed))
+        restored = MACHINE.restore(segments)
+        assert restored == replayed
+        for state in (replayed, restored):
+            MACHINE.check(state)
+            found.append(
+                (
+                    [each.sequence for each in state.decided()],
+                    [sequence for _, sequence in state.deadlines],
+                    [str(state.status(sequence)) for sequence in (1, 2, 3)],
+                    state.low_water,
+                )
+            )
+    assert (
+        found[::2]
+        == found[1::2]
+        == [
+            ([], [1, 2, 3], ["OPEN", "OPEN", "OPEN"], 0),
+            ([1], [2, 3], ["COMMITTING", "OPEN", "OPEN"], 0),
+            ([1, 2], [3], ["COMMITTING", "ABORTING", "OPEN"], 0),
+            ([1], [3], ["COMMITTING", "ABORTED", "OPEN"], 0),
+            ([], [3], ["COMMITTED", "ABORTED", "OPEN"], 2),
+        ]
+    )
+
+
+# ---- the log
+
+
+SIZES = st.sampled_from([0, 1, 100, 900, 1100, 5000, 70_000])
+FRAME = 1000
+
+
+@settings(max_examples=60)
+@hypothesis.given(
+    sizes=st.lists(SIZES, min_size=1, max_size=40),
+    failing=st.none() | st.tuples(st.sampled_from(["full", "broken"]), st.integers(0, 6)),
+)
+@example(sizes=[100, 70_000, 0, 900, 900, 1100], failing=("full", 1))
+def test_records_of_any_size_are_answered_once_each_in_order(sizes, failing) -> None:
+    """The disk gets full, or fails, at some write; or nothing happens."""
+
+    @on_a_loop
+    async def story() -> None:
+        disk = MemoryDisk()
+        host = await Host(disk).start(MACHINE, frame_bytes=FRAME)
+        writes = 0
+
+        async def hook(step: Step, journal: str) -> None:
+            nonlocal writes
+            if step is not Step.WRITE:
+                return
+            writes += 1
+            if failing is not None and writes == failing[1] + 1:
+                error = StorageFull if failing[0] == "full" else SyncFailed
+                raise error("file", failing[0])
+
+        host.store.hook = hook
+        answers: list[tuple[int, object]] = []
+        for number, size in enumerate(sizes):
+            command = Begin(1000, owner="o" * size)
+            host.runtime.submit(command, partial(_answered, answers, number))
+        await host.runtime.close()
+        began = [reply for _, reply in answers if isinstance(reply, Begun)]
+        assert [reply.sequence for reply in began] == list(range(1, len(began) + 1))
+        numbers = [number for number, _ in answers]
+        assert numbers == list(range(len(numbers)))
+        if host.fatal:
+            assert failing is not None and failing[0] == "broken"
+            assert len(began) == len(answers)  # who wasn't told may have been stored, or not
+        else:
+            assert len(answers) == len(sizes)
+            assert [number for number, reply in answers if isinstance(reply, Begun)] == list(
+                range(len(began))
+            )
+        if failing is None:
+            assert len(began) == len(sizes) and writes <= -(-sum(sizes) // FRAME) + 1 + len(sizes)
+        stored = (await recovered(disk, MACHINE)).unfinished
+        owners = [len(each.owner) for each in stored.values()]
+        assert owners == sizes[: len(owners)]
+        assert len(owners) >= len(began)
+        if not host.fatal:
+            assert len(owners) == len(began)
+
+    story()
+
+
+def _answered(answers: list, number: int, reply: object, effects: tuple) -> None:
+    answers.append((number, reply))
 
 
 def test_commands_and_events_of_others_are_errors() -> None:

@@ -162,7 +162,7 @@ EARLIEST = velaray.InitialPosition.Earliest
 class Story:
     """A transaction of a client, with two messages in a topic and two acknowledged in another."""
 
-    def __init__(self, client: velaray.Client, name: str) -> None:
+    def __init__(self, client: velaray.Client, name: str, timeout_s: float = 60) -> None:
         self.topic = f"persistent://public/default/{name}"
         self.source = f"{self.topic}-source"
         self.path, self.source_path = (
@@ -172,7 +172,7 @@ class Story:
         with client.create_producer(self.source, batching_enabled=False) as filled:
             self.ids = [filled.send(b"%d" % number) for number in range(3)]
         self.producer = client.create_producer(self.topic, batching_enabled=False)
-        self.transaction = client.transaction()
+        self.transaction = client.transaction(timeout_s)
         self.first = self.producer.send(b"a", txn=self.transaction)
         self.producer.send(b"b", txn=self.transaction)
         for _ in range(2):
@@ -313,6 +313,29 @@ def test_an_administrator_aborts_whatever_is_open(
         story.transaction.commit()
     story.consumer.redeliver_unacknowledged_messages()
     assert story.consumer.receive(20_000).data() in (b"0", b"1", b"2")
+
+
+def test_an_idle_transaction_ends_at_its_deadline(cluster: LocalCluster, http: Http) -> None:
+    with velaray.Client(cluster.service_url) as client:
+        story = Story(client, "idle", timeout_s=2)
+        reader = client.subscribe(story.topic, "r", initial_position=EARLIEST)
+        plain = story.producer.send(b"plain")
+        before = http("GET", f"{V3}/coordinatorStats?coordinatorId=0").body
+        path = f"{V3}/transactionMetadata/{story.bits}"
+        wait_until(lambda: http("GET", path).body["status"] == "ABORTED")
+        after = http("GET", f"{V3}/coordinatorStats?coordinatorId=0").body
+        assert after["timedOutTxnCount"] == before["timedOutTxnCount"] + 1
+        message = reader.receive(20_000)  # what was in the transaction never comes
+        assert (message.data(), text_of(message.message_id())) == (b"plain", text_of(plain))
+        pending = http("GET", f"{V3}/pendingAckStats/{story.source_path}/s").body
+        assert (pending["ongoingTxnSize"], pending["pendingEntries"]) == (0, 0)
+        story.consumer.redeliver_unacknowledged_messages()
+        assert [story.consumer.receive(20_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
+        with pytest.raises(velaray.InvalidTxnStatusError):
+            story.producer.send(b"late", txn=story.transaction)
+        with pytest.raises(velaray.InvalidTxnStatusError):
+            story.transaction.commit()
+        story.close()
 
 
 def test_what_an_end_waits_for_is_told(
