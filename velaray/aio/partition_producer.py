@@ -93,6 +93,7 @@ class PartitionProducer:
         self._reconnecting: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._early: list[Callable[[], None]] = []
+        self._awaited: set[asyncio.Future[None]] = set()
         self._pending: deque[_Sent] = deque()
         self._first_chunk: StoredId | None = None
         self._batch_timer: asyncio.TimerHandle | None = None
@@ -305,12 +306,19 @@ class PartitionProducer:
         if self._connection is not None:
             self._connection.send_entry(sent.header, entry.data)
 
+    def awaits(self, joining: asyncio.Future[None]) -> None:
+        """Messages come when this is done: `flush` waits for them as well."""
+        self._awaited.add(joining)
+        joining.add_done_callback(self._awaited.discard)
+
     async def flush(self) -> None:
         """Wait until every message taken so far is stored.
 
         Raises the error of one that failed meanwhile; the others are complete as well then.
         """
         failures = self._failures
+        if self._awaited:
+            await asyncio.wait(self._awaited)
         if self._early:
             begun = self._core.loop.create_future()
             self._early.append(partial(begun.set_result, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -21,6 +22,7 @@ from velaray.exceptions import (
     TransactionCoordinatorNotFoundError,
     TransactionHasOperationFailed,
     TransactionNotFound,
+    UnknownError,
     VelarayError,
     from_server,
 )
@@ -46,6 +48,9 @@ class Sender(Protocol):
 
     def flush_batch(self) -> None:
         """Send the current batch without waiting for more messages."""
+
+    def awaits(self, joining: asyncio.Future[None]) -> None:
+        """Messages will be sent when this is done: who waits for all of them waits for it."""
 
 
 class Coordinators:
@@ -134,8 +139,8 @@ class _Joining:
 
     __slots__ = ("error", "over", "waiting")
 
-    def __init__(self) -> None:
-        self.over = False
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.over: asyncio.Future[None] = loop.create_future()
         self.error: VelarayError | None = None
         self.waiting: list[Callable[[VelarayError | None], None]] = []
 
@@ -244,7 +249,9 @@ class Transaction:
             if urgent or self._state != TransactionState.OPEN:
                 self._core.loop.call_soon(part.flush_batch)  # with what else is sent by now
 
-        self._when_joined((part.topic, None), go)
+        joining = self._when_joined((part.topic, None), go)
+        if not joining.over.done():
+            part.awaits(joining.over)
 
     def _begun(self) -> None:
         if self._state != TransactionState.OPEN:
@@ -285,29 +292,27 @@ class Transaction:
 
     def _when_joined(
         self, who: tuple[str, str | None], go: Callable[[VelarayError | None], None]
-    ) -> None:
+    ) -> _Joining:
         joining = self._joined.get(who)
         if joining is None:
-            joining = self._joined[who] = _Joining()
-            self._core.spawn(self._tell(who, joining))
-        if joining.over:
+            joining = self._joined[who] = _Joining(self._core.loop)
+            add = partial(_add, self._id, *who)
+            telling = self._core.spawn(self._coordinators.request(self._id.coordinator, add))
+            telling.add_done_callback(partial(self._told, joining))
+        if joining.over.done():
             go(joining.error)
         else:
             joining.waiting.append(go)
+        return joining
 
-    async def _tell(self, who: tuple[str, str | None], joining: _Joining) -> None:
-        joining.error = AlreadyClosed("the client is closed")
-        try:
-            number = self._id.coordinator
-            await self._coordinators.request(number, lambda: _add(self._id, *who))
-            joining.error = None
-        except VelarayError as error:
-            joining.error = error
-        finally:
-            joining.over = True
-            waiting, joining.waiting = joining.waiting, []
-            for go in waiting:
-                go(joining.error)
+    def _told(self, joining: _Joining, task: asyncio.Task[Any]) -> None:
+        error = AlreadyClosed("the client is closed") if task.cancelled() else task.exception()
+        if error is not None:
+            joining.error = error if isinstance(error, VelarayError) else UnknownError(str(error))
+        joining.over.set_result(None)
+        waiting, joining.waiting = joining.waiting, []
+        for go in waiting:
+            go(joining.error)
 
     # -- its end -------------------------------------------------------------------
 
