@@ -109,3 +109,21 @@ def test_a_message_sought_before_is_not_skipped_when_others_seek_back_further():
             assert (await consumer.receive(WAIT)).data() == b"a"
 
     run(work())
+
+
+def test_a_message_sought_before_that_went_to_another_comes_when_others_seek_back() -> None:
+    async def work():
+        async with ScriptedServer(Seek=move) as server, client_of(server) as client:
+            consumer = await client.subscribe("t", "s", ack_group_time_ms=0)
+            await consumer.seek(velaray.MessageId(-1, 1, 0, 0, batch_size=1))
+            deliver(server.connections[0], 1, entry_of(b"b"))
+            assert (await consumer.receive(WAIT)).data() == b"b"
+            subscribe = [c for c in server.seen if isinstance(c, pb.CommandSubscribe)][-1]
+            server.connections[0].send(
+                pb.CommandCloseConsumer(consumer_id=subscribe.consumer_id, request_id=0)
+            )
+            await until(lambda: permits(server).count(1000) == 3)
+            deliver(server.connections[0], 0, entry_of(b"a"))
+            assert (await consumer.receive(WAIT)).data() == b"a"
+
+    run(work())

@@ -104,6 +104,7 @@ class PartitionConsumer:
         self._start = subscription.start
         self._inclusive = subscription.start_inclusive
         self._seek: MessageId | int | None = None
+        self._delivered = False  # something, since the last seek
         self._fetching = False
         self._acks = Acknowledger(core, subscription, self)
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
@@ -174,6 +175,10 @@ class PartitionConsumer:
             self._start = self._seek if isinstance(self._seek, MessageId) else None
             self._inclusive = self._subscription.start_inclusive
             self._seek = None
+            self._delivered = False
+        elif self._subscription.durable and self._delivered:
+            # Others may have moved the subscription back meanwhile, to before what we sought.
+            self._start = None
         elif not self._subscription.durable and self.taken is not None:
             self._start, self._inclusive = self.taken.message_id(), False
         self._reader.skip_until(self._start, self._inclusive)
@@ -239,6 +244,7 @@ class PartitionConsumer:
             self._settle(_debited(delivery, entry), 0)
             return  # it was under way when everything was asked for again, and comes again
         self._tail.came(where)
+        self._delivered = True
         opened = self._reader.read(delivery, entry)
         if opened is None:
             self._settle(1, 0)
