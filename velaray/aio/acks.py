@@ -105,6 +105,8 @@ class AckTracker:
         0 if nothing is left: the batch then counts as acknowledged, and that is to be sent.
         """
         everything = (1 << size) - 1 if outstanding is None else outstanding
+        if self._in_transactions.get(where):
+            self._in_transactions[where] &= ~everything  # their transaction was aborted, then
         bits = self._open.get(where, everything) & everything
         if bits:
             self._open[where] = bits
