@@ -61,17 +61,38 @@ def test_what_was_acknowledged_is_not_handed_out_again():
 
 
 @pytest.mark.parametrize("batch_index_ack", [False, True])
-def test_a_batch_that_others_acknowledged_the_rest_of_is_acknowledged_when_it_arrives(
-    batch_index_ack,
-):
+def test_a_batch_that_others_acknowledged_the_rest_of_is_told_of_when_it_arrives(batch_index_ack):
     acks = AckTracker(batch_index_ack)
     acks.batch_arrived((1, 0), 4)
     acks.individual(in_batch(0, 2, 4))
     acks.individual(in_batch(0, 3, 4))
     acks.take()
     assert acks.batch_arrived((1, 0), 4, outstanding=0b1100) == 0
-    assert sent(acks) == ({(1, 0): None}, None)
+    assert sent(acks) == ({(1, 0): 0b0011}, None)
     assert acks.open_batches == 0
+
+
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_what_was_pending_elsewhere_is_not_acknowledged_and_comes_again(batch_index_ack):
+    acks = AckTracker(batch_index_ack)
+    assert acks.batch_arrived((1, 0), 3, outstanding=0b110) == 0b110
+    assert acks.batch_arrived((1, 0), 3, outstanding=0b001) == 0b001  # an abort returned it
+    assert acks.individual(in_batch(0, 0, 3))
+    assert sent(acks) == ({(1, 0): 0b110}, None)
+
+
+@pytest.mark.parametrize("batch_index_ack", [False, True])
+def test_who_acknowledges_all_that_came_of_a_batch_acknowledges_no_more(batch_index_ack):
+    acks = AckTracker(batch_index_ack)
+    acks.batch_arrived((1, 0), 3, outstanding=0b011)
+    assert not acks.individual(in_batch(0, 0, 3))
+    acks.take()
+    assert acks.individual(in_batch(0, 1, 3))
+    assert sent(acks) == ({(1, 0): 0b100}, None)
+    assert acks.open_batches == 0
+    acks.batch_arrived((1, 1), 2, outstanding=0b01)
+    acks.cumulative(in_batch(1, 0, 2))
+    assert sent(acks)[1] == ((1, 1), 0b10, 2)
 
 
 def test_an_id_from_elsewhere_counts_with_its_batch_size_and_is_refused_without():

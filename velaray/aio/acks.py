@@ -75,6 +75,9 @@ class AckTracker:
     def __init__(self, batch_index_ack: bool = False) -> None:
         self._batch_index_ack = batch_index_ack
         self._open: dict[Where, int] = {}
+        # Of those some messages of which weren't delivered: the ones that were. The others are
+        # acknowledged by other consumers or pending in transactions, so they may still come.
+        self._outstanding: dict[Where, int] = {}
         self._sizes: dict[Where, int] = {}
         self._chunks: dict[Where, list[Where]] = {}
         # Messages, as bits, that are acknowledged in transactions which haven't ended.
@@ -96,26 +99,42 @@ class AckTracker:
     def open_bits(self, where: Where) -> int | None:
         """The messages of a batch that aren't acknowledged; None if nothing is known of it."""
         known = self._open.get(where)
-        return known if known is None else known & ~self._in_transactions.get(where, 0)
+        if known is None:
+            return None
+        return self._outstanding.get(where, known) & known & ~self._in_transactions.get(where, 0)
 
     def batch_arrived(self, where: Where, size: int, outstanding: int | None = None) -> int:
         """A batch was delivered (perhaps again): the bits of the messages to hand out.
 
         ``outstanding`` are the service's bits; what was acknowledged here since is left out.
-        0 if nothing is left: the batch then counts as acknowledged, and that is to be sent.
+        0 if nothing is left: what was acknowledged here is to be sent then.
         """
-        everything = (1 << size) - 1 if outstanding is None else outstanding
-        if self._in_transactions.get(where):
-            self._in_transactions[where] &= ~everything  # their transaction was aborted, then
-        bits = self._open.get(where, everything) & everything
-        if bits:
-            self._open[where] = bits
-            self._sizes[where] = size
+        here = self._open.get(where, (1 << size) - 1)
+        self._sizes[where] = size
+        if self._in_transactions.get(where):  # their transaction was aborted, then
+            self._in_transactions[where] &= ~(here if outstanding is None else outstanding)
+        if outstanding is None:
+            self._outstanding.pop(where, None)
         else:
-            # Some messages were acknowledged here, the others by other consumers: only here
-            # both are known.
-            self._whole(where)
+            self._outstanding[where] = outstanding
+        bits = here if outstanding is None else here & outstanding
+        if bits:
+            self._open[where] = here
+        else:
+            self._done(where, here)
         return bits
+
+    def _done(self, where: Where, left: int) -> None:
+        """Of a batch only what wasn't delivered is ``left``: tell of the rest.
+
+        Not of the whole entry: what is pending in a transaction may be delivered yet.
+        """
+        self._open.pop(where, None)
+        self._outstanding.pop(where, None)
+        if self._individual.get(where, 0) is not None:
+            self._individual[where] = (1 << self._sizes[where]) - 1 & ~left
+        else:
+            del self._sizes[where]
 
     def chunks_arrived(self, where: Where, entries: list[Where]) -> None:
         """The message at ``where`` is made of ``entries``; they're acknowledged together."""
@@ -156,6 +175,9 @@ class AckTracker:
         if not left:
             self._whole(where)
             return True
+        if not left & self._outstanding.get(where, left):
+            self._done(where, left)
+            return True
         self._open[where] = left
         if self._batch_index_ack or tell:
             pending = self._individual.get(where, 0)
@@ -171,18 +193,19 @@ class AckTracker:
         """
         ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
         index = message_id.batch_index()
-        reached = (ledger, entry, _WHOLE)
+        reached, told = (ledger, entry, _WHOLE), self._batch_index_ack
         if index >= 0:
             bits = self._bits(message_id, where) >> index + 1 << index + 1
             if bits:
                 self._open[where] = bits
                 reached = (ledger, entry, index)
+                told = told or not bits & self._outstanding.get(where, bits)
         done = (ledger, entry) if reached[2] == _WHOLE else (ledger, entry - 1)
         self._forget_until(done)
         # One that was sent without a receipt may have been refused: what is acknowledged once
         # more came once more, and is sent again, as far as it went.
         known = self._durable
-        if reached[2] != _WHOLE and not self._batch_index_ack:
+        if reached[2] != _WHOLE and not told:
             reached, known = (ledger, entry - 1, _WHOLE), self._sent
         if reached > known:
             self._cumulative = max(reached, self._cumulative or self._sent)
@@ -196,7 +219,8 @@ class AckTracker:
         if not size:
             return True
         held = self._in_transactions[where] = self._in_transactions.get(where, 0) | bits
-        return not self._open.get(where, (1 << size) - 1) & ~held
+        here = self._open.get(where, (1 << size) - 1)
+        return not here & self._outstanding.get(where, here) & ~held
 
     def out_of_transaction(self, where: Where, size: int, bits: int, committed: bool) -> bool:
         """The transaction has ended; True if all of the entry is acknowledged by that."""
@@ -298,10 +322,12 @@ class AckTracker:
                 # The bits hold what was acknowledged cumulatively: none below is open.
                 unsent[where] = self._open[where]
         self._open = unsent
+        self._outstanding = {}
         self._sizes = {where: self._sizes[where] for where in unsent}
 
     def _whole(self, where: Where) -> None:
         self._open.pop(where, None)
+        self._outstanding.pop(where, None)
         self._sizes.pop(where, None)
         for entry in self._chunks.pop(where, (where,)):
             self._individual[entry] = None
@@ -320,6 +346,7 @@ class AckTracker:
         return (1 << size) - 1
 
     def _forget_until(self, done: Where) -> None:
-        for table in (self._open, self._sizes, self._chunks, self._individual):
+        tables = (self._open, self._outstanding, self._sizes, self._chunks, self._individual)
+        for table in tables:
             for where in [where for where in table if where <= done]:
                 del table[where]
