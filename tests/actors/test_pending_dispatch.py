@@ -87,6 +87,28 @@ def test_pending_entries_are_passed_over_and_come_again_after_an_abort() -> None
     assert host.got() == [(1, 3, None)]
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+def test_what_was_pending_before_it_was_fed_can_be_delivered_after_an_abort(kind) -> None:
+    host = Host([1] * 6, kind)
+    host.do(AckInTransaction(ONE, 6, [(0, 6)]))
+    host.begin()
+    host.attach(1)
+    assert not host.dispatcher.may_stand()
+    assert host.dispatcher.dispatch() == []
+    host.do(EndTransactionAcks(ONE, False))
+    assert host.got() == [(0, 6, None)]
+
+
+def test_nothing_stands_behind_what_is_pending_and_not_fed() -> None:
+    host = Host([1] * 6, EXCLUSIVE)
+    host.do(AckInTransaction(ONE, 6, [(0, 3)]))
+    host.begin()
+    host.attach(1)
+    host.dispatch()
+    host.do(EndTransactionAcks(ONE, True))
+    assert host.dispatcher.may_stand()
+
+
 def test_who_acknowledges_in_a_transaction_holds_it_no_longer_and_gets_it_again() -> None:
     host = Host([1] * 6)
     host.attach(1)
