@@ -19,13 +19,17 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
 
     Not judged in Failover subscriptions: who becomes active again gets again, uncounted, what
     it held when it was active before. Nor of who was subscribed while the subscription was
-    moved: what is behind the move may come before its consumers are closed.
+    moved: what is behind the move may come before its consumers are closed. Nor of an Exclusive
+    consumer once it acknowledged in a transaction: for the sake of order an abort brings
+    everything again, what wasn't acknowledged uncounted.
     """
     late_s = run.late_s()
     moved: dict[str, float] = defaultdict(float)
     where: dict[tuple[int, int], str] = {}
     counts: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
-    for time, kind, note in run.history.of("subscribe", "deliver", "seek", "sought"):
+    exclusive: set[tuple[int, int]] = set()
+    kinds = ("subscribe", "deliver", "seek", "sought", "ack in txn")
+    for time, kind, note in run.history.of(*kinds):
         name = note.get("subscription", "")
         if kind == "seek":
             moved[name] = math.inf
@@ -38,8 +42,13 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
         if kind == "subscribe":
             where[consumer] = name
             counts.pop(consumer, None)
+            if note["kind"] == EXCLUSIVE:
+                exclusive.add(consumer)
             if note["kind"] != FAILOVER and time >= moved[name]:
                 counts[consumer] = {}
+        elif kind == "ack in txn":
+            if consumer in exclusive:
+                counts.pop(consumer, None)
         elif consumer in counts:
             place, count = (note["ledger"], note["entry"]), note["redelivery"]
             before = counts[consumer].get(place, -1)

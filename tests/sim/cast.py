@@ -107,7 +107,7 @@ def _add_subscription(
         alone = False
     for _ in range(1 if kind is ConsumerType.Exclusive else rng.randint(1, 3)):
         consumer = f"c{len(cast.consumers)}"
-        plan = _consuming(rng, consumer, topic, name, kind, alone)
+        plan = consuming(rng, consumer, topic, name, kind, alone)
         if plan.cumulative:
             plan = _asking_again(plan, seed)
         elif cast.kept:
@@ -121,9 +121,10 @@ def _asking_again(plan: Consuming, seed: int) -> Consuming:
     return replace(plan, nack=rng.choice([0, 0, 50]), redeliver=rng.choice([0, 0, 20]))
 
 
-def _consuming(
+def consuming(
     rng: Random, name: str, topic: Any, subscription: str, kind: ConsumerType, alone: bool
 ) -> Consuming:
+    """A consumer's part; ``alone``: its subscription is of one topic."""
     shared = kind is ConsumerType.Shared
     cumulative = not shared and rng.random() < 0.5
     again = 0 if cumulative else 1

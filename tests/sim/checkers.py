@@ -37,7 +37,8 @@ class Evidence:
     """A run that is over: its history, and the logs as a reader of the disk finds them.
 
     ``excused`` has, by subscription and topic, what it needn't have got; ``trimmed``, by topic,
-    the places that were trimmed away; ``letters`` the dead-letter topics.
+    the places that were trimmed away; ``letters`` the dead-letter topics; ``hidden``, by topic, the
+    places of what was aborted.
     """
 
     history: History
@@ -45,10 +46,11 @@ class Evidence:
     excused: Mapping[tuple[str, str], set[str]] = field(default_factory=dict)
     trimmed: Mapping[str, set[Place]] = field(default_factory=dict)
     letters: Mapping[str, Log] = field(default_factory=dict)
+    hidden: Mapping[str, set[Place]] = field(default_factory=dict)
 
     def kept(self, topic: str) -> list[str]:
-        """The messages of a topic that weren't trimmed away, in order."""
-        gone = self.trimmed.get(topic, set())
+        """The messages of a topic that weren't trimmed away or aborted, in order."""
+        gone = self.trimmed.get(topic, set()) | self.hidden.get(topic, set())
         log = self.logs.get(topic, {})
         return [text for place, found in log.items() if place not in gone for text in found]
 
@@ -171,7 +173,8 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
     for subscription, topic in sorted(_subscriptions(run.history)):
         if subscription in deleted or subscription == COMPACTED:
             continue
-        stored = [content for found in run.logs.get(topic, {}).values() for content in found]
+        hidden, log = run.hidden.get(topic, set()), run.logs.get(topic, {})
+        stored = [text for place, found in log.items() if place not in hidden for text in found]
         until = skipped.get((whole(topic), subscription), -1)
         missing = [
             content

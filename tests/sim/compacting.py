@@ -15,6 +15,7 @@ from tests.sim.checkers import COMPACTED
 from tests.sim.cluster import ADMIN_PORT
 from tests.sim.http import NoAnswer, ask
 from tests.sim.stored import contents_of
+from tests.sim.transaction_evidence import hidden_places
 from tests.sim.workload import ProducerScript, Producing, Shared, until_it_works
 from velaray.aio import Client, Consumer, Producer
 from velaray.aio.reader import Reader
@@ -210,8 +211,9 @@ class CompactedConsumer:
 async def newest_of(disk: MemoryDisk, key: ActorKey) -> Newest:
     """What a reader must have in the end, from the partition's own journal."""
     newest: Newest = {}
+    hidden = await hidden_places(MemoryStore(disk), key)
     async for record in replay(MemoryStore(disk), key.text()):
-        if record.blob is None or record.position is None:
+        if record.blob is None or record.position is None or record.position in hidden:
             continue
         items = contents(record.blob).items
         assert items is not None

@@ -31,7 +31,9 @@ class _Session:
 class _Entries:
     """What is known of one subscription of one topic partition."""
 
-    ends: int = -1  # sessions but one, and requests for redelivery: all that may have ended any
+    # Sessions but one, requests for redelivery, acknowledgements in transactions, which may be
+    # aborted: all that may have ended any delivery.
+    ends: int = -1
     since: float = 0.0
     doubtful: bool = False  # the brain's counts are ahead of the durable ones
     seen: dict[tuple[int, int], list[tuple[float, int, _Session]]] = field(
@@ -60,7 +62,7 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
     kinds: dict[str, int] = {}
     for time, kind, note in run.history.of(
         *("subscribe", "deliver", "redeliver", "close consumer", "seek", "sought"),
-        *("uncounted", "opened"),
+        *("uncounted", "opened", "ack in txn"),
     ):
         if kind in ("uncounted", "opened"):
             _doubt(note["subscription"], kind == "uncounted", known, sessions.values())
@@ -81,7 +83,7 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
             continue
         elif kind == "close consumer":
             sessions[number].closed = True
-        elif kind == "redeliver":
+        elif kind in ("redeliver", "ack in txn"):
             known[sessions[number].where].ends += 1
         else:
             session = sessions[number]

@@ -2,7 +2,8 @@
 
 Of Shared and Key_Shared subscriptions. ``sent``: the hand wrote entries to a consumer's socket.
 ``freed``: it heard that they aren't that consumer's any longer, before the brain could hear it.
-``attached`` and ``left``: consumers, with their sticky ranges.
+``attached`` and ``left``: consumers, with their sticky ranges. ``pending``: somebody acknowledges
+them in a transaction.
 What is noted is what passed the hand, not what anybody decided.
 """
 
@@ -121,6 +122,12 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
             note(self, "freed", ranges=[(0, args[1])], parts=[], by=None)
         elif method == "expire":
             note(self, "freed", ranges=_pairs(args[1]), parts=[], by=None)
+        elif method == "ack_in_transaction":
+            # An abort returns all of an entry, whoever holds the rest of it.
+            pending = [*_pairs(args[3]), *((at, at + 1) for at, _, _ in args[4])]
+            note(self, "freed", ranges=pending, parts=[], by=None)
+            where = {"subscription": self.name, "topic": str(self._log.topic)}  # type: ignore[attr-defined]
+            note(self, "pending", ranges=pending, **where)
         return await ask(self, method, args)
 
     replace(Channel, "acknowledge", acknowledged)

@@ -100,15 +100,26 @@ def keys_are_at_one_consumer(run: Evidence) -> Iterator[str]:
 
 
 def keys_go_out_in_order(run: Evidence) -> Iterator[str]:
-    """Entries of a key go out for the first time in the order of the log."""
+    """Entries of a key go out for the first time in the order of the log.
+
+    What was pending in a transaction went out before, perhaps by a former activation.
+    """
     highest: dict[tuple[int, int], int] = {}
     seen: dict[int, set[int]] = defaultdict(set)
     moved: set[int] = {note["channel"] for _, _, note in run.history.of("moved")}
+    pending = {
+        (note["subscription"], note["topic"], at)
+        for _, _, note in run.history.of("pending")
+        for first, end in note["ranges"]
+        for at in range(first, end)
+    }
     for time, note, offset, hashed, _, _ in _sendings(run):
         channel = note["channel"]
         if note["kind"] != KEY_SHARED or channel in moved or offset in seen[channel]:
             continue
         seen[channel].add(offset)
+        if (note["subscription"], note["topic"], offset) in pending:
+            continue
         before = highest.get((channel, hashed), -1)
         if offset < before:
             yield (

@@ -22,8 +22,11 @@ from contextlib import suppress
 from typing import Any
 
 from velaray.aio.consumer import Consumer
+from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
+from velaray.aio.transactions import Transaction
+from velaray.topology.coordinator_session import CoordinatorSession
 from velaray.topology.front_door import FrontDoorSession, _Tunnel
 from velaray.topology.links import Link
 from velaray.topology.partition_session import PartitionSession
@@ -32,12 +35,15 @@ from velaray.wire.connection import WireConnection
 _HASHED = (
     Link,
     PartitionSession,
+    CoordinatorSession,
     FrontDoorSession,
     _Tunnel,
     WireConnection,
     Producer,
     Consumer,
     Reader,
+    PartitionProducer,
+    Transaction,
 )
 
 

@@ -41,6 +41,14 @@ from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log, strays
 from tests.sim.tap import TappedConnection
+from tests.sim.transaction_cast import COORDINATORS, TransactionCast, make_transaction_cast
+from tests.sim.transaction_checkers import judge_transactions
+from tests.sim.transaction_evidence import (
+    TransactionEvidence,
+    collect,
+    hidden_places,
+    unfinished,
+)
 from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.uncounted import watch_counts
 from tests.sim.workload import PATTERN, Shared
@@ -51,6 +59,7 @@ from velaray.journal import journal
 from velaray.journal.errors import JournalError
 from velaray.journal.memory import MemoryStore
 from velaray.topology.brain import Brain
+from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.fabric import Unreachable
 from velaray.topology.hosted import CONFIRM_S
 from velaray.topology.links import RemoteError
@@ -191,7 +200,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(Brain, "_skip_to", noted_skip_to)
     replace(Brain, "_reset", noted_reset)
     replace(Brain, "_expire", noted_expire)
-    watch_journals(replace)
+    watch_journals(replace, history)
     shorten_units(replace)
     watch_hands(replace, history)
     watch_counts(replace, history)
@@ -221,6 +230,8 @@ class World:
         self._reading: list[tuple[str, ReaderScript]] = []
         self._subscriptions: dict[str, set[str]] = {}
         self._compacting: Compacting | None = None
+        self._transactions: TransactionCast | None = None
+        self._past: TransactionEvidence | None = None
 
     def problems(self) -> list[str]:
         """What was wrong with the run."""
@@ -231,8 +242,14 @@ class World:
             letters = {topic: log for topic, log in self._logs.items() if is_grave(topic)}
             logs = {topic: log for topic, log in self._logs.items() if topic not in letters}
             excuses = self._excuses
-            evidence = Evidence(self._history, logs, excuses.messages, excuses.places, letters)
+            past = self._past
+            evidence = Evidence(
+                *(self._history, logs, excuses.messages, excuses.places, letters),
+                hidden={} if past is None else past.hidden(),
+            )
             found += judge(evidence, ALL_CHECKERS)
+            if past is not None:
+                found += judge_transactions(evidence, past)
         return found
 
     async def live(self) -> None:
@@ -252,6 +269,9 @@ class World:
         if self._compacting is not None:
             consumers += self._begin(self._compacting.readers)
             producers += self._begin(self._compacting.producers)
+        if self._transactions is not None:
+            consumers += self._begin(self._transactions.consumers)
+            producers += self._begin(self._transactions.producers)
         self._stage = "in the storm"
         await carry_out(cluster, self._faults, self._seed)
         await asyncio.sleep(2.0)
@@ -269,17 +289,16 @@ class World:
         self._stage = "closing the consumers"
         if not await self._all_done(consumers):
             return
+        self._stage = "waiting for the transactions"
+        if not await self._all_ended():
+            return
         door.cancel()
         await self._post_mortem()
         self._stage = "over"
 
     async def _prepared(self, shared: Shared) -> Cast:
         cast = make_cast(self._seed, shared)
-        for topic, partitions in cast.partitions.items():
-            if partitions:
-                path = f"{PREFIX}/persistent/{topic}/partitions"
-                status, answer = await ask(ADMIN_PORT, "PUT", path, partitions)
-                assert status == 204, answer
+        await self._make_topics(cast.partitions)
         await self._set_policies(cast)
         self._compacting = make_compacting(self._seed, shared)
         if self._compacting is not None:
@@ -288,7 +307,22 @@ class World:
             await self._limit(topic, *limits)
         self._subscriptions = cast.subscriptions
         self._reading = [(topic, reader) for topic, reader in cast.readers.values()]
+        if not self.cluster.relaxed:
+            self._transactions = make_transaction_cast(self._seed, shared)
+        if self._transactions is not None:
+            await ensure_coordinators(self.cluster.admin, COORDINATORS)
+            await self._make_topics(self._transactions.partitions)
+            self._subscriptions |= self._transactions.subscriptions
+            self._reading += self._transactions.readers
         return cast
+
+    async def _make_topics(self, partitions: Mapping[str, int]) -> None:
+        """Those that have partitions; the others are made by who uses them."""
+        for topic, count in partitions.items():
+            if count:
+                path = f"{PREFIX}/persistent/{topic}/partitions"
+                status, answer = await ask(ADMIN_PORT, "PUT", path, count)
+                assert status == 204, answer
 
     async def _set_policies(self, cast: Cast) -> None:
         plan = self.cluster.plan
@@ -364,6 +398,18 @@ class World:
         self._problems.append(f"backlogs at the end: {backlogs}")
         return False
 
+    async def _all_ended(self) -> bool:
+        """Until no transaction is open or ending, by the coordinators' journals."""
+        left: list[str] = []
+        while self._transactions is not None and self._loop.time() < self._deadline:
+            left = await unfinished(self.cluster.disk, COORDINATORS)
+            if not left:
+                return True
+            await asyncio.sleep(1.0)
+        if left:
+            self._problems.append(f"transactions at the end: {left}")
+        return not left
+
     async def _of(self, key: ActorKey) -> list[int]:
         stats = await self.cluster.admin.call(key, "stats")
         self._history.add("log", topic=str(key.topic_name), terminated=stats["terminated"])
@@ -386,8 +432,10 @@ class World:
             whole: set[str] = set()
             for key in await self._partitions():
                 if str(key.topic_name.topic).endswith(topic):
-                    log = await read_log(MemoryStore(self.cluster.disk), key)
+                    store = MemoryStore(self.cluster.disk)
+                    log = await read_log(store, key)
                     gone = (await self._find_excuses([key])).places[str(key.topic_name)]
+                    gone |= await hidden_places(store, key)
                     kept = [contents for place, contents in log.items() if place not in gone]
                     whole.update(content for contents in kept for content in contents)
             if not whole <= reader.seen:
@@ -436,5 +484,7 @@ class World:
         self._problems += await audit(cluster) + await strays(cluster)
         for key in await self._partitions():
             self._logs[str(key.topic_name)] = await read_log(MemoryStore(cluster.disk), key)
+        if self._transactions is not None:
+            self._past = await collect(cluster.disk, await expected_journals(cluster))
         if cluster.plan is not None:
             self._excuses = await self._find_excuses(await self._partitions())

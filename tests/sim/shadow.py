@@ -25,13 +25,14 @@ from tests.sim.cursors import (
     mark_goes_forward,
     recovery_gives_what_was_stored,
 )
+from tests.sim.history import History
 from tests.sim.loop import current_node
 from tests.sim.pasts import note
 from tests.sim.trimming import check_frame
 from velaray.actors.machine import Machine, SegmentKeeper
 from velaray.events.codec import decode
-from velaray.events.events_pb2 import CursorReset, CursorRestored
-from velaray.events.ids import ActorKind
+from velaray.events.events_pb2 import CursorReset, CursorRestored, TransactionDecided
+from velaray.events.ids import ActorKind, TransactionId
 from velaray.events.segments import Segment, StoredSegment, digest_of
 from velaray.journal.errors import StorageFull
 from velaray.journal.journal import Journal
@@ -138,10 +139,12 @@ class Shadow:
         return {name: digest_of(kept) for name, kept in self._machine.snapshot(state).items()}
 
 
-def watch_journals(replace: Replace) -> None:
+def watch_journals(replace: Replace, history: History) -> None:
     """Have every journal of a simulated process keep its shadow, and say when it rolls over.
 
-    The process's ``phase`` is "start" or "roll" while its journal starts a ledger.
+    The process's ``phase`` is "start" or "roll" while its journal starts a ledger. Verdicts of
+    coordinators are noted before they are written (``deciding``) and when they are durable
+    (``decided``).
     """
     stage_all, commit, reload = Journal.stage_all, Journal.commit, Journal.reload
     start, roll = Journal.start, Journal.roll
@@ -160,6 +163,9 @@ def watch_journals(replace: Replace) -> None:
         # What is more than one frame's worth is in the live state already.
         ahead = runtime is not None and (runtime._queued or runtime._staged)
         await check_frame(shadow.staged)
+        verdicts = _verdicts(node, shadow.staged)
+        if verdicts:
+            history.add("deciding", node=node.name, txns=verdicts)
         if not tried:
             shadow.fold_staged()
             if not ahead:
@@ -169,6 +175,8 @@ def watch_journals(replace: Replace) -> None:
         except StorageFull:
             shadow.staged = []
             raise
+        if verdicts:
+            history.add("decided", node=node.name, txns=verdicts)
         if tried:
             shadow.fold_staged()
         elif not ahead and node.body is not None:
@@ -184,18 +192,12 @@ def watch_journals(replace: Replace) -> None:
         node = current_node()
         node.shadow.rebuild(self.recovered)
         node.shadow.compare("recovery")
-        return await in_phase("start", node, start(self, *checkpoint))
+        return await _in_phase("start", node, start(self, *checkpoint))
 
     async def rolled(self: Journal, *checkpoint: Any) -> int:
         node = current_node()
         node.shadow.compare("a roll-over")
-        return await in_phase("roll", node, roll(self, *checkpoint))
-
-    async def in_phase(name: str, node: Any, work: Any) -> int:
-        node.phase = name
-        ledger_id: int = await work
-        node.phase = ""
-        return ledger_id
+        return await _in_phase("roll", node, roll(self, *checkpoint))
 
     for name, original, tapped in (
         ("stage_all", stage_all, staged),
@@ -205,6 +207,25 @@ def watch_journals(replace: Replace) -> None:
         ("roll", roll, rolled),
     ):
         replace(Journal, name, _unless_compacted(original, tapped))
+
+
+async def _in_phase(name: str, node: Any, work: Any) -> int:
+    node.phase = name
+    ledger_id: int = await work
+    node.phase = ""
+    return ledger_id
+
+
+def _verdicts(node: Any, staged: Iterable[bytes]) -> list[str]:
+    """The transactions that a coordinator decides in a frame."""
+    if node.key is None or node.key.kind is not ActorKind.COORDINATOR:
+        return []
+    events = (decode(bytes(record)) for record in staged)
+    return [
+        str(TransactionId(node.key.partition, event.sequence))
+        for event in events
+        if isinstance(event, TransactionDecided)
+    ]
 
 
 def _unless_compacted(original: Any, tapped: Any) -> Any:

@@ -12,6 +12,7 @@ from tests.sim.shadow import CheckedMachine
 from tests.sim.undone import undoing_restores_exactly
 from velaray.actors.catalog import CatalogMachine
 from velaray.actors.compacted_index import CompactedIndexMachine
+from velaray.actors.coordinator import CoordinatorMachine
 from velaray.actors.machine import digest
 from velaray.actors.partition import PartitionMachine
 from velaray.actors.subscription import SubscriptionMachine
@@ -23,12 +24,14 @@ from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import load_manifest, replay, verify
 from velaray.journal.scan import Record
+from velaray.topology.coordinators import coordinator_of
 
 MACHINES: dict[ActorKind, Any] = {
     ActorKind.CATALOG: CatalogMachine,
     ActorKind.PARTITION: PartitionMachine,
     ActorKind.SUBSCRIPTION: SubscriptionMachine,
     ActorKind.COMPACTED: CompactedIndexMachine,
+    ActorKind.COORDINATOR: CoordinatorMachine,
 }
 
 
@@ -99,6 +102,10 @@ async def expected_journals(cluster: SimCluster) -> set[str]:
     topics = [topic for found in catalog.namespaces.values() for topic in found.values()]
     for topic in topics:
         for key in topic.actors():
+            coordinator = coordinator_of(key.topic_name)
+            if coordinator is not None:
+                expected.add(coordinator.text())
+                continue
             expected.add(key.text())
             if key.text() in stored:
                 names = (await _state(store, key)).subscriptions.values()

@@ -60,6 +60,8 @@ class TappedConnection(Connection):
             case pb.CommandFlow():
                 permits = message.messagePermits
                 note("flow", connection=self.number, consumer=message.consumer_id, permits=permits)
+            case pb.CommandAck() if message.HasField("txnid_least_bits"):
+                note("ack in txn", connection=self.number, consumer=message.consumer_id)
             case pb.CommandAck() if message.request_id:
                 asked = (self.history.now(), message)
                 self._asked[message.consumer_id, message.request_id] = asked

@@ -272,12 +272,13 @@ class ConsumerScript:
                 return
 
     def _received(self, message: Message) -> None:
-        self._note("received", content=message.data().decode(), **_place(message))
+        self._note("received", content=message.data().decode(), **place_of(message))
 
     async def _act(self, consumer: Consumer, message: Message) -> bool:
         """Do something about a message; False to leave."""
         if self.poisoned and int(message.data().decode().partition(":")[2]) % POISON == 0:
-            self._note("poison", content=message.data().decode(), topic=_place(message)["topic"])
+            topic = place_of(message)["topic"]
+            self._note("poison", content=message.data().decode(), topic=topic)
             await consumer.negative_acknowledge(message)
             return True
         plan, draw = self._plan, self._rng.randrange(1000)
@@ -336,7 +337,7 @@ class ConsumerScript:
         self, consumer: Consumer, message: Message, cumulative: bool, receipt: bool
     ) -> None:
         began = self._shared.history.now()
-        place = _place(message)
+        place = place_of(message)
         self._note("acknowledging", cumulative=cumulative, receipt=receipt, **place)
         try:
             if cumulative:
@@ -350,7 +351,8 @@ class ConsumerScript:
             self._note("acked", began=began, cumulative=cumulative, **place)
 
 
-def _place(message: Message) -> dict[str, Any]:
+def place_of(message: Message) -> dict[str, Any]:
+    """Where a message is, as the history has it."""
     at = message.message_id()
     return {
         "topic": at.topic_name(),

@@ -1,0 +1,136 @@
+"""What clients of a run do with transactions, noted in the history. Nothing is judged here.
+
+``txn begun``, ``txn asked`` (to commit or abort), ``txn answered``: ``done`` is what somebody was
+told, True for committed, False for aborted, None if he wasn't told. ``txn failed``: an operation
+in it did, so its client must not commit it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from tests.sim.history import History
+from tests.sim.workload import Shared
+from velaray.aio import Client, Transaction
+from velaray.aio.transactions import Coordinators
+from velaray.enums import TransactionState
+from velaray.events.ids import TransactionId
+from velaray.exceptions import (
+    InvalidTxnStatusError,
+    TransactionHasOperationFailed,
+    TransactionNotFound,
+    VelarayError,
+)
+from velaray.wire import pulsar_pb2 as pb
+
+FORGOTTEN = "there is no such transaction"
+
+
+class Transacted:
+    """The transactions of a run, and what their clients were told; outlives all of them."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        #: Those that may be asked for again: whether their client wanted to commit, and whether
+        #: it knows that it was told.
+        self.asked: dict[TransactionId, tuple[bool, bool]] = {}
+
+    async def begin(self, client: Client, by: str, timeout_s: float) -> Transaction:
+        """Begin one. Raises `VelarayError`."""
+        txn = await client.new_transaction(timeout_s)
+        self.history.add("txn begun", txn=str(txn.txn_id), by=by, timeout_s=timeout_s)
+        return txn
+
+    def failed(self, txn: Transaction, what: str, error: Exception) -> None:
+        """Something that was done in it failed; what began too late wasn't done in it."""
+        if isinstance(error, InvalidTxnStatusError):
+            return
+        text = f"{type(error).__name__}: {error}"
+        self.history.add("txn failed", txn=str(txn.txn_id), what=what, error=text)
+
+    async def end(self, txn: Transaction, commit: bool) -> bool | None:
+        """Commit or abort; the verdict, None if it isn't known.
+
+        One whose time is over at its client is left to its coordinator: nobody is asked.
+        """
+        if txn.state == TransactionState.TIME_OUT:
+            return None
+        self._asks(txn.txn_id, commit)
+        verdict: bool | None = None
+        error = ""
+        try:
+            await (txn.commit() if commit else txn.abort())
+            verdict = commit
+        except TransactionHasOperationFailed as failure:
+            verdict, error = False, str(failure)
+        except VelarayError as failure:
+            error = f"{type(failure).__name__}: {failure}"
+            if txn.state == TransactionState.ERROR:  # its coordinator says so
+                verdict = None if isinstance(failure, TransactionNotFound) else not commit
+                error = FORGOTTEN if verdict is None else error
+        wanted = txn.state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
+        self.asked[txn.txn_id] = (wanted if verdict is None else verdict, verdict is not None)
+        self._is_told(txn.txn_id, commit, verdict, error)
+        return verdict
+
+    async def end_for_sure(self, txn: Transaction, commit: bool) -> bool:
+        """As `end`, and again until the answer is known; what timed out counts as aborted."""
+        while txn.state not in (TransactionState.TIME_OUT, TransactionState.ERROR):
+            verdict = await self.end(txn, commit)
+            if verdict is not None:
+                return verdict
+            commit = commit and txn.state != TransactionState.ABORTING
+        return False
+
+    async def ask_again(self, client: Client, txn: TransactionId, commit: bool) -> None:
+        """Ask for a verdict that somebody asked for before, as who lost the answer would."""
+        action = pb.COMMIT if commit else pb.ABORT
+        command = pb.CommandEndTxn(
+            txnid_most_bits=txn.coordinator, txnid_least_bits=txn.sequence, txn_action=action
+        )
+        self._asks(txn, commit)
+        verdict: bool | None = None
+        error = ""
+        try:
+            await Coordinators(client._live()).request(txn.coordinator, lambda: command)
+            verdict = commit
+        except InvalidTxnStatusError as failure:
+            verdict, error = not commit, str(failure)
+        except TransactionNotFound:
+            error = FORGOTTEN
+        except VelarayError as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        self._is_told(txn, commit, verdict, error)
+
+    def _asks(self, txn: TransactionId, commit: bool) -> None:
+        self.history.add("txn asked", txn=str(txn), commit=commit)
+
+    def _is_told(self, txn: TransactionId, commit: bool, verdict: bool | None, error: str) -> None:
+        told = {"commit": commit, "done": verdict, "error": error}
+        self.history.add("txn answered", txn=str(txn), **told)
+
+
+class AskingScript:
+    """Asks again how transactions ended, in the calm for all that anybody asked for until then;
+    for the opposite as well, of those whose clients were told."""
+
+    def __init__(self, shared: Shared, transacted: Transacted, rng: Random) -> None:
+        self._shared = shared
+        self._transacted = transacted
+        self._rng = rng
+
+    async def run(self, client: Client) -> None:
+        """Returns when it knows."""
+        known = self._transacted.asked
+        while not self._shared.draining.is_set():
+            await asyncio.sleep(self._rng.random() * 2)
+            if known:
+                txn = self._rng.choice(list(known))
+                wanted, told = known[txn]
+                opposite = told and self._rng.random() < 0.5
+                await self._transacted.ask_again(client, txn, wanted is not opposite)
+        for txn, (wanted, told) in list(known.items()):
+            await self._transacted.ask_again(client, txn, wanted)
+            if told:
+                await self._transacted.ask_again(client, txn, not wanted)
