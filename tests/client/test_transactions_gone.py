@@ -110,6 +110,9 @@ def test_a_deleted_subscription(cluster, client, topic, admin, commit):
     message = again.receive(WAIT)
     txn.commit() if commit else txn.abort()
     assert not unfinished(cluster)
+    journals = cluster.run(cluster.fabric.store.list_journals())
+    name = topic.rpartition("/")[2]
+    assert len([each for each in journals if each.startswith("subscription") and name in each]) == 1
     with client.transaction() as other:
         again.acknowledge(message, txn=other)
     again.redeliver_unacknowledged_messages()

@@ -6,6 +6,7 @@
 import asyncio
 import itertools
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -305,6 +306,46 @@ def test_names_that_look_alike_when_joined_share_nothing(client, topic, admin):
     other = client.subscribe(*places[1], **SHARED)
     assert sorted(contents(other, 2)) == [b"1", b"2"]
     nothing_comes(other)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_nothing_aborted_comes_however_often_things_are_delivered_again(client, topic, kind):
+    """Random transactions, and consumers that come, go, and ask for everything again (T5)."""
+    random = Random(5)
+    options = SHARED | {"consumer_type": kind}
+    producer = client.create_producer(topic)
+    consumers = [client.subscribe(topic, "s", **options)]
+    expected, still_open = set(), []
+    for number in range(120):
+        if random.random() < 0.4 or not still_open:
+            still_open.append((client.transaction(), []))
+        txn, sent = random.choice(still_open)
+        producer.send(b"%d" % number, partition_key=f"{number % 5}", txn=txn)
+        sent.append(b"%d" % number)
+        if random.random() < 0.4:
+            ended = still_open.pop(random.randrange(len(still_open)))
+            if random.random() < 0.5:
+                ended[0].abort()
+            else:
+                ended[0].commit()
+                expected.update(ended[1])
+        match random.randrange(8):
+            case 0:
+                consumers.append(client.subscribe(topic, "s", **options))
+            case 1 if len(consumers) > 1:
+                consumers.pop(0).close()
+            case 2:
+                random.choice(consumers).redeliver_unacknowledged_messages()
+    for txn, _ in still_open:
+        txn.abort()
+    for consumer in consumers[1:]:
+        consumer.close()
+    found = set()
+    while found != expected:
+        message = consumers[0].receive(WAIT)
+        assert message.data() in expected
+        consumers[0].acknowledge(message)
+        found.add(message.data())
 
 
 @pytest.mark.parametrize("kind", [ActorKind.COORDINATOR, ActorKind.PARTITION])

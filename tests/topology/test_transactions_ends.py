@@ -19,6 +19,7 @@ from tests.topology.test_transactions import (
     run,
 )
 from velaray.actors.coordinator import Decide
+from velaray.journal.memory import MemoryStore
 from velaray.wire import pulsar_pb2 as pb
 
 SHARED = pb.CommandSubscribe.Shared
@@ -125,6 +126,36 @@ def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
         assert not (await setting.end(transaction, commit)).HasField("error")
         assert await payloads(consumer, 1) == [b"2" if commit else b"1"]
         assert await backlog(setting) == 0
+
+    run(scenario)
+
+
+def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While it can't be read nobody gets anything of it, nor anything wrong."""
+
+    async def scenario(setting: Setting) -> None:
+        aborted, transaction = await setting.begin(TOPIC), await setting.begin(TOPIC)
+        await setting.publish(b"never", aborted)
+        await setting.publish(b"1", transaction)
+        await setting.publish(b"2")
+        await setting.end(aborted, commit=False)
+        setting.fabric.kill(setting.key)
+        read, failures = MemoryStore.read, []
+
+        async def failing(store: Any, journal: str, *args: Any) -> bytes:
+            if journal == setting.key.text() and len(failures) < 3:
+                failures.append(journal)
+                raise OSError("the disk can't be read now")
+            return await read(store, journal, *args)
+
+        monkeypatch.setattr(MemoryStore, "read", failing)
+        consumer = await setting.consume()
+        assert len(failures) == 3
+        assert setting.partition.readable_end == 1
+        assert not (await setting.end(transaction)).HasField("error")
+        assert await payloads(consumer, 2) == [b"1", b"2"]
 
     run(scenario)
 
