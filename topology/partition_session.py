@@ -607,7 +607,7 @@ class PartitionSession(Session):
             if offset >= limit:
                 position = Position(data.ledgerId, data.entryId)
                 raise _Conflict(f"{position} is trimmed away: it was acknowledged long ago")
-            if any(data.ack_set):
+            if data.ack_set:  # else the entry is meant, whatever is acknowledged of it
                 words = [word & (1 << 64) - 1 for word in data.ack_set]
                 entry = await channel.entry(offset)
                 messages = data.batch_size if entry is GONE else entry.messages

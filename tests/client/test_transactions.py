@@ -133,6 +133,27 @@ def test_a_failed_operation_turns_a_commit_into_an_abort(cluster) -> None:
     run(cluster, scenario)
 
 
+def test_of_a_batch_that_was_delivered_twice_no_message_counts_twice(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic, batching_enabled=True)
+        one = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        await asyncio.gather(*(producer.send(b"%d" % number) for number in range(3)))
+        batch = [await one.receive(timeout_millis=20_000) for _ in range(3)]
+        other = await client.subscribe(topic, "s", SHARED)
+        async with await client.new_transaction() as first:  # as if it had got it, too
+            await other.acknowledge(batch[1].message_id(), txn=first)
+        second = await client.new_transaction()
+        with pytest.raises(velaray.TransactionConflict):
+            await one.acknowledge_many(batch, txn=second)
+        await second.abort()
+        async with await client.new_transaction() as third:
+            await one.acknowledge_many([batch[0], batch[2]], txn=third)
+        await one.redeliver_unacknowledged_messages()
+        assert await nothing_comes(one)
+
+    run(cluster, scenario)
+
+
 class Doubling(velaray.ProducerInterceptor):
     def before_send(self, producer: Any, message: Any) -> Any:
         return velaray.OutgoingMessage(message.data() * 2)

@@ -66,8 +66,9 @@ class Acknowledger:
 
         Raises the service's refusal, or `Timeout` if the outcome is unknown.
         """
+        # Of a batch even all messages are named: one that somebody else has refuses them then.
         entries = [
-            PendingAck(entry, (1 << size) - 1 & ~bits or None if size else None, size)
+            PendingAck(entry, (1 << size) - 1 & ~bits if size else None, size)
             for where, (size, bits) in acks.items()
             for entry in (self.tracker.parts_of(where) if not size else (where,))
         ]
