@@ -13,7 +13,8 @@ already has it. The last sequence id is tracked whether de-duplication is on or 
 by key interleave; see `velaray.actors.interleaving`. Of compaction the partition decides which
 generation is current; see `velaray.actors.compacted`. Of entries that are to be delivered later
 it keeps when; see `velaray.actors.delayed`. Of entries of transactions it keeps which are
-undecided and which nobody may get; see `velaray.actors.transactions`.
+undecided and which nobody may get; see `velaray.actors.transactions`. What sequence ids an abort
+sets free says `velaray.actors.undecided`.
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
 `ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
@@ -33,7 +34,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors import compacted, delayed, transactions
+from velaray.actors import compacted, delayed, transactions, undecided
 from velaray.actors.compacted import (
     BeginCompaction,
     Compactions,
@@ -53,6 +54,7 @@ from velaray.actors.trimming import (
     evolve_idle,
     evolve_trimmed,
 )
+from velaray.actors.undecided import Undecided
 from velaray.events.events_pb2 import (
     CompactionBegun,
     CompactionPublished,
@@ -312,6 +314,7 @@ class PartitionState:
     compactions: Compactions = field(default_factory=Compactions)
     delayed: DelayedIndex = field(default_factory=DelayedIndex)
     transactions: Transactions = field(default_factory=Transactions)
+    undecided: dict[int, Undecided] = field(default_factory=dict)
     trimmed: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -484,9 +487,12 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     state.table.end_offset += 1  # append(), without the call: this runs for every entry
     if event.deliver_at_ms:
         delayed.appended(state.delayed, event, state.table.end_offset - 1)
+    producer = state.by_index[event.producer]
     if event.txn_sequence:
         transactions.appended(state.transactions, event, state.table.end_offset - 1)
-    producer = state.by_index[event.producer]
+        undecided.appended(state.undecided, producer, event)
+    elif state.undecided:
+        undecided.appended(state.undecided, producer, event)
     producer.at_ms = event.at_ms
     highest = event.highest_sequence_id
     sequence_id = highest or event.sequence_id
@@ -586,6 +592,7 @@ class PartitionMachine:
                 compacted.evolve(state.compactions, event)
             case TransactionEnded():
                 transactions.evolve(state.transactions, event)
+                undecided.ended(state.undecided, state.by_index, event)
             case EntriesTrimmed():
                 evolve_trimmed(state, event)
             case SubscriptionIdle():
@@ -598,6 +605,7 @@ class PartitionMachine:
         state.table.check()
         state.delayed.check(state.end_offset)
         transactions.check(state.transactions, state.first_offset, state.end_offset)
+        undecided.check(state.undecided, state.transactions.ongoing)
         compacted.check(state.compactions, state.max_read_offset)
         for _, end in state.table.gone_ranges():
             require(end <= state.max_read_offset, "what is trimmed away is decided", str(end))
@@ -627,7 +635,8 @@ class PartitionMachine:
 
     def snapshot(self, state: PartitionState) -> Mapping[str, Segment]:
         """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
-        trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>.
+        trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>,
+        undecided.
 
         A segment of what is hidden that didn't change since a checkpoint is where that has it.
         """
@@ -637,6 +646,7 @@ class PartitionMachine:
             "deleted": sorted(state.deleted.items()),
             "trimmed": sorted(state.trimmed.items()),
             "gone": state.table.gone(),
+            "undecided": undecided.to_fields(state.undecided),
             "idle": [
                 [known.ref.name, known.idle_since_ms] for known in named if known.idle_since_ms
             ],
@@ -681,6 +691,7 @@ class PartitionMachine:
             },
             delayed=DelayedIndex.restore(segments),
             transactions=transactions.restore(segments),
+            undecided=undecided.from_fields(rare["undecided"]),
             compactions=compacted.from_fields(json.loads(segments["compactions"]))
             if "compactions" in segments
             else Compactions(),
@@ -698,7 +709,7 @@ class PartitionMachine:
         return state.transactions.hidden.crowded()
 
 
-_RARE = ("deleted", "trimmed", "gone", "idle")
+_RARE = ("deleted", "trimmed", "gone", "idle", "undecided")
 
 
 def _producer_fields(producer: Producer) -> list[Any]:

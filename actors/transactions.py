@@ -12,8 +12,7 @@ first entry of a transaction must know from its coordinator that it is open and 
 as a participant; and ending a transaction that isn't ongoing, or again, changes nothing.
 
 The end takes no entry of the log: its event is the marker. What is hidden is kept in segments
-(`velaray.actors.holes`), of which a checkpoint writes those that changed. An aborted entry's
-sequence id stays used.
+(`velaray.actors.holes`), of which a checkpoint writes those that changed.
 
 Command: `EndTransaction`. Events: TransactionEnded, and EntryAppended of a transaction's entry.
 """

@@ -541,7 +541,7 @@ class PartitionBody(HostedBody):
         with self._superseded_if_fenced():
             link = await self.fabric.open_link(key, _MomentaryHand())
             try:
-                log = [self.terminated_at, self.end_offset, []]
+                log: list[Any] = [self.terminated_at, self.end_offset, []]
                 await link.request("open", [self.runtime.journal.epoch, ref.start_offset, *log])
                 await link.request("end_transaction", ended)
             finally:

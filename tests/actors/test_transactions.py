@@ -20,6 +20,7 @@ from velaray.actors.partition import (
     Chunk,
     CreateSubscription,
     Duplicate,
+    ForgetProducer,
     PartitionMachine,
     PartitionState,
     Publish,
@@ -27,6 +28,7 @@ from velaray.actors.partition import (
     StartAt,
     Terminate,
     Terminated,
+    last_sequence_id,
 )
 from velaray.actors.transactions import Ended, EndTransaction
 from velaray.actors.trimming import ClosedLedger, Consumed, Trim, Trimmed
@@ -158,16 +160,47 @@ def test_a_terminated_topic_takes_ends_and_nothing_else() -> None:
     )
 
 
-def test_the_sequence_id_of_an_aborted_message_stays_used() -> None:
-    resent = Publish("p", 4, 4, 1, b"x", True, transaction=B)
-    (
-        begun()
-        .when(entry(A, 4))
-        .when(abort(A))
-        .when(resent)
-        .then(events=[], reply=Duplicate(4))
-        .then_state(lambda state: not state.transactions.ongoing)
-    )
+def numbered(sequence: int, transaction: TransactionId | None = None, **more) -> Publish:
+    return Publish("p", sequence, 0, 1, b"x", True, transaction=transaction, **more)
+
+
+def last(state: PartitionState) -> int:
+    return last_sequence_id(state, "p")
+
+
+def test_the_sequence_ids_of_an_aborted_transaction_are_free_again() -> None:
+    """Who sends the same messages in another one must not be told that they are stored."""
+    history = begun().when(numbered(3)).when(numbered(4, A)).when(numbered(5, A))
+    history.when(numbered(5, A)).then(events=[], reply=Duplicate(5))
+    history.when(abort(A)).then_state(lambda state: last(state) == 3)
+    history.when(numbered(3, B)).then(events=[], reply=Duplicate(3))
+    history.when(numbered(4, B)).then_state(lambda state: last(state) == 4)
+    history.when(numbered(5, B)).when(commit(B)).then_state(lambda state: not state.undecided)
+    history.when(numbered(5)).then(events=[], reply=Duplicate(5))
+
+
+def test_an_id_stays_used_if_something_else_was_sent_since() -> None:
+    history = begun().when(numbered(1, A)).when(numbered(2)).when(abort(A))
+    history.then_state(lambda state: last(state) == 2 and not state.undecided)
+    history.when(numbered(3, A)).when(numbered(4, B)).when(numbered(5, A))
+    history.when(abort(A)).then_state(lambda state: last(state) == 4)
+    history.when(commit(B)).then_state(lambda state: last(state) == 4 and not state.undecided)
+
+
+def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
+    def part(number: int, transaction: TransactionId) -> Publish:
+        return numbered(4, transaction, chunk=Chunk("p-4", number, 2))
+
+    history = begun().when(part(0, A)).when(abort(A))
+    history.when(part(0, B)).then_state(lambda state: state.end_offset == 2)
+    history.when(part(0, B)).then(events=[], reply=Duplicate(4))
+    history.when(part(1, B)).when(abort(B)).then_state(lambda state: last(state) == -1)
+    history.when(part(0, C)).then_state(lambda state: state.end_offset == 4)
+
+
+def test_the_ids_of_a_producer_that_was_forgotten_are_nobodys() -> None:
+    history = begun().when(numbered(1, A)).when(ForgetProducer("p")).when(abort(A))
+    history.then_state(lambda state: not state.undecided and last(state) == -1)
 
 
 def test_chunks_are_hidden_as_a_whole() -> None:

@@ -244,6 +244,25 @@ def test_a_block_that_ends_after_its_time_says_that_nothing_was_committed(client
         wait_until(lambda: txn.state == velaray.TransactionState.TIME_OUT)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_what_was_aborted_is_sent_again_under_the_same_sequence_ids(client, topic, chunked):
+    """De-duplication must not take for stored what nobody will ever get."""
+    consumer = client.subscribe(topic, "s", **SHARED)
+    producer = client.create_producer(
+        topic, producer_name="p", chunking_enabled=chunked, batching_enabled=False
+    )
+    values = [(b"x" * 6_000_000 if chunked else b"") + b"%d" % number for number in range(2)]
+    for attempt in range(3):
+        txn = client.transaction()
+        for number, value in enumerate(values):
+            producer.send(value, sequence_id=number, txn=txn)
+        txn.abort() if attempt < 2 else txn.commit()
+    for number, value in enumerate(values):  # by who doesn't know that it was committed
+        producer.send(value, sequence_id=number)
+    assert contents(consumer, 2) == values
+    nothing_comes(consumer)
+
+
 # -- retry and dead letters ----------------------------------------------------------
 
 
