@@ -5,6 +5,7 @@ import asyncio
 import itertools
 import time
 
+import pulsar
 import pytest
 
 import velaray
@@ -205,6 +206,48 @@ def test_a_reader_has_nothing_to_acknowledge_in_a_transaction(client, topic):
     with pytest.raises(velaray.TransactionHasOperationFailed):
         txn.commit()
     assert consumer.receive(WAIT).data() == b"x"
+
+
+# -- clients that know no transactions ---------------------------------------------
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_official_client_gets_what_is_committed(client, official, topic, batching):
+    producer = client.create_producer(topic, batching_enabled=batching)
+    consumer = official.subscribe(
+        topic,
+        "s",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=30,
+    )
+    reader = official.create_reader(topic, pulsar.MessageId.earliest)
+
+    def read():
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(WAIT).data())
+        return found
+
+    aborted, txn = client.transaction(), client.transaction()
+    for number in range(6):
+        part = (None, aborted, txn)[number % 3]
+        producer.send(b"%d" % number, **({"txn": part} if part else {}))
+    assert read() == [b"0"]
+    aborted.abort()
+    assert read() == []
+    txn.commit()
+    assert read() == [b"2", b"3", b"5"]
+    messages = [consumer.receive(WAIT) for _ in range(4)]
+    assert [message.data() for message in messages] == [b"0", b"2", b"3", b"5"]
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    again = sorted(consumer.receive(WAIT).data() for _ in range(4))
+    assert again == [b"0", b"2", b"3", b"5"]
+    with client.transaction() as last:
+        producer.send(b"never", txn=last)
+        last.abort()
+    assert read() == []
 
 
 # -- knowing that there is something --------------------------------------------------
