@@ -10,8 +10,11 @@ table of unfinished ones is committed, unless it is in the set of aborted ones. 
 segments (`velaray.actors.holes`), of which a checkpoint writes the changed ones.
 
 Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there fires at the
-first `Expire`. A repeated `Begin` begins another transaction; the one that nobody knows of is
-aborted by its deadline.
+first `Expire`. So does one that a clock which was ahead made: what began later than its own
+timeout from now is aborted, so nothing stays open for long because a clock was set back.
+
+A repeated `Begin` begins another transaction; the one that nobody knows of is aborted by its
+deadline.
 
 Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Finish`, `Expire`.
 Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
@@ -24,7 +27,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from google.protobuf.message import Message
@@ -169,12 +172,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Abort what is past its deadline, `EXPIRED_AT_ONCE` at most. Reply: `Expired`."""
+    """Abort what is past its deadline, or began too far ahead, `EXPIRED_AT_ONCE` at most. Reply:
+    `Expired`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Their sequences, ascending by deadline."""
+    """Their sequences: by deadline, then those that began too far ahead."""
 
     sequences: tuple[int, ...]
 
@@ -197,6 +201,11 @@ class Transaction:
         """When it is aborted, if it's still open."""
         return -(-(self.begun_ms + self.timeout_ms) // TICK_MS) * TICK_MS
 
+    @property
+    def earliest_ms(self) -> int:
+        """A clock that shows less was set back."""
+        return self.begun_ms - self.timeout_ms
+
 
 @dataclass(slots=True)
 class CoordinatorState:
@@ -209,6 +218,8 @@ class CoordinatorState:
     timed_out: int = 0
     # Of the open ones: (deadline, sequence). A function of the table.
     deadlines: SortedSet = field(default_factory=SortedSet, compare=False)
+    # Of the same: (earliest time, sequence).
+    starts: SortedSet = field(default_factory=SortedSet, compare=False)
 
     def status(self, sequence: int) -> Status | None:
         """Of any transaction there ever was; None if there was none."""
@@ -331,7 +342,8 @@ def _finish(state: CoordinatorState, sequence: int) -> Decision:
 
 def _expire(state: CoordinatorState, now_ms: int) -> Decision:
     late = state.deadlines.irange(maximum=(now_ms, state.next_sequence))
-    sequences = tuple(sequence for _, sequence in islice(late, EXPIRED_AT_ONCE))
+    ahead = state.starts.irange(minimum=(now_ms + 1, 0))
+    sequences = tuple(sequence for _, sequence in islice(chain(late, ahead), EXPIRED_AT_ONCE))
     events = tuple(
         TransactionDecided(sequence=sequence, commit=False, timed_out=True, at_ms=now_ms)
         for sequence in sequences
@@ -369,7 +381,7 @@ class CoordinatorMachine:
             case TransactionBegun(sequence=sequence):
                 begun = Transaction(sequence, event.owner, event.at_ms, event.timeout_ms)
                 state.unfinished[sequence] = begun
-                state.deadlines.add((begun.deadline_ms, sequence))
+                _watch(state, begun)
                 state.next_sequence = sequence + 1
             case PartitionsJoined(sequence=sequence, topics=topics):
                 state.unfinished[sequence].partitions.update(dict.fromkeys(topics))
@@ -382,6 +394,7 @@ class CoordinatorMachine:
                 decided.timed_out = event.timed_out
                 state.timed_out += event.timed_out
                 state.deadlines.remove((decided.deadline_ms, sequence))
+                state.starts.remove((decided.earliest_ms, sequence))
             case TransactionFinished(sequence=sequence):
                 if state.unfinished.pop(sequence).status == Status.ABORTING:
                     state.aborted.add(sequence, sequence + 1)
@@ -406,6 +419,8 @@ class CoordinatorMachine:
         require(state.aborted.end() <= state.next_sequence, "aborted ones were begun")
         waiting = {(t.deadline_ms, t.sequence) for t in _open(state)}
         require(set(state.deadlines) == waiting, "open transactions, no others, have deadlines")
+        began = {(t.earliest_ms, t.sequence) for t in _open(state)}
+        require(set(state.starts) == began, "open transactions, no others, are watched")
 
     def snapshot(self, state: CoordinatorState) -> Mapping[str, Segment]:
         """Segments: ``coordinator``, ``unfinished``, and ``aborted/<n>`` as in
@@ -428,7 +443,8 @@ class CoordinatorMachine:
             next_sequence, {each.sequence: each for each in known}, timed_out=timed_out
         )
         state.aborted.restore(size, _numbered(segments))
-        state.deadlines.update((each.deadline_ms, each.sequence) for each in _open(state))
+        for each in _open(state):
+            _watch(state, each)
         return state
 
     def settle(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
@@ -438,6 +454,12 @@ class CoordinatorMachine:
     def crowded(self, state: CoordinatorState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
         return state.aborted.crowded()
+
+
+def _watch(state: CoordinatorState, begun: Transaction) -> None:
+    """It is open: it is to be aborted in time."""
+    state.deadlines.add((begun.deadline_ms, begun.sequence))
+    state.starts.add((begun.earliest_ms, begun.sequence))
 
 
 def _open(state: CoordinatorState) -> list[Transaction]:

@@ -194,6 +194,21 @@ def test_deadlines_are_rounded_up_and_abort_what_is_open() -> None:
     assert story.state.next_deadline_ms is None
 
 
+def test_a_clock_that_was_set_back_keeps_no_transaction_open() -> None:
+    hour_ms = 3_600_000
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    story.when(Begin(5_000), now_ms=hour_ms).when(Begin(60_000), now_ms=hour_ms)
+    (
+        story.when(Expire(), now_ms=hour_ms - 5_000)
+        .then(events=[], reply=Expired(()))
+        .when(Expire(), now_ms=hour_ms - 5_001)
+        .then(reply=Expired((1,)))
+        .when(Expire(), now_ms=0)
+        .then(reply=Expired((2,)))
+        .then_state(lambda state: not state.starts and not state.deadlines)
+    )
+
+
 def test_so_many_at_most_are_aborted_at_once() -> None:
     events = [
         TransactionBegun(sequence=number, timeout_ms=1) for number in range(1, EXPIRED_AT_ONCE + 3)
@@ -348,6 +363,10 @@ def _no_deadline(state: CoordinatorState) -> None:
     state.deadlines.clear()
 
 
+def _not_watched(state: CoordinatorState) -> None:
+    state.starts.clear()
+
+
 def _given_again(state: CoordinatorState) -> None:
     state.next_sequence = 1
 
@@ -357,7 +376,8 @@ def _given_again(state: CoordinatorState) -> None:
     [
         (_finished_twice, "a verdict never changes"),
         (_timed_out, "what timed out is aborted"),
-        (_no_deadline, "open transactions, no others"),
+        (_no_deadline, "open transactions, no others, have deadlines"),
+        (_not_watched, "open transactions, no others, are watched"),
         (_given_again, "never given again"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 from tests.sim.history import History
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
 from tests.sim.losses import synced_entries
+from tests.sim.moments import Ambush
 from tests.sim.network import Network
 from tests.sim.pasts import Noted
 from tests.sim.shadow import CheckedMachine, Shadow
@@ -44,9 +45,10 @@ SERVING = "serve"
 class Activation(Node):
     """One process: an actor's, or the front door's."""
 
-    def __init__(self, name: str, key: ActorKey | None) -> None:
+    def __init__(self, name: str, key: ActorKey | None, cluster: SimCluster) -> None:
         super().__init__(name)
         self.key = key
+        self.cluster = cluster
         self.body: Body | None = None
         self.started: asyncio.Task[Address] | None = None
         self.shadow: Shadow
@@ -192,6 +194,7 @@ class SimCluster:
         self.processes: dict[Activation, None] = {}
         self.failures: list[str] = []
         self.traps: list[Trap] = []
+        self.ambushes: list[Ambush] = []
         self.slow_disk_s = self.slow_disk_until = 0.0
         self.clients: list[Any] = []
         self.stores = 0
@@ -209,7 +212,7 @@ class SimCluster:
 
     def _process(self, name: str, key: ActorKey | None) -> Activation:
         self._activations += 1
-        node = Activation(f"{name}#{self._activations}", key)
+        node = Activation(f"{name}#{self._activations}", key, self)
         self.processes[node] = None
         return node
 
@@ -360,6 +363,7 @@ class SimCluster:
         for node in self.processes:
             node.skew_ms = max(node.skew_ms, 0)
         self.traps.clear()
+        self.ambushes.clear()
         self.disk.capacity = None
         self.slow_disk_until = 0.0
         self.network.heal()

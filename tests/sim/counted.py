@@ -115,10 +115,15 @@ def _doubt(
     known: Mapping[tuple[str, str], _Entries],
     sessions: Iterable[_Session],
 ) -> None:
-    """A brain of the subscription left deliveries uncounted, or a new one began."""
+    """A brain of the subscription left deliveries uncounted, or a new one began.
+
+    What wasn't counted and comes back in order takes a count back that was told before.
+    """
     for where, entries in known.items():
         if where[0] == name:
             entries.doubtful = doubtful
+            if doubtful:
+                entries.seen.clear()
     for session in sessions:
         if doubtful and session.where[0] == name:
             session.doubtful = True

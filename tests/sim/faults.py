@@ -6,10 +6,13 @@ A prefix of the list is a milder run of the same seed: that is how failing runs 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from tests.sim.cluster import DOOR, SERVING, Activation, SimCluster, Trap
+from tests.sim.moments import ACTIONS, MOMENTS, Ambush
+from tests.sim.transaction_cast import has_transactions
 from velaray.journal.memory import Step
 
 QUIET_S = 1.0
@@ -62,6 +65,21 @@ _WEIGHTS = {
     "kill door": 1,
     "kill client": 3,
 }
+_OF_TRANSACTIONS = {
+    "ambush": 8,
+    "trap": 5,
+    "tear": 1,
+    "kill": 3,
+    "lose": 1,
+    "forget": 2,
+    "pause": 1,
+    "block": 1,
+    "clock jump": 2,
+    "full disk": 1,
+    "late": 1,
+    "passivate": 1,
+}
+_THEIR_KINDS = ("COORDINATOR", "COORDINATOR", "COORDINATOR", "PARTITION", "SUBSCRIPTION")
 
 
 @dataclass(frozen=True)
@@ -78,13 +96,15 @@ class Fault:
 
     def __str__(self) -> str:
         trap = f" {self.action} at {self.step} {self.phase}" if self.what == "trap" else ""
+        trap = f" {self.action} at {self.phase}" if self.what == "ambush" else trap
         return f"{self.at:.3f} s: {self.what}{trap} ({self.kind}, {self.size:.2f})"
 
 
 def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
     """The faults of a seed, by time. One run in ten has none.
 
-    If partitions are synced on a timer, the power is lost up to three times more.
+    If partitions are synced on a timer, the power is lost up to three times more. If there are
+    transactions, there are up to seven faults more that hit those who decide and end them.
     """
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
@@ -94,13 +114,25 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
         more = Random(f"{seed}/power")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 3))]
         faults += [Fault(round(at, 6), "power loss", "", 0.0) for at in times]
-        faults.sort(key=lambda fault: fault.at)
+    elif has_transactions(seed):
+        more = Random(f"{seed}/coordinators")
+        times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 7))]
+        faults += [_make(more, round(at, 6), _OF_TRANSACTIONS, _THEIR_KINDS) for at in times]
+    faults.sort(key=lambda fault: fault.at)
     return faults
 
 
-def _make(rng: Random, at: float) -> Fault:
-    what = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-    kind, size = rng.choice(KINDS), rng.random()
+def _make(
+    rng: Random,
+    at: float,
+    weights: Mapping[str, int] = _WEIGHTS,
+    kinds: Sequence[str] = KINDS,
+) -> Fault:
+    what = rng.choices(list(weights), list(weights.values()))[0]
+    kind, size = rng.choice(kinds), rng.random()
+    if what == "ambush":
+        moment, action = rng.choice(MOMENTS[kind]), rng.choice(ACTIONS)
+        return Fault(at, what, kind, size, phase=moment, action=action)
     if what != "trap":
         return Fault(at, what, kind, size)
     phase = rng.choice(["", "", "start", "roll"])
@@ -133,6 +165,10 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
     match fault.what:
         case "trap":
             cluster.traps.append(Trap(fault.step, fault.phase, fault.kind, fault.action, size))
+        case "ambush":
+            passes = int(pick * 4)
+            ambush = Ambush(fault.kind, fault.phase, fault.action, passes, size)
+            cluster.ambushes.append(ambush)
         case "tear":
             cluster.traps.append(Trap(Step.WRITE, SERVING, fault.kind, "torn", size))
         case "power loss":

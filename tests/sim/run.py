@@ -36,6 +36,7 @@ from tests.sim.history import History
 from tests.sim.http import ask
 from tests.sim.key_shared_checkers import KEY_SHARED_CHECKERS
 from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
+from tests.sim.moments import watch_moments
 from tests.sim.readers import ReaderScript
 from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
@@ -204,6 +205,7 @@ def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     shorten_units(replace)
     watch_hands(replace, history)
     watch_counts(replace, history)
+    watch_moments(replace)
     try:
         yield
     finally:

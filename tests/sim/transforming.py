@@ -101,6 +101,7 @@ class WorkerScript:
                     return
                 continue
             if not await self._process(client, consumer, messages):
+                await asyncio.sleep(self._rng.random())  # what it wants may be pending for long
                 return
             if self._rng.randrange(100) < self._plan.leave:
                 return

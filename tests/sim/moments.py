@@ -1,0 +1,137 @@
+"""Faults that hit a transaction's end at a certain moment, which no step of a store tells.
+
+An ambush waits for a process of its kind to reach its moment for the nth time. Then that process
+crashes, is taken for dead, pauses, or its answer to the client is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.sim.loop import current_node
+from velaray.actors.coordinator import Decide, Expired, Finish
+from velaray.actors.runtime import Runtime
+from velaray.topology.brain import Brain
+from velaray.topology.coordinator_session import CoordinatorSession
+from velaray.topology.endings import Endings
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.transaction_gate import TransactionGate
+
+Replace = Callable[[Any, str, Any], None]
+
+MOMENTS = {
+    "COORDINATOR": ("decided", "telling", "told", "all told", "finished", "answering"),
+    "PARTITION": ("asking", "asked", "verdict came", "verdict applied"),
+    "SUBSCRIPTION": ("verdict came", "verdict applied"),
+}
+ACTIONS = ("crash", "crash", "crash", "stale", "pause", "lose the answer")
+
+
+@dataclass
+class Ambush:
+    """What happens to the process that reaches the moment when ``passes`` others have."""
+
+    kind: str
+    moment: str
+    action: str
+    passes: int
+    size: float
+
+
+async def reach(moment: str, lose: Callable[[], None] | None = None) -> None:
+    """The current process is at this moment; ``lose`` is how its answer gets lost."""
+    node: Any = current_node()
+    cluster = getattr(node, "cluster", None)
+    if cluster is None or node.key is None:
+        return
+    for ambush in cluster.ambushes:
+        if ambush.moment == moment and node.key.kind.name == ambush.kind:
+            if ambush.passes:
+                ambush.passes -= 1
+                continue
+            cluster.ambushes.remove(ambush)
+            cluster.history.add("ambush", node=node.name, moment=moment, action=ambush.action)
+            await _spring(cluster, node, ambush, lose)
+            return
+
+
+async def _spring(cluster: Any, node: Any, ambush: Ambush, lose: Any) -> None:
+    match ambush.action:
+        case "crash":
+            cluster.kill(node)
+            await asyncio.Event().wait()
+        case "stale":
+            cluster.forget(node)
+            await asyncio.sleep(ambush.size * 5)
+        case "pause":
+            cluster.loop.pause(node, ambush.size * 10)
+            await asyncio.sleep(0)
+        case "lose the answer" if lose is not None:
+            lose()
+
+
+def watch_moments(replace: Replace) -> None:
+    """Have whoever takes part in the end of a transaction say where it is."""
+    _watch_coordinators(replace)
+    _watch_participants(replace)
+
+
+def _watch_coordinators(replace: Replace) -> None:
+    ask, tell, answer = Runtime.ask, Endings._tell_once, CoordinatorSession._answer
+
+    async def asked(self: Runtime[Any], command: Any) -> Any:
+        if isinstance(command, Finish):
+            await reach("all told")
+        reply = await ask(self, command)
+        if isinstance(command, Decide) or (isinstance(reply, Expired) and reply.sequences):
+            await reach("decided")
+        elif isinstance(command, Finish):
+            await reach("finished")
+        return reply
+
+    async def told(self: Endings, *arguments: Any) -> None:
+        await reach("telling")
+        await tell(self, *arguments)
+        await reach("told")
+
+    async def answered(self: CoordinatorSession, work: Any, command: Any) -> None:
+        async def watched(command: Any) -> Any:
+            found = await work(command)
+            await reach("answering", self.connection.abort)
+            return found
+
+        await answer(self, watched, command)
+
+    replace(Runtime, "ask", asked)
+    replace(Endings, "_tell_once", told)
+    replace(CoordinatorSession, "_answer", answered)
+
+
+def _watch_participants(replace: Replace) -> None:
+    question, end, end_acks = (
+        TransactionGate._ask,
+        PartitionBody.end_transaction,
+        Brain._end_transaction,
+    )
+
+    async def asked(self: TransactionGate, *arguments: Any) -> None:
+        await reach("asking")
+        await question(self, *arguments)
+        await reach("asked")
+
+    async def ended(self: PartitionBody, *arguments: Any, commit: bool) -> None:
+        await reach("verdict came")
+        await end(self, *arguments, commit=commit)
+        await reach("verdict applied")
+
+    async def acks_ended(self: Brain, *arguments: Any) -> None:
+        await reach("verdict came")
+        await end_acks(self, *arguments)
+        await reach("verdict applied")
+
+    replace(TransactionGate, "_ask", asked)
+    replace(PartitionBody, "end_transaction", ended)
+    replace(Brain, "_end_transaction", acks_ended)
