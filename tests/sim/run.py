@@ -95,7 +95,7 @@ def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Out
     ``relaxed``: partitions are synced on a timer.
     """
     faults = make_faults(seed, relaxed)[:fault_count]
-    with _quiet():
+    with quiet():
         return _run(seed, faults, relaxed)
 
 
@@ -103,7 +103,7 @@ def _run(seed: int, faults: list[Fault], relaxed: bool) -> Outcome:
     loop = SimLoop(MAX_TURNS)
     history = History(loop.time)
     problems: list[str] = []
-    with _simulated(loop, seed, history):
+    with simulated(loop, seed, history):
         world = World(loop, seed, faults, history, relaxed)
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
@@ -117,7 +117,7 @@ def _run(seed: int, faults: list[Fault], relaxed: bool) -> Outcome:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No garbage collection during a run, and no noise of what a run leaves behind."""
     hook = sys.unraisablehook
     gc.collect()
@@ -145,7 +145,7 @@ def _forget_applications() -> None:
 
 
 @contextmanager
-def _simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
+def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     """Put virtual time, seeded chance and taps where the product takes the real ones."""
     replaced: list[tuple[Any, str, Any]] = []
 
