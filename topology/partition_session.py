@@ -586,8 +586,8 @@ class PartitionSession(Session):
             channel.acknowledging(last)
             if last > partition.synced_offset:
                 await partition.sync()
-            if consumer.closed:
-                raise LinkClosed("the consumer is closed")
+            if consumer.closed or channel.resetting:
+                raise LinkClosed("the subscription let go of its consumers: subscribe again")
             try:
                 await channel.ask(method, [consumer.number, list(transaction), *args])
             except RemoteError as error:

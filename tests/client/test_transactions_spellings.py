@@ -299,7 +299,7 @@ def test_later_in_a_transaction_is_one_copy_or_the_message_itself(client, topic,
     nothing_comes(consumer)
 
 
-def test_as_often_as_allowed_and_then_to_the_dead_letters(client, topic):
+def test_as_often_as_allowed_and_then_to_the_dead_letters(cluster, client, topic):
     policy = ConsumerDeadLetterPolicy(2, f"{topic}-dead")
     consumer = client.subscribe(topic, "s", enable_retry=True, dead_letter_policy=policy, **SHARED)
     client.create_producer(topic).send(b"x", partition_key="k")
@@ -311,6 +311,11 @@ def test_as_often_as_allowed_and_then_to_the_dead_letters(client, topic):
     dead = client.subscribe(f"{topic}-dead", "look", **SHARED).receive(WAIT)
     assert (dead.data(), dead.partition_key()) == (b"x", "k")
     nothing_comes(consumer)
+    admin = velaray.Admin(cluster.admin_url)
+    places = (f"{topic}-s-RETRY", f"{topic}-dead")
+    assert all(admin.stats(place)["publishers"] for place in places)
+    consumer.close()
+    assert not any(admin.stats(place)["publishers"] for place in places)
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "plain"])

@@ -295,6 +295,8 @@ class ConsumerBase:
         """Leave, with acknowledgements made durable."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
+        if self.extras.letters is not None:
+            await self.extras.letters.close()
         self._end_extras()
         await self.topics.close()
 

@@ -216,8 +216,16 @@ class Letters:
         await producer.start()
         return producer
 
+    async def close(self) -> None:
+        """Move nothing any more; what was sent in transactions is stored then."""
+        self._closed = True
+        shared = [
+            each.result() for each in self._shared.values() if each.done() and not _is_out(each)
+        ]
+        await asyncio.gather(*(producer.close() for producer in shared))
+
     def stop(self) -> None:
-        """Move nothing any more."""
+        """Move nothing any more, at once."""
         self._closed = True
         for producer in self._producers.values():
             producer.stop()
