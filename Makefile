@@ -19,10 +19,10 @@ JOBS ?= 2
 PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions test test-fast sim coverage lint bench proto clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(PYTHON):
 	@for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -49,6 +49,9 @@ install: $(DEV) ## Create .venv and install velaray with what its tests need
 
 demo: $(EXAMPLES) ## Count a year of flights while the cluster's actors are killed
 	$(PYTHON) examples/flights_under_fire.py
+
+demo-transactions: $(EXAMPLES) ## Process flights exactly once under 60 kills (under 6 minutes)
+	$(PYTHON) examples/transactions_under_fire.py
 
 test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
 	$(PYTEST)
