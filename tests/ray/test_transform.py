@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -47,13 +48,18 @@ def fill(client: velaray.Client, topic: str, count: int) -> None:
 
 def numbers(client: velaray.Client, topic: str) -> list[int]:
     """Every number in a topic, in ascending order, as often as it is there."""
+    return sorted(int(message.data()) for message in messages(client, topic))
+
+
+def messages(client: velaray.Client, topic: str) -> list[velaray.Message]:
+    """Every message in a topic."""
     found = []
     for part in client.get_topic_partitions(topic):
         reader = client.create_reader(part, velaray.MessageId.earliest)
         while reader.has_message_available():
-            found.append(int(reader.read_next(20_000).data()))
+            found.append(reader.read_next(20_000))
         reader.close()
-    return sorted(found)
+    return found
 
 
 def slowly_sorted(even: str, odd: str) -> Any:
@@ -165,3 +171,13 @@ def test_no_process_is_left_behind(cluster: Cluster, client: velaray.Client) -> 
 
 def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def test_the_example_of_the_readme(cluster: Cluster, client: velaray.Client) -> None:
+    producer = client.create_producer("arrivals")
+    for text in (b"AA 16", b"B6 15", b"AA 99"):
+        producer.send(text)
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    _, example = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(example, {"__name__": "__main__"})
+    assert [message.data() for message in messages(client, "late")] == [b"AA 16", b"AA 99"]
