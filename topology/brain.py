@@ -375,7 +375,8 @@ class Brain:
     async def _end_transaction(self, coordinator: int, sequence: int, commit: bool) -> None:
         """What is pending in it is acknowledged, or comes again."""
         command = EndTransactionAcks(TransactionId(coordinator, sequence), commit)
-        ended = await self._move_cursor(command)
+        # A commit gives nobody anything: the channel may go on delivering by itself.
+        ended = await (self._runtime.ask(command) if commit else self._move_cursor(command))
         if isinstance(ended, Refusal):
             raise RemoteError(ended.reason, ended.message)
         if self._runtime.state.cursor is self._cursor:

@@ -131,11 +131,16 @@ class CoordinatorBody(HostedBody):
             return await super().call(method, args)
         return await handler(self, args)
 
-    async def _may_join(self, sequence: int, topic: str, subscription: str | None) -> None:
-        """Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
+    async def _may_join(
+        self, sequence: int, topic: str, subscription: str | None, incarnation: int
+    ) -> None:
+        """``incarnation`` is the topic's that asks.
+
+        Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
         decided, NOT_ALLOWED if this is no participant.
         """
         await self.ask(MayJoin(sequence, topic, subscription))
+        self.endings.joined(sequence, topic, incarnation)
         await self.read_certain(lambda state: None)  # this was the owner when it answered
 
     async def metrics(self) -> list[Sample]:

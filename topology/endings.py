@@ -54,6 +54,7 @@ class Endings:
         self._ended = ended
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._untold: dict[int, dict[Participant, Untold]] = {}
+        self._keys: dict[int, dict[str, ActorKey]] = {}  # of partitions that asked to join
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def __len__(self) -> int:
@@ -63,6 +64,15 @@ class Endings:
     def untold(self, sequence: int) -> list[Untold]:
         """The participants that the end of a transaction waits for."""
         return list(self._untold.get(sequence, {}).values())
+
+    def joined(self, sequence: int, topic: str, incarnation: int) -> None:
+        """This incarnation of a partition may have something of an open transaction: if it is
+        connected, it is told without the catalog being asked whether it exists.
+        """
+        if sequence in self._runtime.state.unfinished:
+            keys = self._keys.setdefault(sequence, {})
+            if topic not in keys or keys[topic].topic_incarnation < incarnation:
+                keys[topic] = ActorKey.of_partition(TopicName.parse(topic), incarnation)
 
     def begin(self, sequences: Iterable[int]) -> None:
         """Begin with these, which are decided durably."""
@@ -102,6 +112,7 @@ class Endings:
             await asyncio.sleep(pause)  # the disk is full
             pause = min(2 * pause, LONGEST_PAUSE_S)
         del self._tasks[known.sequence], self._untold[known.sequence]
+        self._keys.pop(known.sequence, None)
         self._ended(known)
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> None:
@@ -110,7 +121,7 @@ class Endings:
         while True:
             try:
                 async with self._room:
-                    await self._tell_once(TopicName.parse(participant.topic), what)
+                    await self._tell_once(participant, what)
                 break
             except (RemoteError, Unreachable, OSError, TimeoutError) as error:
                 if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
@@ -121,7 +132,14 @@ class Endings:
             pause = min(2 * pause, LONGEST_PAUSE_S)
         del self._untold[what["sequence"]][participant.topic, participant.subscription]
 
-    async def _tell_once(self, topic: TopicName, what: dict[str, Any]) -> None:
+    async def _tell_once(self, participant: Untold, what: dict[str, Any]) -> None:
+        key = self._keys.get(what["sequence"], {}).get(participant.topic)
+        # Who is connected exists; else the topic may have been deleted, as the catalog knows.
+        link = None if key is None else self._fabric.shared_link(key)
+        if link is not None:
+            await link.request("end_transaction", what)
+            return
+        topic = TopicName.parse(participant.topic)
         found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
         key = ActorKey.of_partition(topic, found["incarnation"])
         await self._fabric.call(key, "end_transaction", what)

@@ -161,11 +161,16 @@ class Fabric(abc.ABC):
 
     async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
         async with self._dialling.setdefault(key, asyncio.Lock()):
-            link = self._links.get(key)
-            if link is None or link.closed:
+            link = self.shared_link(key)
+            if link is None:
                 link = self._links[key] = await self._dial(key, _Caller(key, self._links))
                 self._close_when_unused(link, seen=-1)
         return await link.request(method, args)
+
+    def shared_link(self, key: ActorKey) -> Link | None:
+        """The link over which `call` would go, if there is one now."""
+        link = self._links.get(key)
+        return None if link is None or link.closed else link
 
     async def ask(
         self,

@@ -128,7 +128,7 @@ class PartitionBody(HostedBody):
         self.policies = Applied.of({})
         self.upkeep = Upkeep(self)
         self.compactor = Compactor(self)
-        self.gate = TransactionGate(self.topic, fabric, self.spawn)
+        self.gate = TransactionGate(key, fabric, self.spawn)
         self.cache: EntryCache
         self.postponed: Postponed
         self.terminated_at: int | None = None
@@ -516,19 +516,22 @@ class PartitionBody(HostedBody):
     async def _end_acks(
         self, transaction: TransactionId, subscription: str, *, commit: bool
     ) -> None:
-        async with self._lock(subscription):
-            found = self.runtime.state.subscriptions.get(subscription)
-            if found is None:
-                return  # it was deleted: nothing is left that could be acknowledged
-            channel = self.channels.get(subscription)
-            try:
+        ended = [*transaction, commit]
+        try:
+            async with self._lock(subscription):
+                found = self.runtime.state.subscriptions.get(subscription)
+                if found is None:
+                    return  # it was deleted: nothing is left that could be acknowledged
+                channel = self.channels.get(subscription)
                 if channel is None:
-                    await self._end_acks_alone(found.ref, [*transaction, commit])
-                else:
-                    await channel.ask("end_transaction", [*transaction, commit])
-            except (LinkClosed, TimeoutError) as error:
-                why = f"subscription {subscription!r} can't be had now: {error}"
-                raise RemoteError(Reason.UNAVAILABLE, why) from error
+                    await self._end_acks_alone(found.ref, ended)
+                    return
+            # Without the lock: the brain syncs those that come together at once. If the channel
+            # goes meanwhile, the coordinator asks again.
+            await channel.ask("end_transaction", ended)
+        except (LinkClosed, TimeoutError) as error:
+            why = f"subscription {subscription!r} can't be had now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, why) from error
 
     async def _end_acks_alone(self, ref: SubscriptionRef, ended: list[Any]) -> None:
         """Be the hand of a subscription without consumers for this.

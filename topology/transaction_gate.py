@@ -28,8 +28,10 @@ Participation = tuple[TransactionId, str | None]
 class TransactionGate:
     """Which participations were found open, and whose coordinator is being asked."""
 
-    def __init__(self, topic: str, fabric: Fabric, spawn: Callable[[Any], Any]) -> None:
-        self._topic = topic
+    def __init__(self, key: ActorKey, fabric: Fabric, spawn: Callable[[Any], Any]) -> None:
+        """``key`` is the partition's."""
+        self._topic = str(key.topic_name)
+        self._incarnation = key.topic_incarnation
         self._fabric = fabric
         self._spawn = spawn
         self._open: set[Participation] = set()
@@ -80,6 +82,7 @@ class TransactionGate:
             "sequence": transaction.sequence,
             "topic": self._topic,
             "subscription": subscription,
+            "incarnation": self._incarnation,
         }
         try:
             await self._fabric.call(coordinator, "may_join", args)

@@ -39,6 +39,10 @@ class Setting:
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
         await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        await self.enter()
+
+    async def enter(self) -> None:
+        """Connect to the topic, which is made if there is none, and to the coordinator."""
         found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": TOPIC})
         self.key = ActorKey.of_partition(TopicName.parse(TOPIC), found["incarnation"])
         self.producer = await self.connect(self.key)

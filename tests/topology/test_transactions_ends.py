@@ -19,6 +19,7 @@ from tests.topology.test_transactions import (
     run,
 )
 from velaray.actors.coordinator import Decide
+from velaray.events.ids import ActorKey, TransactionId
 from velaray.journal.memory import MemoryStore
 from velaray.wire import pulsar_pb2 as pb
 
@@ -201,5 +202,105 @@ def test_nobody_need_be_connected_when_a_transaction_ends() -> None:
         again = await setting.consume(kind=SHARED)
         assert await payloads(again, 2) == [b"1", b"2"]
         assert await backlog(setting) == 0
+
+    run(scenario)
+
+
+def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
+    """And not its predecessor, which took something in the same transaction."""
+
+    async def scenario(setting: Setting) -> None:
+        transaction = await setting.begin(TOPIC)
+        await setting.publish(b"gone", transaction)
+        deleted = {"topic": TOPIC, "force": True}
+        await setting.fabric.call(ActorKey.catalog(), "delete_topic", deleted)
+        await setting.enter()
+        await setting.publish(b"kept", transaction)
+        assert setting.partition.readable_end == 0
+        assert not (await setting.end(transaction)).HasField("error")
+        assert await payloads(await setting.consume(), 1) == [b"kept"]
+
+    run(scenario)
+
+
+def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> None:
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        asked, call = [], setting.fabric.call
+
+        async def listening(key: Any, method: str, *args: Any) -> Any:
+            asked.append(method)
+            return await call(key, method, *args)
+
+        for _ in range(2):
+            await setting.publish(b"1")
+            message = await arrival(consumer)
+            transaction = await setting.begin(TOPIC)
+            await add_subscription(setting, transaction)
+            await setting.publish(b"2", transaction)
+            await ack_in(consumer, message, transaction)
+            assert not (await setting.end(transaction)).HasField("error")
+            await arrival(consumer)
+            setting.fabric.call = listening  # type: ignore[method-assign]
+        assert asked == ["may_join"] * 2
+        assert await backlog(setting) == 2
+
+    run(scenario)
+
+
+def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
+    """So that the subscription can make all of them durable at once."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        await setting.publish(b"1")
+        await setting.publish(b"2")
+        transactions = [await setting.begin() for _ in range(2)]
+        for transaction in transactions:
+            await add_subscription(setting, transaction)
+            message = await arrival(consumer)
+            assert not (await ack_in(consumer, message, transaction)).HasField("error")
+        channel = setting.partition.channels["s"]
+        ask, both = channel.ask, asyncio.Barrier(2)
+
+        async def together(method: str, args: Any) -> Any:
+            await both.wait()
+            return await ask(method, args)
+
+        channel.ask = together  # type: ignore[method-assign]
+        ends = [
+            setting.partition.end_transaction(TransactionId(3, each), "s", commit=True)
+            for each in transactions
+        ]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*ends)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
+    """Only an abort gives somebody something that the partition doesn't know of."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume()
+        await setting.publish(b"1")
+        message = await arrival(consumer)
+        transaction = await setting.begin()
+        await add_subscription(setting, transaction)
+        assert not (await ack_in(consumer, message, transaction)).HasField("error")
+        port = setting.partition.channels["s"].port
+        told, notify = [], port.notify
+
+        def listening(method: str, args: Any) -> None:
+            told.append(method)
+            notify(method, args)
+
+        port.notify = listening
+        assert not (await setting.end(transaction, commit)).HasField("error")
+        assert ("stood_down" in told) == (not commit)
+        await setting.publish(b"2")
+        again = [] if commit else [b"1"]
+        assert await payloads(consumer, len(again) + 1) == [*again, b"2"]
 
     run(scenario)
