@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 import velaray
+from tests.support.local_cluster import LocalCluster
 from velaray.aio import Client, Transaction
+from velaray.aio.transactions import OPEN_AT_ONCE
 from velaray.enums import TransactionState
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.coordinators import ensure_coordinators
 
 _numbers = itertools.count()
 EARLIEST = velaray.InitialPosition.Earliest
@@ -248,3 +251,20 @@ def test_without_asyncio(cluster, client, topic) -> None:
     consumer.redeliver_unacknowledged_messages()
     with pytest.raises(velaray.Timeout):
         consumer.receive(300)
+
+
+def test_a_client_keeps_to_one_coordinator_until_many_transactions_are_open(tmp_path) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        ended = set()
+        for _ in range(5):
+            async with await client.new_transaction() as txn:
+                ended.add(txn.txn_id.coordinator)
+        assert len(ended) == 1
+        txns = [await client.new_transaction() for _ in range(OPEN_AT_ONCE + 1)]
+        coordinators = [txn.txn_id.coordinator for txn in txns]
+        assert set(coordinators[:OPEN_AT_ONCE]) == ended != {coordinators[-1]}
+        await asyncio.gather(*(txn.abort() for txn in txns))
+
+    with LocalCluster(tmp_path) as cluster:
+        cluster.run(ensure_coordinators(cluster.fabric, 2))
+        run(cluster, scenario)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
+from random import randrange
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -34,6 +35,8 @@ logger = logging.getLogger("velaray")
 
 ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
 """The topic whose partitions stand for the coordinators."""
+OPEN_AT_ONCE = 64
+"""Open transactions of a client for which it keeps to one coordinator."""
 
 T = TypeVar("T")
 
@@ -54,12 +57,17 @@ class Sender(Protocol):
 
 
 class Coordinators:
-    """The way to the coordinators of the service; new transactions go to them in turn."""
+    """The way to the coordinators of the service.
+
+    A client keeps to one, so that what its transactions have logged shares syncs there, and no
+    more coordinators run than are needed; any one will do. With many transactions open it goes on
+    to others.
+    """
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.open: set[Transaction] = set()
-        self._turn = 0
+        self._first = randrange(2**16)
         self._count = 0
         self._counted_at = 0.0
         self._greeted: dict[int, Connection] = {}
@@ -68,11 +76,15 @@ class Coordinators:
         """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
         and what its refusal says."""
         count = await self._how_many()
-        number, self._turn = self._turn % count, self._turn + 1
+        number = (self._first + len(self.open) // OPEN_AT_ONCE) % count
         timeout_ms = max(1, round(timeout_s * 1000))
-        answer = await self.request(
-            number, lambda: pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
-        )
+        try:
+            answer = await self.request(
+                number, lambda: pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
+            )
+        except VelarayError:
+            self._first += 1  # whoever tries again may have more luck with another one
+            raise
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
         return Transaction(self, found, timeout_s)
 
