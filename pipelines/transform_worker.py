@@ -23,6 +23,7 @@ from velaray.exceptions import (
     InvalidTopicName,
     InvalidTxnStatusError,
     MessageTooBig,
+    NotAllowedError,
     Timeout,
     TransactionConflict,
     TransactionHasOperationFailed,
@@ -50,7 +51,12 @@ PASSING: tuple[type[VelarayError], ...] = (
 )
 """Errors that a worker gets over by subscribing again. Others end the transform."""
 
-REFUSED: tuple[type[VelarayError], ...] = (InvalidMessage, InvalidTopicName, MessageTooBig)
+REFUSED: tuple[type[VelarayError], ...] = (
+    InvalidMessage,
+    InvalidTopicName,
+    MessageTooBig,
+    NotAllowedError,
+)
 """Errors that are an output's own fault."""
 
 IDLE_S = 0.2

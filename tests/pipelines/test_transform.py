@@ -304,6 +304,29 @@ def test_an_output_that_is_refused_is_the_fault_of_its_message(cluster, topic) -
     run(cluster, scenario)
 
 
+def test_what_the_service_refuses_isnt_tried_for_ever(cluster, topic) -> None:
+    def grow(messages: Messages) -> Iterator[Output]:
+        for message in messages:
+            yield Output(f"{topic}-out", bytes(2000 if message.data() == b"1" else 10))
+
+    async def scenario(client: Client) -> None:
+        await fill(client, topic, 3)
+        admin = velaray.Admin(cluster.admin_url)
+        await asyncio.to_thread(admin.create_topic, f"{topic}-out")
+        await asyncio.to_thread(admin.set_policy_of, f"{topic}-out", "maxMessageSize", 1000)
+        worker = TransformWorker(Transform(grow, topic, "s"), cluster.service_url)
+        with pytest.raises(velaray.NotAllowedError):
+            await worker.run()
+        assert worker.counts == TransformCounts(aborted=1)
+        policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead")
+        transform = Transform(grow, topic, "s", dead_letters=policy, retry_delay=0)
+        assert (await drained(cluster, transform)).dead == 1
+        assert await values(client, f"{topic}-out") == [bytes(10)] * 2
+        assert await values(client, f"{topic}-dead") == [b"1"]
+
+    run(cluster, scenario)
+
+
 # --- what may happen meanwhile ---
 
 
