@@ -372,8 +372,8 @@ class Brain:
         self._trace.writing()
         return self._trace.number_of(number)
 
-    async def _end_transaction(self, coordinator: int, sequence: int, commit: bool) -> None:
-        """What is pending in it is acknowledged, or comes again."""
+    async def _end_transaction(self, coordinator: int, sequence: int, commit: bool) -> bool:
+        """What is pending in it is acknowledged, or comes again. False if nothing is."""
         command = EndTransactionAcks(TransactionId(coordinator, sequence), commit)
         # A commit gives nobody anything: the channel may go on delivering by itself.
         ended = await (self._runtime.ask(command) if commit else self._move_cursor(command))
@@ -384,6 +384,7 @@ class Brain:
             self._dispatcher.put_back(ended.returned)
             self._condemn()
             self._schedule_pump()
+        return bool(ended.ranges or ended.partial or ended.returned)
 
     async def _decided(self, command: AckInTransaction | AckBeforeInTransaction) -> Any:
         reply = await self._runtime.ask(command)

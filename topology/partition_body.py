@@ -511,7 +511,14 @@ class PartitionBody(HostedBody):
             raise RemoteError(reply.reason, reply.message)
         if reply.ranges:
             self.meter.transaction_ended(commit=commit)
+        else:
+            await self._confirm()
         self._schedule_feed()
+
+    async def _confirm(self) -> None:
+        """Return if this is the partition's newest activation: where nothing is to be written, a
+        newer one may have what this one knows nothing of."""
+        await self.read_certain(lambda state: None)
 
     async def _end_acks(
         self, transaction: TransactionId, subscription: str, *, commit: bool
@@ -521,6 +528,7 @@ class PartitionBody(HostedBody):
             async with self._lock(subscription):
                 found = self.runtime.state.subscriptions.get(subscription)
                 if found is None:
+                    await self._confirm()
                     return  # it was deleted: nothing is left that could be acknowledged
                 channel = self.channels.get(subscription)
                 if channel is None:

@@ -86,7 +86,11 @@ class SubscriptionBody(HostedBody):
         if link is self._hand and self._brain is not None:
             if method == "undo":
                 return await self._undo(self._brain, *args)
-            return await self._brain.on_request(method, args)
+            answer = await self._brain.on_request(method, args)
+            if method == "end_transaction" and not answer:
+                # Nothing was written: a newer activation may have what this one doesn't know.
+                await self.read_certain(lambda state: None)
+            return answer
         return await self.call(method, args)
 
     async def _undo(

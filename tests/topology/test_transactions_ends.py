@@ -19,8 +19,11 @@ from tests.topology.test_transactions import (
     run,
 )
 from velaray.actors.coordinator import Decide
-from velaray.events.ids import ActorKey, TransactionId
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import ActorKey, ActorKind, TransactionId
+from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryStore
+from velaray.topology.links import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 
 SHARED = pb.CommandSubscribe.Shared
@@ -302,5 +305,34 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
         await setting.publish(b"2")
         again = [] if commit else [b"1"]
         assert await payloads(consumer, len(again) + 1) == [*again, b"2"]
+
+    run(scenario)
+
+
+async def superseded(setting: Setting, key: ActorKey) -> None:
+    """Somebody else has the actor's journal by now, and it doesn't know that yet."""
+    store, clock_ms = setting.fabric.store, setting.fabric.clock_ms
+    await Journal.open(store, key.text(), JournalSettings(), clock_ms=clock_ms)
+
+
+def test_only_the_newest_activations_say_that_there_is_nothing_to_end() -> None:
+    """Another one may have taken messages and acknowledgements that they know nothing of."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        await setting.publish(b"1")
+        await arrival(consumer)
+        (key,) = [key for key in setting.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+        hand = setting.partition
+        unknown = TransactionId(3, 99)
+        for subscription in (None, "s", "deleted"):
+            await hand.end_transaction(unknown, subscription, commit=True)
+        await superseded(setting, key)
+        with pytest.raises(RemoteError):  # the link to it broke: the coordinator tries again
+            await hand.end_transaction(unknown, "s", commit=True)
+        await superseded(setting, setting.key)
+        for subscription in (None, "deleted"):
+            with pytest.raises(Stopped):
+                await hand.end_transaction(unknown, subscription, commit=True)
 
     run(scenario)
