@@ -16,28 +16,40 @@ timeout from now is aborted, so nothing stays open for long because a clock was 
 A repeated `Begin` begins another transaction; the one that nobody knows of is aborted by its
 deadline.
 
-Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Finish`, `Expire`.
+Many transactions can be committed by one event: `velaray.actors.series`.
+
+Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Finish`, `Expire`;
+`CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
 Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
-TransactionFinished (and LedgerOpened, which changes nothing here).
+TransactionFinished, SeriesCommitted, SeriesForgotten (and LedgerOpened, which changes nothing
+here).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
 from google.protobuf.message import Message
-from sortedcontainers import SortedSet
 
-from velaray.actors.holes import Holes
+from velaray.actors.coordinator_state import (
+    LEGAL,
+    CoordinatorState,
+    Series,
+    Status,
+    Transaction,
+    refusal_of,
+)
 from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.series import CommitInSeries, ForgetSeries, LookUpSeries, decide_series
 from velaray.events.events_pb2 import (
     LedgerOpened,
     PartitionsJoined,
+    SeriesCommitted,
+    SeriesForgotten,
     SubscriptionName,
     SubscriptionsJoined,
     TransactionBegun,
@@ -46,32 +58,11 @@ from velaray.events.events_pb2 import (
 )
 from velaray.events.segments import Segment, StoredSegment
 
-TICK_MS = 100
-"""Deadlines are multiples of this."""
 EXPIRED_AT_ONCE = 1000
 """So many transactions at most are aborted by one `Expire`."""
 
 _ABORTED = "aborted/"
 
-
-class Status(StrEnum):
-    """Where a transaction is."""
-
-    OPEN = "OPEN"
-    COMMITTING = "COMMITTING"
-    ABORTING = "ABORTING"
-    COMMITTED = "COMMITTED"
-    ABORTED = "ABORTED"
-
-
-LEGAL: Mapping[Status, frozenset[Status]] = {
-    Status.OPEN: frozenset((Status.COMMITTING, Status.ABORTING)),
-    Status.COMMITTING: frozenset((Status.COMMITTED,)),
-    Status.ABORTING: frozenset((Status.ABORTED,)),
-    Status.COMMITTED: frozenset(),
-    Status.ABORTED: frozenset(),
-}
-"""What may follow what; staying is always legal, and changes nothing."""
 
 _WAY = {
     True: (Status.OPEN, Status.COMMITTING, Status.COMMITTED),
@@ -183,68 +174,6 @@ class Expired:
     sequences: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Transaction:
-    """One that isn't finished. Participants are in the order in which they joined."""
-
-    sequence: int
-    owner: str
-    begun_ms: int
-    timeout_ms: int
-    status: Status = Status.OPEN
-    timed_out: bool = False
-    partitions: dict[str, None] = field(default_factory=dict)
-    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
-
-    @property
-    def deadline_ms(self) -> int:
-        """When it is aborted, if it's still open."""
-        return -(-(self.begun_ms + self.timeout_ms) // TICK_MS) * TICK_MS
-
-    @property
-    def earliest_ms(self) -> int:
-        """A clock that shows less was set back."""
-        return self.begun_ms - self.timeout_ms
-
-
-@dataclass(slots=True)
-class CoordinatorState:
-    """Unfinished transactions by sequence, ascending; the aborted ones among the finished;
-    how many of the aborted had reached their deadline."""
-
-    next_sequence: int = 1
-    unfinished: dict[int, Transaction] = field(default_factory=dict)
-    aborted: Holes = field(default_factory=Holes)
-    timed_out: int = 0
-    # Of the open ones: (deadline, sequence). A function of the table.
-    deadlines: SortedSet = field(default_factory=SortedSet, compare=False)
-    # Of the same: (earliest time, sequence).
-    starts: SortedSet = field(default_factory=SortedSet, compare=False)
-
-    def status(self, sequence: int) -> Status | None:
-        """Of any transaction there ever was; None if there was none."""
-        known = self.unfinished.get(sequence)
-        if known is not None:
-            return known.status
-        if not 1 <= sequence < self.next_sequence:
-            return None
-        return Status.ABORTED if sequence in self.aborted else Status.COMMITTED
-
-    @property
-    def low_water(self) -> int:
-        """All transactions up to this sequence are finished."""
-        return next(iter(self.unfinished), self.next_sequence) - 1
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When an open transaction is to be aborted; None if there is none."""
-        return int(self.deadlines[0][0]) if self.deadlines else None
-
-    def decided(self) -> list[Transaction]:
-        """Those whose participants are to be told."""
-        return [each for each in self.unfinished.values() if each.status != Status.OPEN]
-
-
 def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
     if command.timeout_ms < 1:
         return refuse(Reason.INVALID, f"a transaction's timeout of {command.timeout_ms} ms")
@@ -259,23 +188,9 @@ def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
     return Decision((event,), Begun(sequence))
 
 
-def _refusal(
-    state: CoordinatorState, sequence: int, owner: str, force: bool = False
-) -> Decision | None:
-    """Why this owner can't have anything to do with the transaction; None if it can."""
-    known = state.unfinished.get(sequence)
-    if known is None:
-        if state.status(sequence) is None:
-            return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
-        return None
-    if known.owner and known.owner != owner and not force:
-        return refuse(Reason.NOT_ALLOWED, f"transaction {sequence} is another role's")
-    return None
-
-
 def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> Decision:
     sequence = command.sequence
-    refusal = _refusal(state, sequence, command.owner)
+    refusal = refusal_of(state, sequence, command.owner)
     if refusal is not None:
         return refusal
     status = state.status(sequence)
@@ -311,7 +226,7 @@ def _may_join(state: CoordinatorState, command: MayJoin) -> Decision:
 
 def _decide(state: CoordinatorState, command: Decide, now_ms: int) -> Decision:
     sequence, commit = command.sequence, command.commit
-    refusal = _refusal(state, sequence, command.owner, command.force)
+    refusal = refusal_of(state, sequence, command.owner, command.force)
     if refusal is not None:
         return refusal
     status = state.status(sequence)
@@ -373,6 +288,8 @@ class CoordinatorMachine:
                 return _finish(state, sequence)
             case Expire():
                 return _expire(state, now_ms)
+            case CommitInSeries() | LookUpSeries() | ForgetSeries():
+                return decide_series(state, command, now_ms)
         raise TypeError(f"a coordinator knows no {type(command).__name__}")
 
     def evolve(self, state: CoordinatorState, event: Message) -> None:
@@ -389,12 +306,15 @@ class CoordinatorMachine:
                 pairs = [(each.topic, each.subscription) for each in event.subscriptions]
                 state.unfinished[sequence].subscriptions.update(dict.fromkeys(pairs))
             case TransactionDecided(sequence=sequence, commit=commit):
-                decided = state.unfinished[sequence]
-                decided.status = _WAY[commit][1]
-                decided.timed_out = event.timed_out
+                state.unfinished[sequence].timed_out = event.timed_out
                 state.timed_out += event.timed_out
-                state.deadlines.remove((decided.deadline_ms, sequence))
-                state.starts.remove((decided.earliest_ms, sequence))
+                _decided(state, sequence, commit)
+            case SeriesCommitted(series=series, number=number, sequences=sequences):
+                state.series[series] = Series(event.owner, number)
+                for sequence in sequences:
+                    _decided(state, sequence, commit=True)
+            case SeriesForgotten(series=series):
+                del state.series[series]
             case TransactionFinished(sequence=sequence):
                 if state.unfinished.pop(sequence).status == Status.ABORTING:
                     state.aborted.add(sequence, sequence + 1)
@@ -423,14 +343,18 @@ class CoordinatorMachine:
         require(set(state.starts) == began, "open transactions, no others, are watched")
 
     def snapshot(self, state: CoordinatorState) -> Mapping[str, Segment]:
-        """Segments: ``coordinator``, ``unfinished``, and ``aborted/<n>`` as in
-        `velaray.actors.holes`."""
+        """Segments: ``coordinator``, ``unfinished``, ``series`` if there are any, and
+        ``aborted/<n>`` as in `velaray.actors.holes`."""
         segments: dict[str, Segment] = {
             "coordinator": _to_json(
                 [state.next_sequence, state.timed_out, state.aborted.segment_size]
             ),
             "unfinished": _to_json([_fields(known) for known in state.unfinished.values()]),
         }
+        if state.series:
+            segments["series"] = _to_json(
+                [[name, each.owner, each.last] for name, each in state.series.items()]
+            )
         for number, segment in state.aborted.snapshot().items():
             segments[f"{_ABORTED}{number}"] = segment
         return segments
@@ -442,6 +366,8 @@ class CoordinatorMachine:
         state = CoordinatorState(
             next_sequence, {each.sequence: each for each in known}, timed_out=timed_out
         )
+        for name, owner, last in json.loads(segments.get("series", b"[]")):
+            state.series[name] = Series(owner, last)
         state.aborted.restore(size, _numbered(segments))
         for each in _open(state):
             _watch(state, each)
@@ -454,6 +380,13 @@ class CoordinatorMachine:
     def crowded(self, state: CoordinatorState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
         return state.aborted.crowded()
+
+
+def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:
+    decided = state.unfinished[sequence]
+    decided.status = _WAY[commit][1]
+    state.deadlines.remove((decided.deadline_ms, sequence))
+    state.starts.remove((decided.earliest_ms, sequence))
 
 
 def _watch(state: CoordinatorState, begun: Transaction) -> None:

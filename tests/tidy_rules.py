@@ -40,7 +40,8 @@ ROOMS: dict[str, Room] = {
         ("aiohttp", "click", "google", "jwt", "msgpack", "numpy", "pyarrow", "ray", "rich"),
     ),
     "pipelines": Room(
-        ("events", "journal", FACE), ("google", "pandas", "pyarrow", "pyspark", "ray", "rich")
+        ("events", "journal", FACE),
+        ("google", "numpy", "pandas", "pyarrow", "pyspark", "ray", "rich"),
     ),
 }
 

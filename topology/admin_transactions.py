@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.actors.coordinator import Status
+from velaray.actors.coordinator_state import Status
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.journal.errors import NotStored

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from velaray.actors.coordinator import CoordinatorState, Decide, Decided, Status, Transaction
+from velaray.actors.coordinator import Decide, Decided
+from velaray.actors.coordinator_state import CoordinatorState, Status, Transaction
 from velaray.actors.machine import Reason
 from velaray.topology.links import RemoteError
 

@@ -12,14 +12,15 @@ from velaray.actors.coordinator import (
     Begin,
     Begun,
     CoordinatorMachine,
-    CoordinatorState,
     Decide,
     Decided,
     Expire,
     MayJoin,
 )
+from velaray.actors.coordinator_state import CoordinatorState
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
+from velaray.actors.series import CommitInSeries, ForgetSeries, InSeries, LookUpSeries
 from velaray.events.ids import ActorKey
 from velaray.topology import coordinator_admin
 from velaray.topology.coordinator_meter import CoordinatorMeter
@@ -31,7 +32,16 @@ from velaray.topology.links import RemoteError
 from velaray.topology.metrics import Labels, Sample
 from velaray.wire.connection import WireConnection
 
-Command = Begin | AddPartitions | AddSubscriptions | MayJoin | Decide
+Command = (
+    Begin
+    | AddPartitions
+    | AddSubscriptions
+    | MayJoin
+    | Decide
+    | CommitInSeries
+    | LookUpSeries
+    | ForgetSeries
+)
 
 FULL_DISK_PAUSE_S = 1.0
 """What a full disk refused is tried again so much later."""
@@ -98,6 +108,16 @@ class CoordinatorBody(HostedBody):
         if command.commit:
             self.meter.committed_in(loop.time() - began_s)
         return decided
+
+    async def commit_in_series(self, command: CommitInSeries) -> InSeries:
+        """As `end`, for all transactions of a number of a series."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        found: InSeries = await self.ask(command)
+        await asyncio.gather(*map(self.endings.finish, command.sequences))
+        if found.now:
+            self.meter.committed_in(loop.time() - began_s)
+        return found
 
     async def _keep_deadlines(self) -> None:
         """Abort what is open for too long, at once what became so while nobody was there."""

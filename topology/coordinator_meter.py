@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from velaray.actors.coordinator import CoordinatorState, Status, Transaction
+from velaray.actors.coordinator_state import CoordinatorState, Status, Transaction
 from velaray.topology.metrics import (
     COMMIT_NAMES,
     EXECUTION_NAMES,

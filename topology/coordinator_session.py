@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 from velaray.actors.coordinator import AddPartitions, AddSubscriptions, Begin, Decide
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
+from velaray.actors.series import (
+    CommitInSeries,
+    ForgetSeries,
+    InSeries,
+    LastInSeries,
+    LookUpSeries,
+)
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.journal.errors import StorageFull
 from velaray.topology.coordinators import check_not_systems
@@ -71,6 +78,18 @@ class CoordinatorSession(Session):
         if command.tc_id != self._coordinator.number:
             answer.error = pb.TransactionCoordinatorNotFound
             answer.message = f"coordinator {command.tc_id} isn't here: look it up again"
+        elif command.series:
+            self.spawn(self._look_up(command.series, answer))
+            return
+        self.connection.send(answer)
+
+    async def _look_up(self, series: str, answer: pb.CommandTcClientConnectResponse) -> None:
+        try:
+            found: LastInSeries = await self._coordinator.ask(LookUpSeries(series))
+        except (RemoteError, Stopped, StorageFull) as error:
+            answer.error, answer.message = code_of(error), str(error)
+        else:
+            answer.series_last = found.number
         self.connection.send(answer)
 
     def _begin(self, work: Callable[[Any], Awaitable[Any]], command: Any) -> None:
@@ -91,6 +110,8 @@ class CoordinatorSession(Session):
         else:
             if isinstance(command, pb.CommandNewTxn):
                 answer.txnid_least_bits = found.sequence
+            elif isinstance(found, InSeries):
+                answer.series_repeated = not found.now
         self.connection.send(answer)
 
     def _check_coordinator(self, command: Any) -> None:
@@ -120,4 +141,14 @@ class CoordinatorSession(Session):
 
     async def _end(self, command: pb.CommandEndTxn) -> Any:
         commit = command.txn_action == pb.COMMIT
+        if command.HasField("series"):
+            return await self._end_in_series(command, commit)
         return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.role))
+
+    async def _end_in_series(self, command: pb.CommandEndTxn, commit: bool) -> Any:
+        if not commit:
+            return await self._coordinator.ask(ForgetSeries(command.series, self.role))
+        number, sequences = command.series_number, tuple(command.series_transactions)
+        return await self._coordinator.commit_in_series(
+            CommitInSeries(command.series, number, sequences, self.role)
+        )

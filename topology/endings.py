@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.actors.coordinator import CoordinatorState, Finish, Status, Transaction
+from velaray.actors.coordinator import Finish
+from velaray.actors.coordinator_state import CoordinatorState, Status, Transaction
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey, TopicName

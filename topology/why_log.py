@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from velaray.actors import transactions
-from velaray.actors.coordinator import Status
+from velaray.actors.coordinator_state import Status
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.transactions import Transactions
 from velaray.events.codec import decode

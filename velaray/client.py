@@ -25,6 +25,7 @@ from velaray.options import (
 )
 from velaray.producer import Producer
 from velaray.reader import Reader
+from velaray.series import CommitSeries
 from velaray.table_view import TableView
 from velaray.transaction import Transaction
 
@@ -127,6 +128,13 @@ class Client:
         return Transaction(self._thread, self._run(self._client.new_transaction(timeout)))
 
     new_transaction = transaction
+
+    def commit_series(self, name: str) -> CommitSeries:
+        """The series of commits of this name, which begins with its first commit.
+
+        Raises as `velaray.aio.Client.commit_series`.
+        """
+        return CommitSeries(self._thread, self._run(self._client.commit_series(name)))
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""

@@ -47,6 +47,10 @@ class Transaction:
         """As `velaray.aio.Transaction.commit`."""
         self._thread.run(self.inner.commit())
 
+    def prepare(self) -> TransactionId:
+        """As `velaray.aio.Transaction.prepare`."""
+        return self._thread.run(self.inner.prepare())
+
     def abort(self) -> None:
         """As `velaray.aio.Transaction.abort`."""
         self._thread.run(self.inner.abort())

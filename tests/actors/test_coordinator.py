@@ -14,14 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.actors.test_runtime import Host, on_a_loop, recovered
 from velaray.actors.coordinator import (
     EXPIRED_AT_ONCE,
-    LEGAL,
-    TICK_MS,
     AddPartitions,
     AddSubscriptions,
     Begin,
     Begun,
     CoordinatorMachine,
-    CoordinatorState,
     Decide,
     Decided,
     Expire,
@@ -29,8 +26,8 @@ from velaray.actors.coordinator import (
     Finish,
     Joined,
     MayJoin,
-    Status,
 )
+from velaray.actors.coordinator_state import LEGAL, TICK_MS, CoordinatorState, Status
 from velaray.actors.kit import given
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
 from velaray.events.events_pb2 import (

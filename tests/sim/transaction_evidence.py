@@ -8,7 +8,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tests.sim.contents import contents_of
-from velaray.actors.coordinator import CoordinatorMachine, CoordinatorState
+from velaray.actors.coordinator import CoordinatorMachine
+from velaray.actors.coordinator_state import CoordinatorState
 from velaray.actors.partition import PartitionMachine, PartitionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntriesTrimmed, EntryAppended, TransactionEnded

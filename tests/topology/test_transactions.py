@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.official.raw import RawClient
-from velaray.actors.coordinator import Begin, Decide, Status
+from velaray.actors.coordinator import Begin, Decide
+from velaray.actors.coordinator_state import Status
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.config import ClusterConfig

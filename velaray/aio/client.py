@@ -11,6 +11,7 @@ from velaray.aio.core import Core, topic_name
 from velaray.aio.pool import parse_service_url
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
+from velaray.aio.series import CommitSeries, find_series
 from velaray.aio.table_view import TableView
 from velaray.aio.transactions import Coordinators, Transaction
 from velaray.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported
@@ -141,10 +142,20 @@ class Client:
         """
         if not timeout_seconds > 0:
             raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
+        return await self._at_coordinators().begin(timeout_seconds)
+
+    async def commit_series(self, name: str) -> CommitSeries:
+        """The series of commits of this name, which begins with its first commit.
+
+        Raises as `new_transaction`, and `InvalidConfiguration` for an empty name.
+        """
+        return await find_series(self._at_coordinators(), name)
+
+    def _at_coordinators(self) -> Coordinators:
         core = self._live()
         if self._coordinators is None:
             self._coordinators = Coordinators(core)
-        return await self._coordinators.begin(timeout_seconds)
+        return self._coordinators
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none."""

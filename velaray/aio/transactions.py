@@ -75,20 +75,24 @@ class Coordinators:
     async def begin(self, timeout_s: float) -> Transaction:
         """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
         and what its refusal says."""
-        count = await self._how_many()
-        number = (self._first + len(self.open) // OPEN_AT_ONCE) % count
-        timeout_ms = max(1, round(timeout_s * 1000))
+        number = (self._first + len(self.open) // OPEN_AT_ONCE) % await self.count()
         try:
-            answer = await self.request(
-                number, lambda: pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
-            )
+            return await self.begin_at(number, timeout_s)
         except VelarayError:
             self._first += 1  # whoever tries again may have more luck with another one
             raise
+
+    async def begin_at(self, number: int, timeout_s: float) -> Transaction:
+        """Begin a transaction of this coordinator. Raises what its refusal says."""
+        timeout_ms = max(1, round(timeout_s * 1000))
+        answer = await self.request(
+            number, lambda: pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
+        )
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
         return Transaction(self, found, timeout_s)
 
-    async def _how_many(self) -> int:
+    async def count(self) -> int:
+        """How many there are. Raises `InvalidConfiguration` if there are none."""
         now = self.core.loop.time()
         if not self._count or now - self._counted_at > PARTITIONS_UPDATE_SECONDS:
             self._count = await self.core.partitions_of(str(ASSIGN), create=False)
@@ -338,6 +342,21 @@ class Transaction:
         """
         if self._state == TransactionState.COMMITTED:
             return
+        await self._complete()
+        await self._end(pb.COMMIT, TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+    async def prepare(self) -> TransactionId:
+        """Complete it, and leave its end to who commits it in a series (`velaray.aio.series`).
+
+        Everything done in it is stored when it returns, and nothing more is taken. It stays open
+        at the service, whoever leaves, until it is committed, or aborted by its timeout. Raises
+        as `commit` if something done in it failed, or it isn't open.
+        """
+        await self._complete()
+        self._coordinators.open.discard(self)
+        return self._id
+
+    async def _complete(self) -> None:
         self._leave(TransactionState.COMMITTING)
         await self._finish_operations()
         if self._failed is not None:
@@ -345,7 +364,6 @@ class Transaction:
             raise TransactionHasOperationFailed(
                 f"{self!r}: {self._failed}; the transaction was aborted"
             ) from self._failed
-        await self._end(pb.COMMIT, TransactionState.COMMITTING, TransactionState.COMMITTED)
 
     async def abort(self) -> None:
         """Abort: nothing of it ever counts. Raises as `commit`, but for what failed in it."""

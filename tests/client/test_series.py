@@ -1,0 +1,114 @@
+"""Series of commits: what many workers published counts together, once per number."""
+
+import asyncio
+
+import pytest
+
+from velaray import Client as SyncClient
+from velaray import InvalidConfiguration, InvalidTxnStatusError, MessageId, TransactionNotFound
+from velaray.aio import Client
+from velaray.events.ids import TransactionId
+
+WAIT = 20_000
+
+
+def run(cluster, work):
+    async def with_client():
+        async with Client(cluster.service_url) as client:
+            await work(client)
+
+    asyncio.run(with_client())
+
+
+async def publish(client, series, topic, *values):
+    """What a worker does; the id of its transaction."""
+    txn = await series.begin()
+    producer = await client.create_producer(topic)
+    for value in values:
+        await producer.send(value, txn=txn)
+    return await txn.prepare()
+
+
+async def contents(client, topic):
+    reader = await client.create_reader(topic, MessageId.earliest)
+    found = []
+    while await reader.has_message_available():
+        found.append((await reader.read_next(WAIT)).data())
+    await reader.close()
+    return sorted(found)
+
+
+def test_a_batch_of_many_workers_counts_once_however_often_it_is_done(cluster, topic):
+    async def work(client):
+        series = await client.commit_series("query-1")
+        assert series.last == -1
+        workers = [publish(client, series, topic, b"%d" % number) for number in range(3)]
+        batch = await asyncio.gather(*workers)
+        assert await contents(client, topic) == []
+        assert await series.commit(0, batch)
+        assert await contents(client, topic) == [b"0", b"1", b"2"]
+        assert not await series.commit(0, batch)  # its answer was lost, say
+        again = await publish(client, series, topic, b"0")
+        assert not await series.commit(0, [again])
+        assert await series.commit(1, [await publish(client, series, topic, b"3")])
+        assert await contents(client, topic) == [b"0", b"1", b"2", b"3"]
+        assert (await client.commit_series("query-1")).last == 1
+
+    run(cluster, work)
+
+
+def test_a_prepared_transaction_outlives_its_client(cluster, topic):
+    async def work(client):
+        async with Client(cluster.service_url) as worker:
+            series = await worker.commit_series("query-2")
+            prepared = await publish(worker, series, topic, b"x")
+        series = await client.commit_series("query-2")
+        assert await series.commit(5, [prepared])
+        assert await contents(client, topic) == [b"x"]
+
+    run(cluster, work)
+
+
+def test_a_batch_with_a_transaction_that_is_over_changes_nothing(cluster, topic):
+    async def work(client):
+        series = await client.commit_series("query-3")
+        good = await publish(client, series, topic, b"good")
+        bad = await series.begin()
+        await bad.abort()
+        with pytest.raises(InvalidTxnStatusError, match="can't be committed"):
+            await series.commit(0, [good, bad.txn_id])
+        with pytest.raises(TransactionNotFound):
+            await series.commit(0, [good, TransactionId(series.coordinator, 1 << 40)])
+        with pytest.raises(InvalidConfiguration, match="coordinator"):
+            await series.commit(0, [TransactionId(series.coordinator + 1, 1)])
+        assert await contents(client, topic) == []
+        assert await series.commit(0, [good])
+        assert await contents(client, topic) == [b"good"]
+
+    run(cluster, work)
+
+
+def test_a_series_that_is_forgotten_begins_anew(cluster, topic):
+    async def work(client):
+        series = await client.commit_series("query-4")
+        assert await series.commit(3, [])
+        await series.forget()
+        assert (await client.commit_series("query-4")).last == -1
+        with pytest.raises(InvalidConfiguration, match="needs a name"):
+            await client.commit_series("")
+
+    run(cluster, work)
+
+
+def test_the_synchronous_client_has_series_too(cluster, topic):
+    with SyncClient(cluster.service_url) as client:
+        series = client.commit_series("query-5")
+        txn = series.begin(30.0)
+        client.create_producer(topic).send(b"x", txn=txn)
+        assert series.commit(0, [txn.prepare()]) and series.last == 0
+        assert not series.commit(0, [])
+        with client.create_reader(topic, MessageId.earliest) as reader:
+            assert reader.read_next(WAIT).data() == b"x"
+        assert (series.name, series.coordinator) == ("query-5", 0)
+        series.forget()
+        assert series.last == -1
