@@ -12,10 +12,12 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from velaray.aio import Client, Transaction
+from velaray.aio.connection import Connection
 from velaray.aio.transactions import OPEN_AT_ONCE
 from velaray.enums import TransactionState
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.coordinators import ensure_coordinators
+from velaray.wire import pulsar_pb2 as pb
 
 _numbers = itertools.count()
 EARLIEST = velaray.InitialPosition.Earliest
@@ -268,3 +270,52 @@ def test_a_client_keeps_to_one_coordinator_until_many_transactions_are_open(tmp_
     with LocalCluster(tmp_path) as cluster:
         cluster.run(ensure_coordinators(cluster.fabric, 2))
         run(cluster, scenario)
+
+
+def test_acknowledgements_of_one_turn_share_a_request(cluster, monkeypatch) -> None:
+    asked = []
+
+    async def counting(connection: Connection, command: Any, timeout: float) -> Any:
+        asked.append(type(command))
+        return await request(connection, command, timeout)
+
+    request = Connection.request
+    monkeypatch.setattr(Connection, "request", counting)
+
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic, batching_enabled=True)
+        await asyncio.gather(*(producer.send(b"%d" % number) for number in range(10)))
+        await producer.send(b"single")
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        messages = [await consumer.receive(timeout_millis=20_000) for _ in range(11)]
+        async with await client.new_transaction() as txn:
+            await asyncio.gather(*(consumer.acknowledge(each, txn=txn) for each in messages))
+        assert asked.count(pb.CommandAck) == 1
+        await consumer.redeliver_unacknowledged_messages()
+        assert await nothing_comes(consumer)
+
+    run(cluster, scenario)
+
+
+def test_of_acknowledgements_of_one_turn_the_one_in_conflict_is_refused(cluster) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        for number in range(3):
+            await producer.send(b"%d" % number)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        messages = [await consumer.receive(timeout_millis=20_000) for _ in range(3)]
+        first, second = await client.new_transaction(), await client.new_transaction()
+        await consumer.acknowledge(messages[1], txn=first)
+        work = (consumer.acknowledge(each, txn=second) for each in messages)
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [
+            type(None),
+            velaray.TransactionConflict,
+            type(None),
+        ]
+        with pytest.raises(velaray.TransactionHasOperationFailed):
+            await second.commit()
+        await first.commit()
+        assert sorted(await contents(consumer, 2)) == [b"0", b"2"]
+
+    run(cluster, scenario)

@@ -13,7 +13,7 @@ from velaray.aio.subscription import Subscription
 from velaray.aio.transactions import Transaction
 from velaray.events.ids import UINT64_MAX
 from velaray.events.ids_pb2 import MessageIdData
-from velaray.exceptions import InvalidMessage, VelarayError, from_server
+from velaray.exceptions import InvalidMessage, TransactionConflict, VelarayError, from_server
 from velaray.message import EntryInfo
 from velaray.message_id import MessageId
 from velaray.wire import pulsar_pb2 as pb
@@ -36,6 +36,34 @@ class Attachment(Protocol):
         """The connection, as soon as there is one. Raises the error that ended the consumer."""
 
 
+class _Turn:
+    """What is acknowledged in a transaction in one turn of the event loop."""
+
+    told: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.acks: dict[Where, Part] = {}
+        self.calls = self._entries = 0
+        self.refused = False
+
+    def takes(self, acks: Mapping[Where, Part], entries: int) -> bool:
+        """Whether none of it is there already; and it remains one request, so that it is refused
+        as a whole."""
+        if self._entries + entries > MAX_ACK_GROUP:
+            return False
+        return not any(
+            where in self.acks and (not size or self.acks[where][1] & bits)
+            for where, (size, bits) in acks.items()
+        )
+
+    def add(self, acks: Mapping[Where, Part], entries: int) -> None:
+        """One more call, of so many entries."""
+        self.calls += 1
+        self._entries += entries
+        for where, (size, bits) in acks.items():
+            self.acks[where] = size, bits | self.acks.get(where, (size, 0))[1]
+
+
 class Acknowledger:
     """Collects what is acknowledged and has it sent in time; on the loop's thread."""
 
@@ -47,6 +75,7 @@ class Acknowledger:
         self._moves = 0  # how often a seek made void what was acknowledged
         self._timer: asyncio.TimerHandle | None = None
         self._receipt: asyncio.Task[None] | None = None
+        self._turns: dict[Transaction, _Turn] = {}
 
     def __len__(self) -> int:
         return len(self.tracker)
@@ -64,8 +93,33 @@ class Acknowledger:
     async def in_transaction(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
         """Acknowledge in a transaction; returns when the service has it.
 
-        Raises the service's refusal, or `Timeout` if the outcome is unknown.
+        Calls of one turn of the event loop share requests. Raises the service's refusal of what
+        this call acknowledges, or `Timeout` if the outcome is unknown.
         """
+        entries = sum(
+            1 if size else len(self.tracker.parts_of(at)) for at, (size, _) in acks.items()
+        )
+        turn = self._turns.get(txn)
+        if turn is None or not turn.takes(acks, entries):
+            turn = self._turns[txn] = _Turn()
+            turn.told = self._core.spawn(self._tell_turn(txn, turn))
+        turn.add(acks, entries)
+        await asyncio.shield(turn.told)
+        if turn.refused:
+            await self._tell_all(txn, acks)
+
+    async def _tell_turn(self, txn: Transaction, turn: _Turn) -> None:
+        await asyncio.sleep(0)  # let the other acknowledgements of this turn in
+        if self._turns.get(txn) is turn:
+            del self._turns[txn]
+        try:
+            await self._tell_all(txn, turn.acks)
+        except TransactionConflict:
+            if turn.calls == 1:
+                raise
+            turn.refused = True  # nothing of it was taken: which call is it?
+
+    async def _tell_all(self, txn: Transaction, acks: Mapping[Where, Part]) -> None:
         # Of a batch even all messages are named: one that somebody else has refuses them then.
         entries = [
             PendingAck(entry, (1 << size) - 1 & ~bits if size else None, size)
