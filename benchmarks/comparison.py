@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,13 @@ _SETTINGS = {
         "read": "rchar of /proc/PID/io of the servers; velaray reads sockets otherwise",
     },
     "topics": {"how": "16 producers in 16 threads of one process, each with a topic"},
+    "transactions": {
+        "how": "100 B; each transaction receives, sends and acknowledges so many messages",
+        "commit": "from the call to its return; everything before it has its receipt, but Kafka's",
+    },
+    "open transactions": {
+        "how": "messages without transactions, 100 B, while transactions are open"
+    },
 }
 
 
@@ -62,7 +70,7 @@ def run(loads: list[str], options: Options, logs: Path, console: Console) -> Com
     found = Comparison([])
     with _running(options, logs, found, console) as remotes:
         groups = plan.cells(loads, list(remotes), options.seconds)
-        warm_up = plan.warm_up(list(remotes), options.seconds)
+        warm_up = plan.warm_up(loads, list(remotes), options.seconds)
         total = options.rounds * sum(map(len, groups)) + len(warm_up)
         with _progress(console) as progress:
             task = progress.add_task("warm-up", total=total)
@@ -106,10 +114,10 @@ def _measure(
     remote = remotes[cell.peer]
     if not remote.alive:
         return
-    topic = f"{cell.load}-{number}-{cell.case}-{cell.way}".replace(" ", "").replace("/", "")
+    topic = re.sub(r"[^\w-]+", "-", f"{cell.load}-{number}-{cell.case}-{cell.way}")
     arguments = dict(cell.arguments)
     if cell.load != "topics":
-        arguments["topic"] = topic.replace(",", "-")
+        arguments["topic"] = topic
     os.sync()  # what others wrote without syncing it is not for this one to wait for
     began = time.monotonic()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 UNBATCHED, OWN, LISTS, ARROW = "unbatched", "own client", "lists", "arrow"
@@ -88,4 +89,64 @@ class Peer(Protocol):
 
     def single_sender(self, topic: str, way: str) -> AbstractContextManager[SingleSender]:
         """Connect a producer that batches nothing unless messages wait anyway."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transacted:
+    """What was committed: how many messages each way, how long until the last commit, and how
+    long each commit took.
+    """
+
+    messages: int
+    seconds: float
+    commits_s: Sequence[float]
+
+
+NOTHING_LEFT_S = 0.5
+"""A transactor ends early if it waits so long for a message."""
+
+
+def transacted(each: int, began: float, commits: Sequence[tuple[float, float]]) -> Transacted:
+    """Of transactions of ``each`` messages, by when their commits began and ended."""
+    seconds = max((end for _, end in commits), default=began) - began
+    return Transacted(each * len(commits), seconds, [end - start for start, end in commits])
+
+
+class Transactor(Protocol):
+    """Consumes, processes (copies) and produces; a transaction for each so many messages."""
+
+    def run(self, each: int, at_once: int, seconds: float) -> Transacted:
+        """Transactions of ``each`` messages received, sent and acknowledged, ``at_once`` of them
+        in flight, for ``seconds`` or until nothing is left; until the last is committed.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionalPeer(Peer, Protocol):
+    """A system that has transactions."""
+
+    def transactor(
+        self, source: str, target: str, way: str, most_at_once: int
+    ) -> AbstractContextManager[Transactor]:
+        """Make both topics and connect. The target's durable subscription is `RESULTS`."""
+        ...
+
+
+RESULTS = "results"
+ONE_ELSEWHERE, MANY, BEHIND = "1 elsewhere", "1,000", "behind one"
+"""Open transactions: one with a message in another topic; a thousand of these, each with an
+acknowledgement of the subscription that is measured; one on the topic itself, aborted after
+`BEHIND_S`, then the next.
+"""
+BEHIND_S = 0.1
+
+
+@runtime_checkable
+class HoldingPeer(Peer, Protocol):
+    """A system that transactions can be held open in."""
+
+    def holding(self, topic: str, subscription: str, held: str) -> AbstractContextManager[None]:
+        """Have transactions open within the context, while others use the topic."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.contract import ARROW, LISTS, OWN
 from benchmarks.model import Result, Verdict
-from benchmarks.plan import RELAXED, SIZES, SUBSCRIPTIONS, VELARAY
+from benchmarks.plan import IN_FLIGHT, RELAXED, SIZES, SUBSCRIPTIONS, VELARAY
 
 Place = tuple[str, str, str, str]
 """Workload, case, subject, measure."""
@@ -80,6 +80,13 @@ def _latency() -> Iterator[Goal]:
         )
 
 
+def _transactions() -> Iterator[Goal]:
+    limits = dict.fromkeys(("kafka", "kafka-flush", "pulsar"), 1.0)
+    measure = f"messages, {IN_FLIGHT} in flight"
+    text = f"transactions, {LISTS}"
+    yield from _at_least(text, "transactions", "100 + 100", measure, LISTS, limits)
+
+
 def _rest() -> Iterator[Goal]:
     yield Goal(
         "publish 64 KiB, over append and fdatasync per MiB",
@@ -106,7 +113,7 @@ def _rest() -> Iterator[Goal]:
         yield Goal(f"bytes on disk per byte published, {case}", place, None, limit, False)
 
 
-GOALS = (*_throughput(), *_latency(), *_rest())
+GOALS = (*_throughput(), *_latency(), *_transactions(), *_rest())
 
 
 def unmeasured(

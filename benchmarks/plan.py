@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.contract import ARROW, LISTS, OWN, UNBATCHED
+from benchmarks.contract import (
+    ARROW,
+    BEHIND,
+    LISTS,
+    MANY,
+    ONE_ELSEWHERE,
+    OWN,
+    UNBATCHED,
+)
 
 SIZES = {100: "100 B", 1024: "1 KiB", 65536: "64 KiB"}
 TOPICS = 16
@@ -15,6 +23,9 @@ VELARAY = "velaray"
 RELAXED = "velaray-relaxed"
 """Measured where its goal is: latency."""
 REDIS = "redis-always"
+TRANSACTIONAL = (VELARAY, "kafka", "kafka-flush", "pulsar")
+IN_FLIGHT = 8
+"""Transactions at a time, in every system."""
 WITHIN_S = 100.0
 
 
@@ -68,7 +79,31 @@ def _topics(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
     yield [Cell("topics", f"100 B, {TOPICS} topics", peer, "", arguments) for peer in able]
 
 
-LOADS = {"throughput": _throughput, "latency": _latency, "fan-out": _fan_out, "topics": _topics}
+def _transactions(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    for each, most in ((1, 20_000), (100, 200_000)):
+        arguments = {"each": each, "at_once": IN_FLIGHT, "seconds": seconds}
+        arguments["most"] = max(1000, int(most * seconds))
+        ways = [(peer, "") for peer in peers if peer in TRANSACTIONAL]
+        if VELARAY in peers:
+            ways += [(VELARAY, LISTS)]
+        yield [Cell("transactions", f"{each} + {each}", *way, arguments) for way in sorted(ways)]
+
+
+def _open_transactions(peers: Sequence[str], seconds: float) -> Iterator[list[Cell]]:
+    for held in ("", ONE_ELSEWHERE, MANY, BEHIND):
+        arguments = {"size": 100, "seconds": seconds, "held": held}
+        able = [peer for peer in peers if peer == VELARAY]
+        yield [Cell("open transactions", held or "none", peer, "", arguments) for peer in able]
+
+
+LOADS = {
+    "throughput": _throughput,
+    "latency": _latency,
+    "fan-out": _fan_out,
+    "topics": _topics,
+    "transactions": _transactions,
+    "open transactions": _open_transactions,
+}
 
 
 def cells(loads: Sequence[str], peers: Sequence[str], seconds: float) -> list[list[Cell]]:
@@ -83,10 +118,11 @@ def cells(loads: Sequence[str], peers: Sequence[str], seconds: float) -> list[li
     ]
 
 
-def warm_up(peers: Sequence[str], seconds: float) -> list[Cell]:
+def warm_up(loads: Sequence[str], peers: Sequence[str], seconds: float) -> list[Cell]:
     """What runs first and isn't counted: byte code, JVMs and page caches are cold."""
     _, one_kib, *_ = _throughput(peers, seconds)
-    return one_kib
+    *_, transactions = _transactions(peers, seconds)
+    return one_kib + (transactions if "transactions" in loads else [])
 
 
 def in_turn(group: list[Cell], number: int) -> list[Cell]:

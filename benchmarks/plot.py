@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.model import Result
+from benchmarks.plan import IN_FLIGHT
 
 _PANELS = (
     ("throughput", "100 B", "publish", "publish 100 B, messages/s"),
@@ -17,6 +18,9 @@ _PANELS = (
     ("topics", "100 B, 16 topics", "publish", "16 producers, 16 topics, messages/s"),
     ("latency", "500 msg/s", "end to end p50", "latency p50 at 500/s, µs"),
     ("latency", "500 msg/s", "end to end p99", "latency p99 at 500/s, µs"),
+    ("transactions", "1 + 1", f"transactions, {IN_FLIGHT} in flight", "1 + 1, transactions/s"),
+    ("transactions", "100 + 100", f"messages, {IN_FLIGHT} in flight", "100 + 100, messages/s"),
+    ("transactions", "100 + 100", "commit p50, one at a time", "100 + 100, commit p50, µs"),
     ("fan-out", "1 KiB, 5 subscriptions", "deliveries", "5 subscriptions, deliveries/s"),
 )
 _OURS, _OTHERS, _MEMORY = "#2a6f97", "#a9a9a9", "#e0e0e0"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plot, tables
+from benchmarks import plan, plot, tables
 from benchmarks.goals import NOT_MEASURED
 from benchmarks.model import Result, Verdict
 from benchmarks.tables import Table
@@ -37,7 +37,7 @@ def results_of(document: dict[str, Any]) -> list[Result]:
     return [Result.from_json(each) for each in document["results"] if each["name"] in _COMPARED]
 
 
-_COMPARED = ("throughput", "latency", "fan-out", "topics", "disk")
+_COMPARED = (*plan.LOADS, "disk")
 
 
 def verdicts_of(document: dict[str, Any]) -> list[Verdict]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import plan
 from benchmarks.model import Result, Row, Verdict
 
 _SHOWN = {
@@ -22,6 +23,15 @@ _SHOWN = {
         "read from files per byte published",
     ),
     "topics": ("publish", "server CPU", "client CPU"),
+    "transactions": (
+        *(f"{what}, {plan.IN_FLIGHT} in flight" for what in ("messages", "transactions")),
+        *("transactions, one at a time", "commit p50, one at a time", "commit p99, one at a time"),
+        *(f"{what}, {plan.IN_FLIGHT} in flight" for what in ("commit p50", "commit p99")),
+        f"server CPU, {plan.IN_FLIGHT} in flight",
+    ),
+    "open transactions": (
+        *("end to end p50", "end to end p99", "receipt p50", "receipt p99", "publish", "drain"),
+    ),
     "disk": ("append and fdatasync per MiB",),
 }
 _RATIO_OF = ("msg/s", "µs")

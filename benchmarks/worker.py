@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contract import Absent, Peer
-from benchmarks.loads import fan_out, latency, throughput, topics
+from benchmarks.loads import (
+    fan_out,
+    latency,
+    open_transactions,
+    throughput,
+    topics,
+    transactions,
+)
 from benchmarks.loads.measure import Values
 from benchmarks.processes import descendants
 from benchmarks.systems import registry
@@ -27,6 +34,8 @@ LOADS: dict[str, Callable[..., Values]] = {
     "latency": latency.run,
     "fan-out": fan_out.run,
     "topics": topics.run,
+    "transactions": transactions.run,
+    "open transactions": open_transactions.run,
 }
 
 

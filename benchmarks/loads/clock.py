@@ -61,9 +61,11 @@ class Clock:
             raise TimeoutError(f"{len(self._took)} of {self._count} messages arrived")
 
     def percentiles(self, skipped: int, shares: Sequence[float]) -> list[float]:
-        """These percentiles in microseconds, without the first ``skipped`` messages.
-
-        The smallest value that at least the given share (in percent) of all don't exceed.
-        """
+        """These percentiles in microseconds, without the first ``skipped`` messages."""
         values = sorted(self._took[skipped:])
-        return [values[math.ceil(len(values) * share / 100) - 1] / 1e3 for share in shares]
+        return [percentile(values, share) / 1e3 for share in shares]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of these, sorted, that at least the share (in percent) of all don't exceed."""
+    return values[math.ceil(len(values) * share / 100) - 1]

@@ -15,8 +15,15 @@ SHARES = (50.0, 99.0, 99.9)
 
 
 def run(peer: Peer, topic: str, way: str, size: int, seconds: float, rate: int) -> Values:
-    """Producer and consumer connected at once, in this process; half a second to warm up."""
+    """A topic of its own; see `measure`."""
     peer.prepare(topic, [SUBSCRIPTION])
+    found = measure(peer, topic, way, size, seconds, rate)
+    peer.remove(topic)
+    return found
+
+
+def measure(peer: Peer, topic: str, way: str, size: int, seconds: float, rate: int) -> Values:
+    """Producer and consumer connected at once, in this process; half a second to warm up."""
     skipped = rate // 2
     count = skipped + int(rate * seconds)
     arrived, receipts = Clock(count), Clock(count)
@@ -38,7 +45,6 @@ def run(peer: Peer, topic: str, way: str, size: int, seconds: float, rate: int) 
         arrived.wait()
     over.set()
     receiver.join(WITHIN_S)
-    peer.remove(topic)
     found: Values = {}
     for name, clock in (("end to end", arrived), ("receipt", receipts)):
         for share, value in zip(SHARES, clock.percentiles(skipped, SHARES), strict=True):

@@ -14,11 +14,18 @@ MOST_BYTES = 1 << 30
 
 
 def run(peer: Peer, topic: str, way: str, size: int, seconds: float) -> Values:
+    """A topic of its own; see `measure`."""
+    peer.prepare(topic, [SUBSCRIPTION])
+    found = measure(peer, topic, way, size, seconds)
+    peer.remove(topic)
+    return found
+
+
+def measure(peer: Peer, topic: str, way: str, size: int, seconds: float) -> Values:
     """One producer for ``seconds``, or until 1 GiB is sent; then one consumer.
 
     One call before makes the topic and the values; its messages are drained with the others.
     """
-    peer.prepare(topic, [SUBSCRIPTION])
     payload, at_once, sent = os.urandom(size), chunk(size, way), 0
     with peer.sender(topic, way) as sender:
         sender.send_many(payload, at_once)
@@ -37,7 +44,6 @@ def run(peer: Peer, topic: str, way: str, size: int, seconds: float) -> Values:
             if time.perf_counter() > late:
                 raise TimeoutError(f"{taken} of {total} messages came")
         taker.finish()
-    peer.remove(topic)
     million = sent / 1e6
     return {
         "publish": ("msg/s", sent / publish.seconds),

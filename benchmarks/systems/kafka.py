@@ -14,9 +14,10 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.contract import Absent, Done
+from benchmarks.contract import Absent, Done, Transactor
 from benchmarks.install import class_path
 from benchmarks.servers import free_port, running, scratch, wait_until
+from benchmarks.systems import kafka_transactions
 
 CONSUME = 1_000
 _WAIT_S = 0.2
@@ -55,6 +56,8 @@ class Kafka:
             + (f"{self._flush} (flush.messages=1)" if flush_always else "no flush of its own"),
             "client": "confluent-kafka, defaults (acks=all, linger 5 ms), no callback per message; "
             f"consume({CONSUME}), offsets committed after each, the last one synchronously",
+            "transactions": "for each in flight a thread with a partition, its consumer and a "
+            "producer; consume(), produce() per message, send_offsets_to_transaction()",
         }
 
     def __enter__(self) -> Self:
@@ -105,7 +108,10 @@ class Kafka:
 
     def prepare(self, topic: str, subscriptions: Sequence[str]) -> None:
         """See `benchmarks.contract.Peer`. A group without offsets begins at the first message."""
-        for future in self._admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        self._create(topic, 1)
+
+    def _create(self, topic: str, partitions: int) -> None:
+        for future in self._admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             future.result(_CALL_WITHIN_S)
 
     def remove(self, topic: str) -> None:
@@ -142,6 +148,18 @@ class Kafka:
             yield _Taker(consumer)
         finally:
             consumer.close()
+
+    @contextmanager
+    def transactor(
+        self, source: str, target: str, way: str, most_at_once: int
+    ) -> Iterator[Transactor]:
+        """See `benchmarks.contract.TransactionalPeer`. A group can't share a partition."""
+        self._create(source, most_at_once)
+        self._create(target, 1)
+        with kafka_transactions.transactor(
+            self._connect(), source, target, most_at_once
+        ) as transactor:
+            yield transactor
 
 
 class _Sender:

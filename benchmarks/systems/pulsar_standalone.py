@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from benchmarks.contract import UNBATCHED, Absent
+from benchmarks.contract import RESULTS, UNBATCHED, Absent, Transactor
 from benchmarks.install import class_path
 from benchmarks.servers import free_port, running, scratch, wait_until
 from benchmarks.systems import official_client
 from benchmarks.systems.official_client import Sender, Taker
+from benchmarks.systems.pulsar_transactions import JavaClient
 
 _HEAP = ("-Xmx2g", "-XX:MaxDirectMemorySize=4g", "-XX:+UseZGC", "-XX:+PerfDisableSharedMem")
 _PACKAGES = (
@@ -40,8 +41,9 @@ loadBalancerEnabled=false
 allowAutoTopicCreationType=non-partitioned
 brokerDeleteInactiveTopicsEnabled=false
 webSocketServiceEnabled=false
-systemTopicEnabled=false
+systemTopicEnabled=true
 topicLevelPoliciesEnabled=false
+transactionCoordinatorEnabled=true
 journalSyncData=true
 """
 _LOG = """
@@ -61,8 +63,11 @@ class PulsarStandalone:
     def __init__(self) -> None:
         self.settings = {
             "server": "Apache Pulsar standalone, one bookie, journalSyncData=true (BookKeeper's "
-            f"default), no functions, {' '.join(_HEAP[:2])}",
+            f"default), transactions enabled, no functions, {' '.join(_HEAP[:2])}",
             "client": official_client.SETTINGS,
+            "transactions": "Java client: a Shared consumer, a thread and a producer for each "
+            "transaction in flight; receive() and sendAsync() per message, one acknowledgement of "
+            "a list of ids",
         }
 
     def __enter__(self) -> Self:
@@ -77,6 +82,8 @@ class PulsarStandalone:
             wait_until(lambda: _has_namespace(web), self._server, directory)
             url = f"pulsar://127.0.0.1:{port}"
             self._client = stack.enter_context(official_client.connected(url))
+            self._java = JavaClient(url, jars, directory / "java-client.log")
+            stack.callback(self._java.close)
             self._stack = stack.pop_all()
         return self
 
@@ -106,6 +113,15 @@ class PulsarStandalone:
     def taker(self, topic: str, subscription: str, way: str) -> AbstractContextManager[Taker]:
         """See `benchmarks.contract.Peer`."""
         return official_client.taker(self._client, topic, subscription)
+
+    @contextmanager
+    def transactor(
+        self, source: str, target: str, way: str, most_at_once: int
+    ) -> Iterator[Transactor]:
+        """See `benchmarks.contract.TransactionalPeer`."""
+        self.prepare(target, [RESULTS])
+        with self._java.transactor(source, target, most_at_once) as transactor:
+            yield transactor
 
 
 def _has_namespace(web: int) -> bool:

@@ -16,9 +16,18 @@ from urllib.error import HTTPError
 import pyarrow
 
 import velaray
-from benchmarks.contract import ARROW, LISTS, OWN, UNBATCHED, SingleSender, Taker
+from benchmarks.contract import (
+    ARROW,
+    LISTS,
+    OWN,
+    RESULTS,
+    UNBATCHED,
+    SingleSender,
+    Taker,
+    Transactor,
+)
 from benchmarks.servers import scratch
-from benchmarks.systems import official_client
+from benchmarks.systems import official_client, velaray_open, velaray_transactions
 from velaray.topology.cluster import Cluster
 
 BATCH_BYTES = 4 << 20
@@ -47,6 +56,9 @@ class VelarayCluster:
             LISTS: f"send_many() of lists of up to {MOST_AT_ONCE} values or {BATCH_BYTES >> 20} "
             "MiB, one call outstanding; receive_many().values() and acknowledge_many()",
             ARROW: "the same with Arrow arrays: send_many(array), receive_many().as_arrow()",
+            "transactions": "velaray.aio.Client: a Shared consumer, a task and a producer for each "
+            "transaction in flight; receive(), send() and acknowledge() per message; lists: "
+            "receive_many(), send_many(), acknowledge_many()",
             "version": version("velaray"),
         }
 
@@ -120,6 +132,21 @@ class VelarayCluster:
         with self._own.subscribe(topic, subscription, receiver_queue_size=size) as consumer:
             taker = OwnTaker(consumer) if way == OWN else BatchTaker(consumer, way)
             yield _Drained(taker, self, topic, subscription)
+
+    @contextmanager
+    def transactor(
+        self, source: str, target: str, way: str, most_at_once: int
+    ) -> Iterator[Transactor]:
+        """See `benchmarks.contract.TransactionalPeer`."""
+        self.prepare(target, [RESULTS])
+        with velaray_transactions.transactor(
+            self._cluster.service_url, source, target, way, most_at_once
+        ) as transactor:
+            yield transactor
+
+    def holding(self, topic: str, subscription: str, held: str) -> AbstractContextManager[None]:
+        """See `benchmarks.contract.HoldingPeer`."""
+        return velaray_open.holding(self._cluster.service_url, topic, subscription, held)
 
     def backlog(self, topic: str, subscription: str) -> int | None:
         """Entries left; None while the server asks to try again."""

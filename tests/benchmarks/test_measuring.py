@@ -14,8 +14,26 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plan, recovery_bytes, worker
-from benchmarks.contract import Absent, Done
-from benchmarks.loads import clock, disk, fan_out, latency, throughput, topics
+from benchmarks.contract import (
+    BEHIND,
+    MANY,
+    ONE_ELSEWHERE,
+    RESULTS,
+    Absent,
+    Done,
+    Transacted,
+    transacted,
+)
+from benchmarks.loads import (
+    clock,
+    disk,
+    fan_out,
+    latency,
+    open_transactions,
+    throughput,
+    topics,
+    transactions,
+)
 from benchmarks.machine import describe_machine
 from benchmarks.plan import Cell
 from benchmarks.processes import Usage, descendants, private_bytes, usage
@@ -29,6 +47,7 @@ class HollowPeer:
         self.settings = {"version": "0"}
         self.queues: dict[str, dict[str, queue.Queue[bytes]]] = defaultdict(dict)
         self.removed: list[str] = []
+        self.held: list[str] = []
 
     def servers(self) -> list[int]:
         return [os.getpid()]
@@ -49,6 +68,33 @@ class HollowPeer:
     @contextmanager
     def taker(self, topic: str, subscription: str, way: str) -> Iterator[HollowTaker]:
         yield HollowTaker(self.queues[topic][subscription])
+
+    @contextmanager
+    def transactor(
+        self, source: str, target: str, way: str, most_at_once: int
+    ) -> Iterator[HollowTransactor]:
+        self.prepare(source, ["source"])
+        self.prepare(target, [RESULTS])
+        yield HollowTransactor(self.queues[source]["source"], self.queues[target][RESULTS])
+
+    @contextmanager
+    def holding(self, topic: str, subscription: str, held: str) -> Iterator[None]:
+        self.held.append(held)
+        yield
+
+
+class HollowTransactor:
+    """Loses what ``loses`` says."""
+
+    loses = 0
+
+    def __init__(self, source: queue.Queue[bytes], target: queue.Queue[bytes]) -> None:
+        self.source, self.target = source, target
+
+    def run(self, each: int, at_once: int, seconds: float) -> Transacted:
+        for _ in range(each * at_once - self.loses):
+            self.target.put(self.source.get())
+        return transacted(each, 1.0, [(1.5, 2.0)] * at_once)
 
 
 class HollowSender:
@@ -146,6 +192,33 @@ def test_topics_are_published_to_at_once() -> None:
     found = topics.run(peer, "", 100, 0.05, 3)
     assert found["publish"][1] > 0
     assert sorted(peer.queues) == ["many-0", "many-1", "many-2"]
+
+
+def test_transactions_are_counted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = HollowPeer()
+    found = transactions.run(peer, "t", "", 10, 4, 0.1, 1000)
+    assert found["messages, 4 in flight"] == ("msg/s", 40)
+    assert found["transactions, 4 in flight"] == ("/s", 4)
+    assert found["transactions, one at a time"] == ("/s", 1)
+    assert found["commit p99, one at a time"] == ("µs", 500_000)
+    assert peer.removed == ["t", "t-results"]
+    monkeypatch.setattr(HollowTransactor, "loses", 1)
+    monkeypatch.setattr(transactions, "COUNTED_WITHIN_S", 0.1)
+    with pytest.raises(RuntimeError, match="90 messages were committed, 87 came out"):
+        transactions.run(peer, "t", "", 10, 4, 0.1, 1000)
+
+
+@pytest.mark.parametrize("held", ["", ONE_ELSEWHERE, MANY, BEHIND])
+def test_others_are_measured_while_transactions_are_open(held: str) -> None:
+    peer = HollowPeer()
+    found = open_transactions.run(peer, "t", "", 100, 0.05, held)
+    assert peer.held == ([held] if held else [])
+    assert found["end to end p50"][1] > 0
+    assert ("drain" in found) == (held in ("", ONE_ELSEWHERE))
+
+
+def test_nothing_committed_took_no_time() -> None:
+    assert transacted(100, 5.0, []) == Transacted(0, 0.0, [])
 
 
 def test_a_thread_s_failure_is_the_workload_s() -> None:
