@@ -19,15 +19,16 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
 
     Not judged in Failover subscriptions: who becomes active again gets again, uncounted, what
     it held when it was active before. Nor of who was subscribed while the subscription was
-    moved: what is behind the move may come before its consumers are closed. Nor of an Exclusive
-    consumer once it acknowledged in a transaction: for the sake of order an abort brings
-    everything again, what wasn't acknowledged uncounted.
+    moved: what is behind the move may come before its consumers are closed. Nor in Exclusive
+    subscriptions once somebody acknowledged in a transaction: for the sake of order an abort
+    brings everything again, what wasn't acknowledged uncounted.
     """
     late_s = run.late_s()
     moved: dict[str, float] = defaultdict(float)
     where: dict[tuple[int, int], str] = {}
     counts: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
-    exclusive: set[tuple[int, int]] = set()
+    exclusive: dict[tuple[int, int], str] = {}
+    aborting: set[str] = set()
     kinds = ("subscribe", "deliver", "seek", "sought", "ack in txn")
     for time, kind, note in run.history.of(*kinds):
         name = note.get("subscription", "")
@@ -43,12 +44,13 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
             where[consumer] = name
             counts.pop(consumer, None)
             if note["kind"] == EXCLUSIVE:
-                exclusive.add(consumer)
-            if note["kind"] != FAILOVER and time >= moved[name]:
+                exclusive[consumer] = name
+            judged = note["kind"] != FAILOVER and name not in aborting
+            if judged and time >= moved[name]:
                 counts[consumer] = {}
         elif kind == "ack in txn":
-            if consumer in exclusive:
-                counts.pop(consumer, None)
+            aborting.add(exclusive.get(consumer, ""))
+            counts = {key: known for key, known in counts.items() if where[key] not in aborting}
         elif consumer in counts:
             place, count = (note["ledger"], note["entry"]), note["redelivery"]
             before = counts[consumer].get(place, -1)

@@ -54,6 +54,7 @@ from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.uncounted import watch_counts
 from tests.sim.workload import PATTERN, Shared
 from velaray.actors import holes
+from velaray.actors.machine import Reason
 from velaray.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
@@ -67,6 +68,8 @@ from velaray.topology.links import RemoteError
 
 ALL_CHECKERS = (*CHECKERS, *STAFF_CHECKERS, *KEY_SHARED_CHECKERS)
 MAX_TURNS = 400_000
+IN_TRANSACTIONS = ("_ack_in_transaction", "_end_transaction")
+"""Of a brain: its books follow when what it asked for is durable."""
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
 
@@ -153,27 +156,23 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    pump, skip_to, reset = Brain._pump, Brain._skip_to, Brain._reset
-    expire = Brain._expire
+    pump = Brain._pump
     moving: Counter[Brain] = Counter()
 
     # What ends by an error leaves its brain unchecked: it lost its hand, and nobody needs it any
-    # more, or its disk was full.
-    async def noted_skip_to(brain: Brain, end: int, offset: int) -> None:
-        moving[brain] += 1
-        await skip_to(brain, end, offset)
-        moving[brain] -= 1
+    # more, or its disk was full. But a conflict changes nothing.
+    def noted(change: Any) -> Any:
+        async def changing(brain: Brain, *arguments: Any) -> Any:
+            moving[brain] += 1
+            try:
+                found = await change(brain, *arguments)
+            except RemoteError as error:
+                moving[brain] -= error.kind == Reason.CONFLICT
+                raise
+            moving[brain] -= 1
+            return found
 
-    async def noted_reset(brain: Brain, *arguments: Any) -> None:
-        moving[brain] += 1
-        await reset(brain, *arguments)
-        moving[brain] -= 1
-
-    async def noted_expire(brain: Brain, *arguments: Any) -> int:
-        moving[brain] += 1
-        mark = await expire(brain, *arguments)
-        moving[brain] -= 1
-        return mark
+        return changing
 
     def checked_pump(brain: Brain) -> None:
         pump(brain)
@@ -198,9 +197,8 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     names = itertools.count(1)
     replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
     replace(Brain, "_pump", checked_pump)
-    replace(Brain, "_skip_to", noted_skip_to)
-    replace(Brain, "_reset", noted_reset)
-    replace(Brain, "_expire", noted_expire)
+    for name in ("_skip_to", "_reset", "_expire", "_pass_over", *IN_TRANSACTIONS):
+        replace(Brain, name, noted(getattr(Brain, name)))
     watch_journals(replace, history)
     shorten_units(replace)
     watch_hands(replace, history)

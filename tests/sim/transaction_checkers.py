@@ -252,6 +252,33 @@ def nothing_is_visible_before_its_commit(run: Evidence, past: TransactionEvidenc
             yield f"{time} s: {subscription} of {topic} got {entry.contents}, decided at {at}"
 
 
+def pending_messages_are_not_delivered(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
+    """What is acknowledged in an open transaction, one by one, doesn't come to who subscribes
+    afterwards; not judged of subscriptions that were moved or deleted."""
+    moved = {note["subscription"] for _, _, note in run.history.of("seek")}
+    ended: dict[str, float] = {}
+    for time, _, note in run.history.of("deciding"):
+        for txn in note["txns"]:
+            ended.setdefault(txn, time)
+    pending: dict[tuple[str, str, int, int], list[tuple[float, int, str]]] = defaultdict(list)
+    sessions: dict[tuple[int, int], tuple[float, str, str]] = {}
+    for time, kind, note in run.history.of("acked in transaction", "subscribe", "deliver"):
+        if kind == "subscribe":
+            session = (time, note["subscription"], note["topic"])
+            sessions[note["connection"], note["consumer"]] = session
+        elif kind == "acked in transaction":
+            where = (note["subscription"], note["topic"], note["ledger"], note["entry"])
+            if not note["cumulative"] and note["subscription"] not in moved:
+                pending[where].append((time, note["index"], note["txn"]))
+        else:
+            began, *whose = sessions[note["connection"], note["consumer"]]
+            where = (whose[0], whose[1], note["ledger"], note["entry"])
+            for at, index, txn in pending[where]:
+                open_ = index < 0 or note["open"] >> index & 1
+                if open_ and at < began and time < ended.get(txn, math.inf):
+                    yield f"{time} s: {where} came, {index} of it is pending in {txn}"
+
+
 def nothing_joins_after_the_end(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
     """A partition takes nothing of a transaction that has ended there."""
     for topic, known in past.partitions.items():
@@ -365,6 +392,7 @@ TRANSACTION_CHECKERS: tuple[Told, ...] = (
     deletions_block_no_end,
     coordinators_have_serial_histories,
     nothing_is_visible_before_its_commit,
+    pending_messages_are_not_delivered,
     nothing_joins_after_the_end,
     messages_are_in_their_transactions,
     failed_transactions_are_not_committed,

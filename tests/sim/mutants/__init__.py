@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     relaxed,
     segments,
     topology,
+    transactions,
     trimming,
 )
 from tests.sim.mutants.kit import Mutant
@@ -31,4 +32,5 @@ MUTANTS: dict[str, Mutant] = {
     **relaxed.MUTANTS,
     **compaction.MUTANTS,
     **key_shared.MUTANTS,
+    **transactions.MUTANTS,
 }

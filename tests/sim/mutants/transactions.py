@@ -1,0 +1,529 @@
+"""Bugs of transactions: coordinators, gates, partitions, pending acknowledgements, clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from sortedcontainers import SortedSet
+
+from tests.sim.mutants.kit import Mutant, always, do_nothing, do_nothing_async
+from velaray.actors import coordinator, pending_acks, transactions
+from velaray.actors.coordinator import (
+    Begin,
+    CoordinatorMachine,
+    CoordinatorState,
+    Decide,
+    Joined,
+    Status,
+)
+from velaray.actors.deliverable import Deliverable
+from velaray.actors.machine import Decision, Refusal
+from velaray.actors.partition import PartitionState
+from velaray.actors.pending_sets import PendingAcks
+from velaray.aio.acks import AckTracker
+from velaray.aio.partition_producer import PartitionProducer
+from velaray.aio.transactions import Transaction
+from velaray.events.events_pb2 import (
+    TransactionAcksEnded,
+    TransactionEnded,
+    TransactionFinished,
+)
+from velaray.topology.channel import Channel
+from velaray.topology.coordinator_body import CoordinatorBody
+from velaray.topology.endings import Endings, Untold
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.transaction_gate import TransactionGate
+
+# -- coordinators --------------------------------------------------------------------
+
+
+def _forget_what_is_over(original: Any) -> Any:
+    def status(self: CoordinatorState, sequence: int) -> Status | None:
+        known = self.unfinished.get(sequence)
+        return None if known is None else known.status
+
+    return status
+
+
+def _remember_commits_only(original: Any) -> Any:
+    def evolve(self: CoordinatorMachine, state: CoordinatorState, event: Any) -> None:
+        if isinstance(event, TransactionFinished):
+            state.unfinished[event.sequence].status = Status.COMMITTING
+        original(self, state, event)
+
+    return evolve
+
+
+def _at_once(*kinds: type) -> Callable[[Any], Any]:
+    """Answer these commands before what they decide is durable."""
+
+    def change(original: Any) -> Any:
+        async def ask(self: CoordinatorBody, command: Any) -> Any:
+            if not isinstance(command, kinds):
+                return await original(self, command)
+            runtime = self.runtime
+            now_ms = self.fabric.clock_ms()
+            reply = runtime._machine.decide(runtime.state, command, now_ms).reply
+            if isinstance(reply, Refusal):
+                return await original(self, command)
+            self.spawn(_unheard(original(self, command)))
+            await asyncio.sleep(0)
+            return reply
+
+        return ask
+
+    return change
+
+
+async def _unheard(work: Any) -> None:
+    try:
+        await work
+    except RemoteError:
+        return
+
+
+def _tell_before_deciding(original: Any) -> Any:
+    async def end(self: CoordinatorBody, command: Decide) -> Any:
+        known = self.runtime.state.unfinished.get(command.sequence)
+        if known is not None and known.status is Status.OPEN and command.commit:
+            what = {"coordinator": self.number, "sequence": known.sequence, "commit": True}
+            for topic in list(known.partitions):
+                await self.endings._tell(Untold(topic, None, 0), {**what, "subscription": None})
+        return await original(self, command)
+
+    return end
+
+
+def _keep_told(original: Any) -> Any:
+    """As the original, of what isn't noted as untold too."""
+
+    async def tell(self: Endings, participant: Untold, what: Any) -> None:
+        untold = self._untold.setdefault(what["sequence"], {})
+        untold.setdefault((participant.topic, participant.subscription), participant)
+        await original(self, participant, what)
+
+    return tell
+
+
+def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
+    def change(original: Any) -> Any:
+        async def tell(self: Endings, participant: Untold, what: Any) -> None:
+            if (participant.subscription is not None) is subscriptions:
+                await original(self, participant, what)
+
+        return tell
+
+    return change
+
+
+def _tell_once_only(original: Any) -> Any:
+    async def tell_once(self: Endings, *arguments: Any) -> None:
+        try:
+            await original(self, *arguments)
+        except (RemoteError, Unreachable, LinkClosed, OSError, TimeoutError):
+            return
+
+    return tell_once
+
+
+def _commit_what_expires(original: Any) -> Any:
+    def expire(state: CoordinatorState, now_ms: int) -> Decision:
+        decision: Decision = original(state, now_ms)
+        for event in decision.events:
+            event.commit, event.timed_out = True, False  # type: ignore[attr-defined]
+        return decision
+
+    return expire
+
+
+def _let_anything_join(original: Any) -> Any:
+    return lambda state, command: Decision(reply=Joined())
+
+
+def _change_the_verdict(original: Any) -> Any:
+    def decide(self: CoordinatorMachine, state: Any, command: Any, now_ms: int) -> Decision:
+        if isinstance(command, Decide) and not command.commit:
+            known = state.unfinished.get(command.sequence)
+            if known is not None and known.status is Status.COMMITTING:
+                known.status = Status.ABORTING
+        decision: Decision = original(self, state, command, now_ms)
+        return decision
+
+    return decide
+
+
+def _trust_clocks_that_were_ahead(original: Any) -> Any:
+    def expire(state: CoordinatorState, now_ms: int) -> Decision:
+        starts, state.starts = state.starts, SortedSet()
+        try:
+            decision: Decision = original(state, now_ms)
+        finally:
+            state.starts = starts
+        return decision
+
+    return expire
+
+
+# -- gates -----------------------------------------------------------------------------
+
+
+def _leave_gates_open(original: Any) -> Any:
+    async def end(self: TransactionGate, *what: Any) -> None:
+        was_open = tuple(what) in self._open or (*what, None)[:2] in self._open
+        await original(self, *what)
+        if was_open:
+            self._open.add((*what, None)[:2])  # type: ignore[arg-type]
+
+    return end
+
+
+def _believe_old_answers(original: Any) -> Any:
+    async def end(self: TransactionGate, *what: Any) -> None:
+        asked = self._asked.pop((*what, None)[:2], None)  # type: ignore[arg-type]
+        await original(self, *what)
+        if asked is not None:
+            self._asked[(*what, None)[:2]] = asked  # type: ignore[index]
+
+    return end
+
+
+# -- partitions ------------------------------------------------------------------------
+
+
+def _show_what_is_aborted(original: Any) -> Any:
+    def evolve(state: Any, event: TransactionEnded) -> None:
+        shown = TransactionEnded()
+        shown.CopyFrom(event)
+        shown.commit = True
+        original(state, shown)
+
+    return evolve
+
+
+def _hide_what_is_committed(original: Any) -> Any:
+    def evolve(state: Any, event: TransactionEnded) -> None:
+        hidden = TransactionEnded()
+        hidden.CopyFrom(event)
+        hidden.commit = event.commit and event.sequence % 3 != 0
+        original(state, hidden)
+
+    return evolve
+
+
+def _forget_what_is_hidden(original: Any) -> Any:
+    def snapshot(state: Any) -> Any:
+        found = original(state)
+        return {name: kept for name, kept in found.items() if not name.startswith("hidden/")}
+
+    return snapshot
+
+
+def _order_by_number(original: Any) -> Any:
+    def max_read_offset(self: transactions.Transactions, end_offset: int) -> int:
+        if not self.ongoing:
+            return end_offset
+        first = min(self.ongoing, key=lambda each: (each.sequence, each.coordinator))
+        return self.ongoing[first][0][0]
+
+    return max_read_offset
+
+
+def _end_offset(state: PartitionState) -> int:
+    return state.table.end_offset
+
+
+def _compact_what_is_hidden(original: Any) -> Any:
+    def next_hidden(self: PartitionBody, first: int, end: int) -> int:
+        return end if end == first + 1 else original(self, first, end)
+
+    return next_hidden
+
+
+# -- pending acknowledgements ------------------------------------------------------------
+
+
+def _lose_committed_acks(original: Any) -> Any:
+    def decide(pending: Any, cursor: Any, command: Any) -> Decision:
+        decision: Decision = original(pending, cursor, command)
+        ended = [each for each in decision.events if isinstance(each, TransactionAcksEnded)]
+        return Decision(tuple(ended), decision.reply)
+
+    return decide
+
+
+def _apply_aborted_acks(original: Any) -> Any:
+    def decide(pending: Any, cursor: Any, command: Any) -> Decision:
+        asked = pending_acks.EndTransactionAcks(command.transaction, True)
+        decision: Decision = original(pending, cursor, asked)
+        for event in decision.events:
+            if isinstance(event, TransactionAcksEnded):
+                event.commit = command.commit
+        return decision
+
+    return decide
+
+
+def _return_nothing(original: Any) -> Any:
+    def decide(pending: Any, cursor: Any, command: Any) -> Decision:
+        decision: Decision = original(pending, cursor, command)
+        if not command.commit:
+            return Decision(decision.events, pending_acks.AcksEnded())
+        return decision
+
+    return decide
+
+
+def _deliver_what_is_pending(original: Any) -> Any:
+    def init(self: Deliverable, cursor: Any, pending: Any) -> None:
+        original(self, cursor, PendingAcks())
+
+    return init
+
+
+def _know_no_conflicts(original: Any) -> Any:
+    return lambda *arguments: ""
+
+
+def _acknowledge_twice_in_transactions(original: Any) -> Any:
+    def conflict(pending: Any, cursor: Any, transaction: Any, what: Any) -> str:
+        found: str = original(pending, cursor, transaction, what)
+        return "" if "already acknowledged" in found else found
+
+    return conflict
+
+
+# -- clients ---------------------------------------------------------------------------
+
+
+def _commit_all_the_same(original: Any) -> Any:
+    return lambda self, error: original(self, None)
+
+
+def _register_nothing(original: Any) -> Any:
+    def when_joined(self: Transaction, who: Any, go: Any) -> None:
+        go(None)
+
+    return when_joined
+
+
+def _mix_batches(original: Any) -> Any:
+    def send(self: PartitionProducer, message: Any, done: Any) -> None:
+        builder = self._builder
+        if builder is not None and builder.open and builder.transaction is not None:
+            message.transaction = builder.transaction
+        original(self, message, done)
+
+    return send
+
+
+def _take_pending_for_acknowledged(original: Any) -> Any:
+    def arrived(self: AckTracker, where: Any, size: int, outstanding: int | None = None) -> int:
+        bits: int = original(self, where, size, outstanding)
+        if bits and outstanding is not None:
+            self._open[where] = bits
+            self._outstanding.pop(where, None)
+        return bits
+
+    return arrived
+
+
+def _pass_nothing_over(original: Any) -> Any:
+    async def pass_hidden(self: Channel, end: int) -> None:
+        await asyncio.sleep(0)
+        self._hidden_passed = end
+
+    return pass_hidden
+
+
+MUTANTS = {
+    "forget-verdicts": Mutant(
+        "a coordinator keeps nothing of transactions that are over",
+        ((CoordinatorState, "status", _forget_what_is_over),),
+        20,
+    ),
+    "remember-commits-only": Mutant(
+        "a coordinator takes what was aborted for committed when it is over",
+        ((CoordinatorMachine, "evolve", _remember_commits_only),),
+        20,
+    ),
+    "answer-verdicts-early": Mutant(
+        "a verdict is answered, and participants are told, before it is durable",
+        ((CoordinatorBody, "ask", _at_once(Decide)),),
+        300,
+    ),
+    "give-ids-early": Mutant(
+        "a transaction's id is given before it is durable",
+        ((CoordinatorBody, "ask", _at_once(Begin)),),
+        300,
+    ),
+    "tell-before-deciding": Mutant(
+        "partitions are told of a commit before it is decided",
+        ((Endings, "_tell", _keep_told), (CoordinatorBody, "end", _tell_before_deciding)),
+        100,
+    ),
+    "change-verdicts": Mutant(
+        "who asks to abort changes a commit that isn't over",
+        ((CoordinatorMachine, "decide", _change_the_verdict),),
+        200,
+    ),
+    "ignore-deadlines": Mutant(
+        "no transaction is ever aborted by its timeout",
+        ((CoordinatorBody, "_keep_deadlines", do_nothing_async),),
+        50,
+    ),
+    "trust-clocks-that-were-ahead": Mutant(
+        "what a clock began that was ahead stays open until then",
+        ((coordinator, "_expire", _trust_clocks_that_were_ahead),),
+        600,
+    ),
+    "commit-what-expires": Mutant(
+        "the timeout commits a transaction",
+        ((coordinator, "_expire", _commit_what_expires),),
+        50,
+    ),
+    "resume-no-endings": Mutant(
+        "a coordinator that starts doesn't go on ending what is decided",
+        ((CoordinatorState, "decided", always([])),),
+        200,
+    ),
+    "tell-only-partitions": Mutant(
+        "subscriptions aren't told how a transaction ended",
+        ((Endings, "_tell", _tell_only(False)),),
+        50,
+    ),
+    "tell-only-subscriptions": Mutant(
+        "partitions aren't told how a transaction ended",
+        ((Endings, "_tell", _tell_only(True)),),
+        50,
+    ),
+    "tell-once-only": Mutant(
+        "a transaction is over although a participant couldn't be told",
+        ((Endings, "_tell_once", _tell_once_only),),
+        100,
+    ),
+    "let-anything-join": Mutant(
+        "a coordinator lets messages into transactions that are over",
+        ((coordinator, "_may_join", _let_anything_join),),
+        200,
+    ),
+    "open-every-gate": Mutant(
+        "a partition takes messages of transactions without asking",
+        ((TransactionGate, "is_open", always(True)),),
+        200,
+    ),
+    "leave-gates-open": Mutant(
+        "a partition goes on taking what comes after the verdict",
+        ((TransactionGate, "end", _leave_gates_open),),
+        300,
+    ),
+    "believe-old-answers": Mutant(
+        "a verdict doesn't make the coordinator's former answer void",
+        ((TransactionGate, "end", _believe_old_answers),),
+        300,
+    ),
+    "read-past-open-transactions": Mutant(
+        "consumers get what is in open transactions",
+        ((PartitionState, "max_read_offset", lambda original: property(_end_offset)),),
+        20,
+    ),
+    "order-by-number": Mutant(
+        "the max-read offset is that of the transaction with the lowest number",
+        ((transactions.Transactions, "max_read_offset", _order_by_number),),
+        50,
+    ),
+    "show-what-is-aborted": Mutant(
+        "an abort hides nothing",
+        ((transactions, "evolve", _show_what_is_aborted),),
+        20,
+    ),
+    "hide-what-is-committed": Mutant(
+        "some commits hide their messages",
+        ((transactions, "evolve", _hide_what_is_committed),),
+        20,
+    ),
+    "forget-what-is-hidden": Mutant(
+        "checkpoints lack what was aborted",
+        ((transactions, "snapshot", _forget_what_is_hidden),),
+        50,
+    ),
+    "deliver-what-is-hidden": Mutant(
+        "what was aborted is delivered",
+        ((PartitionBody, "next_hidden", lambda original: lambda self, first, end: end),),
+        20,
+    ),
+    "compact-what-is-hidden": Mutant(
+        "a compaction keeps what was aborted",
+        ((PartitionBody, "next_hidden", _compact_what_is_hidden),),
+        300,
+    ),
+    "pass-nothing-over": Mutant(
+        "subscriptions aren't told to pass over what was aborted",
+        ((Channel, "_pass_hidden", _pass_nothing_over),),
+        50,
+    ),
+    "lose-committed-acks": Mutant(
+        "a commit acknowledges nothing",
+        ((pending_acks, "decide_end", _lose_committed_acks),),
+        20,
+    ),
+    "apply-aborted-acks": Mutant(
+        "an abort acknowledges what was acknowledged in the transaction",
+        ((pending_acks, "decide_end", _apply_aborted_acks),),
+        50,
+    ),
+    "keep-aborted-acks": Mutant(
+        "what an aborted transaction acknowledged stays pending",
+        ((PendingAcks, "drop", do_nothing),),
+        50,
+    ),
+    "return-nothing": Mutant(
+        "an abort doesn't let consumers get again what was acknowledged",
+        ((pending_acks, "decide_end", _return_nothing),),
+        100,
+    ),
+    "deliver-what-is-pending": Mutant(
+        "consumers get what is acknowledged in open transactions",
+        ((Deliverable, "__init__", _deliver_what_is_pending),),
+        100,
+    ),
+    "know-no-conflicts": Mutant(
+        "two transactions acknowledge one message",
+        (
+            (pending_acks, "_conflict_of_ranges", _know_no_conflicts),
+            (pending_acks, "_conflict_of_parts", _know_no_conflicts),
+        ),
+        100,
+    ),
+    "acknowledge-twice": Mutant(
+        "a transaction acknowledges what another one has acknowledged",
+        (
+            (pending_acks, "_conflict_of_ranges", _acknowledge_twice_in_transactions),
+            (pending_acks, "_conflict_of_parts", _acknowledge_twice_in_transactions),
+        ),
+        100,
+    ),
+    "commit-all-the-same": Mutant(
+        "a client commits although something in the transaction failed",
+        ((Transaction, "_ended", _commit_all_the_same),),
+        100,
+    ),
+    "register-nothing": Mutant(
+        "a client doesn't tell the coordinator who takes part",
+        ((Transaction, "_when_joined", _register_nothing),),
+        50,
+    ),
+    "mix-batches": Mutant(
+        "a client puts plain messages into the batch of a transaction",
+        ((PartitionProducer, "send", _mix_batches),),
+        50,
+    ),
+    "take-pending-for-acknowledged": Mutant(
+        "a client acknowledges messages of a batch that were pending when it came",
+        ((AckTracker, "batch_arrived", _take_pending_for_acknowledged),),
+        300,
+    ),
+}
