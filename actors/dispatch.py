@@ -34,6 +34,7 @@ from velaray.actors.consumers import (
 )
 from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Reason, Refusal, require
+from velaray.actors.offset_sets import gaps
 from velaray.actors.pending_sets import PendingAcks
 from velaray.actors.ranges import Range, normalized
 from velaray.actors.redelivery import CountRuns, NoteDeliveries
@@ -240,11 +241,14 @@ class Dispatcher:
         books.forget_acked()
 
     def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
-        """These entries, and messages of the batches ``partial``, are pending in a transaction
-        now: nobody holds or gets them. Call it right after the event.
+        """What is pending of these entries, and batches ``partial``, nobody holds or gets any more.
+
+        To be called before anything is dispatched after the event; again does no harm.
         """
-        for first, end in ranges:
-            self._books.set_aside(first, end)
+        view, partial = self._books.deliverable, list(partial)
+        for first, end in [*ranges, *((offset, offset + 1) for offset in partial)]:
+            for part in gaps(first, end, view.unacked_ranges(first, end)):
+                self._books.set_aside(*part)
         for offset in partial:
             self._books.acked_in_part(offset)
 

@@ -391,10 +391,16 @@ class Runtime(Generic[StateT]):
             return
         self._decide(command, release)
 
-    async def ask(self, command: Any) -> Any:
+    @property
+    def puts_off(self) -> bool:
+        """Whether what is submitted now is decided later, as the journal is rolled over."""
+        return self._parked is not None
+
+    async def ask(self, command: Any, submitted: Callable[[], None] | None = None) -> Any:
         """Submit ``command`` and wait for its reply.
 
-        Raises as `submit` does; `UnclaimedEffects` if the command had effects (its events
+        ``submitted`` is called in between: the state has what was decided, unless that is put
+        off. Raises as `submit` does; `UnclaimedEffects` if the command had effects (its events
         are durable, the effects are dropped); or the error that stopped the runtime
         meanwhile: then it is unknown whether the command took place.
         """
@@ -409,6 +415,8 @@ class Runtime(Generic[StateT]):
 
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.submit(command, release)
+        if submitted is not None:
+            submitted()
         return await self._answer(future)
 
     async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:

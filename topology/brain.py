@@ -350,9 +350,18 @@ class Brain:
         parts = [BatchAck(at, words_to_mask(words), messages) for at, words, messages in partial]
         command = AckInTransaction(TransactionId(*transaction), end, _pairs(ranges), parts)
         command.consumer = self._who(number)
-        pending = await self._decided(command)
-        if self._runtime.state.cursor is self._cursor:
-            self._dispatcher.set_aside(pending.ranges, pending.partial)
+
+        def set_aside() -> None:
+            if self._runtime.state.cursor is self._cursor:
+                self._dispatcher.set_aside(command.ranges, [at for at, _, _ in parts])
+
+        late = self._runtime.puts_off  # nothing goes out until it's known what is pending
+        self._resetting += late
+        try:
+            await self._decided(command, set_aside)
+            set_aside()
+        finally:
+            self._resetting -= late
             self._schedule_pump()
 
     async def _ack_before_in_transaction(
@@ -386,8 +395,12 @@ class Brain:
             self._schedule_pump()
         return bool(ended.ranges or ended.partial or ended.returned)
 
-    async def _decided(self, command: AckInTransaction | AckBeforeInTransaction) -> Any:
-        reply = await self._runtime.ask(command)
+    async def _decided(
+        self,
+        command: AckInTransaction | AckBeforeInTransaction,
+        submitted: Callable[[], None] | None = None,
+    ) -> Any:
+        reply = await self._runtime.ask(command, submitted)
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         return reply

@@ -129,6 +129,38 @@ def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
     with_hand(scenario)
 
 
+@pytest.mark.parametrize("rolling", [False, True])
+def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
+    async def scenario(hand: Hand) -> None:
+        hand.attach(1, 10)
+        assert await hand.delivered() == [(1, offset) for offset in range(5)]
+        commit = hand.runtime.journal.commit
+        gate = asyncio.Event()
+
+        async def slow_commit() -> int:
+            await gate.wait()
+            return await commit()
+
+        if rolling:
+            hand.runtime._parked = []
+        else:
+            hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+        ack = [1, [0, 7], 5, [1, 3], []]
+        asked = asyncio.create_task(hand.brain.on_request("ack_in_transaction", ack))
+        await asyncio.sleep(0)
+        hand.tell("detach", [1, False])
+        hand.attach(2, 10)
+        first = await hand.delivered()
+        gate.set()
+        if rolling:
+            hand.runtime._unpark()
+        await asked
+        assert first + await hand.delivered() == [(2, 0), (2, 3), (2, 4)]
+        hand.brain._dispatcher.check()
+
+    with_hand(scenario)
+
+
 def test_the_end_is_told_after_the_last_entry_only():
     async def scenario(hand: Hand) -> None:
         hand.attach(1, 100)
