@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.sim.checkers import Evidence
 
-FAILOVER = 2
-"""The wire's number of that type of subscriptions."""
+EXCLUSIVE, FAILOVER = 0, 2
+"""The wire's numbers of those types of subscriptions."""
 
 _ORDERLY = ("passivate", "unload")
 
@@ -36,6 +36,7 @@ class _Entries:
     ends: int = -1
     since: float = 0.0
     doubtful: bool = False  # the brain's counts are ahead of the durable ones
+    aborts: bool = False  # which bring, in order, more again than was acknowledged
     seen: dict[tuple[int, int], list[tuple[float, int, _Session]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -84,11 +85,14 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
         elif kind == "close consumer":
             sessions[number].closed = True
         elif kind in ("redeliver", "ack in txn"):
-            known[sessions[number].where].ends += 1
+            entries = known[sessions[number].where]
+            entries.ends += 1
+            entries.aborts = entries.aborts or kind == "ack in txn"
         else:
             session = sessions[number]
-            grows = not in_order and kinds[session.where[0]] != FAILOVER
-            yield from _delivered(time, note, session, known[session.where], grows)
+            entries, how = known[session.where], kinds[session.where[0]]
+            uncounted = in_order or how == FAILOVER or (how == EXCLUSIVE and entries.aborts)
+            yield from _delivered(time, note, session, entries, not uncounted)
 
 
 def _delivered(

@@ -82,10 +82,10 @@ def watch_moments(replace: Replace) -> None:
 def _watch_coordinators(replace: Replace) -> None:
     ask, tell, answer = Runtime.ask, Endings._tell_once, CoordinatorSession._answer
 
-    async def asked(self: Runtime[Any], command: Any) -> Any:
+    async def asked(self: Runtime[Any], command: Any, *arguments: Any) -> Any:
         if isinstance(command, Finish):
             await reach("all told")
-        reply = await ask(self, command)
+        reply = await ask(self, command, *arguments)
         if isinstance(command, Decide) or (isinstance(reply, Expired) and reply.sequences):
             await reach("decided")
         elif isinstance(command, Finish):
