@@ -112,6 +112,9 @@ class ThreadInbox:
             while not (segments := self.queue.take(limit)):
                 if not self._wait(deadline):
                     return []
+            if not self.simple:
+                for segment in segments:
+                    segment.block.part.taken = segment.last
         if self._track:
             for segment in segments:
                 block = segment.block
@@ -523,6 +526,16 @@ class Consumer:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
         last: MessageId = self._run(self._base.last_message_id())
         return last
+
+    def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every topic partition the last message that can be read, and where this one is.
+
+        Both are ids of messages, by full name of the partition. What comes next is after the
+        second; its entry id is -1 before the first entry of a ledger, as that of the first is
+        if there is no message.
+        """
+        found: dict[str, tuple[MessageId, MessageId]] = self._run(self._base.positions())
+        return found
 
     def get_last_message_ids(self) -> list[MessageId]:
         """The id of every topic partition's last message; entry id -1 where there is none."""

@@ -7,13 +7,16 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from velaray.aio.consumer import many
 from velaray.aio.consumer_base import SeekTarget, described_topics
-from velaray.aio.reader import ReaderBase
+from velaray.aio.reader import ReaderBase, last_of
 from velaray.consumer import ThreadInbox
 from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from velaray.listeners import Listening, Worker
 from velaray.loop import Funnel, LoopThread
 from velaray.message import Message
+from velaray.message_id import MessageId
+from velaray.received import ReceivedBatch
 
 
 class Reader:
@@ -60,6 +63,24 @@ class Reader:
         self._read.put(message)
         return message
 
+    def read_many(
+        self, max_messages: int | None = None, timeout_millis: int | None = None
+    ) -> ReceivedBatch:
+        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+
+        As `velaray.Consumer.receive_many`, and raises as that does.
+        """
+        limit = many(max_messages)
+        if self._listening is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
+        deadline = None if timeout_millis is None else monotonic() + timeout_millis / 1000
+        segments = self._inbox.get_segments(limit, deadline)
+        if not segments:
+            raise Timeout(f"no message in {timeout_millis} ms")
+        for message in last_of(segments):
+            self._read.put(message)
+        return ReceivedBatch(segments)
+
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the reader is closed."""
         while True:
@@ -76,6 +97,19 @@ class Reader:
     async def _has_more(self) -> bool:
         self._read.drain()
         return await self._base.has_message_available()
+
+    def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every topic partition the last message that can be read, and where this one is.
+
+        Both are ids of messages, by full name of the partition. What comes next is after the
+        second; its entry id is -1 before the first entry of a ledger, as that of the first is
+        if there is no message.
+        """
+        return self._thread.run(self._positions())
+
+    async def _positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        self._read.drain()
+        return await self._base.positions()
 
     def seek(self, messageid: SeekTarget) -> None:
         """Go on after ``messageid``, or at a publish time in milliseconds.

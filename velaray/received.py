@@ -50,7 +50,7 @@ class ReceivedBatch(Sequence["bytes | None"]):
 
         Tombstones are null. Raises `OperationNotSupported` if pyarrow isn't installed.
         """
-        return array_of(self._segments, _nulls)
+        return array_of(self._segments, nulls_of)
 
     def keys(self) -> list[str]:
         """The partition keys, "" where there is none."""
@@ -102,7 +102,7 @@ def _all_plain(segment: Segment) -> bool:
     return bool(segment.block.info.batch_size) and segment.block.layout.plain
 
 
-def _nulls(segment: Segment) -> list[int]:
+def nulls_of(segment: Segment) -> list[int]:
     """Which of the segment's messages, counted from its first, are tombstones."""
     block = segment.block
     if not block.info.batch_size:
@@ -119,6 +119,6 @@ def _nulls(segment: Segment) -> list[int]:
 
 def _values(segment: Segment) -> list[bytes | None]:
     values: list[bytes | None] = list(segment.values())
-    for number in _nulls(segment):
+    for number in nulls_of(segment):
         values[number] = None
     return values

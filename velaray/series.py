@@ -43,6 +43,10 @@ class CommitSeries:
         """Commit all of these as ``number``; False if it was committed before."""
         return self._thread.run(self._inner.commit(number, transactions))
 
+    def abort(self, transactions: Iterable[TransactionId]) -> None:
+        """Abort those of these that are open: they never count. Others stay as they are."""
+        self._thread.run(self._inner.abort(transactions))
+
     def forget(self) -> None:
         """The series is over: the service forgets its name and numbers."""
         self._thread.run(self._inner.forget())

@@ -93,6 +93,11 @@ class Segment:
         """The messages."""
         return self.block.messages(self.first, self.end)
 
+    @property
+    def last(self) -> Message:
+        """The last of the messages."""
+        return self.block.messages(self.end - 1, self.end)[0]
+
 
 class BlockQueue:
     """Blocks in the order of their arrival, and the messages that ``receive`` takes next.

@@ -295,6 +295,15 @@ class Consumer:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
         return await self._base.last_message_id()
 
+    async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every topic partition the last message that can be read, and where this one is.
+
+        Both are ids of messages, by full name of the partition. What comes next is after the
+        second; its entry id is -1 before the first entry of a ledger, as that of the first is
+        if there is no message.
+        """
+        return await self._base.positions()
+
     async def get_last_message_ids(self) -> list[MessageId]:
         """The id of every topic partition's last message; entry id -1 where there is none."""
         return await self._base.last_message_ids()

@@ -270,6 +270,12 @@ class ConsumerBase:
                 raise InvalidMessage(f"{part.topic}: seek to a MessageId or to a time: {target!r}")
         await asyncio.gather(*(part.seek(target) for part, target in targets.items()))
 
+    async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every partition its last message, and what is acknowledged up to."""
+        parts = self.topics.parts
+        found = await asyncio.gather(*(part.last_message_id() for part in parts.values()))
+        return dict(zip(parts, found, strict=True))
+
     async def last_message_ids(self) -> list[MessageId]:
         """The last id of every partition, with its topic; entry id -1 where there is none."""
         parts = self.topics.parts.values()

@@ -84,6 +84,7 @@ class AsyncInbox:
         while not (segments := self._queue.take(limit)):
             await self.arrival()
         for segment in segments:
+            segment.block.part.taken = segment.last
             segment.block.part.received(segment.block.info)
         return segments
 

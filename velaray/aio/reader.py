@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 
+from velaray.aio.blocks import Segment
+from velaray.aio.consumer import many
 from velaray.aio.consumer_base import ConsumerBase, SeekTarget, described_topics
 from velaray.aio.core import Core
 from velaray.aio.inbox import AsyncInbox
@@ -16,10 +18,11 @@ from velaray.aio.listening import Listening
 from velaray.aio.partition_consumer import PartitionConsumer
 from velaray.aio.subscription import Subscription
 from velaray.aio.topics import ConsumerInbox
-from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from velaray.exceptions import AlreadyClosed, InvalidConfiguration, Timeout, VelarayError
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ReaderOptions
+from velaray.received import ReceivedBatch
 
 QUEUE_LIMIT = 50000
 """Messages that wait in a reader, all partitions of its topic together."""
@@ -75,6 +78,12 @@ class ReaderBase(ConsumerBase):
         return any(await asyncio.gather(*(part.has_message_available() for part in parts)))
 
 
+def last_of(segments: list[Segment]) -> Iterator[Message]:
+    """The last message of each partition in ``segments``."""
+    newest = {segment.block.part: segment for segment in segments}
+    return (segment.last for segment in newest.values())
+
+
 class Reader:
     """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
 
@@ -121,9 +130,39 @@ class Reader:
         self._base.read(message)
         return message
 
+    async def read_many(
+        self, max_messages: int | None = None, timeout_millis: int | None = None
+    ) -> ReceivedBatch:
+        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+
+        As `velaray.aio.Consumer.receive_many`, and raises as that does.
+        """
+        limit = many(max_messages)
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
+        seconds = None if timeout_millis is None else timeout_millis / 1000
+        try:
+            async with asyncio.timeout(seconds):
+                segments = await self._inbox.get_many(limit)
+        except TimeoutError as error:
+            if isinstance(error, VelarayError):
+                raise
+            raise Timeout(f"no message in {timeout_millis} ms") from error
+        self._base.read_all(deque(last_of(segments)))
+        return ReceivedBatch(segments)
+
     async def has_message_available(self) -> bool:
         """Whether `read_next` would return without waiting for a new publication."""
         return len(self._inbox) > 0 or await self._base.has_message_available()
+
+    async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every topic partition the last message that can be read, and where this one is.
+
+        Both are ids of messages, by full name of the partition. What comes next is after the
+        second; its entry id is -1 before the first entry of a ledger, as that of the first is
+        if there is no message.
+        """
+        return await self._base.positions()
 
     async def seek(self, messageid: SeekTarget) -> None:
         """Go on after ``messageid``, or at a publish time in milliseconds.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from velaray.aio.transactions import Coordinators, Transaction
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidConfiguration
+from velaray.exceptions import InvalidConfiguration, InvalidTxnStatusError, TransactionNotFound
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.hashing import murmur3_32
 
@@ -78,6 +79,17 @@ class CommitSeries:
         answer = await self._coordinators.request(self._number, lambda: command)
         self._last = max(self._last, number)
         return not answer.series_repeated
+
+    async def abort(self, transactions: Iterable[TransactionId]) -> None:
+        """Abort those of these that are open: they never count. Others stay as they are."""
+        for each in transactions:
+            command = pb.CommandEndTxn(
+                txnid_most_bits=each.coordinator,
+                txnid_least_bits=each.sequence,
+                txn_action=pb.ABORT,
+            )
+            with suppress(InvalidTxnStatusError, TransactionNotFound):
+                await self._coordinators.request(each.coordinator, lambda it=command: it)  # type: ignore[misc]
 
     async def forget(self) -> None:
         """The series is over: the service forgets its name and numbers."""
