@@ -1,13 +1,15 @@
 """Data pipelines over topics.
 
 A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
-`TransformWorker` in one process. Spark and Ray Data are installed with ``velaray[spark]``.
+`TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``;
+they are installed with ``velaray[spark]``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from velaray.pipelines.spark import register as register
     from velaray.pipelines.transform import Output as Output
     from velaray.pipelines.transform import Transform as Transform
     from velaray.pipelines.transform_counts import TransformCounts as TransformCounts
@@ -23,6 +25,7 @@ _HOMES = {
     "TransformProgress": "transform_counts",
     "TransformRun": "transform_run",
     "TransformWorker": "transform_worker",
+    "register": "spark",
 }
 
 

@@ -1,0 +1,55 @@
+"""The options of Spark's ``format("velaray")``, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from velaray.exceptions import InvalidConfiguration
+
+_SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
+"""What Spark passes on among the options of its readers and writers."""
+
+
+class Options:
+    """Options by name, whose case doesn't matter.
+
+    Raises `InvalidConfiguration` for one that isn't ``known``.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Set[str], what: str) -> None:
+        self._what = what
+        self._given = {name.lower(): value for name, value in given.items()}
+        strange = sorted(set(self._given) - known - _SPARKS_OWN)
+        if strange:
+            raise InvalidConfiguration(
+                f"{what} has no option {', '.join(strange)}; it knows {', '.join(sorted(known))}"
+            )
+
+    def text(self, name: str) -> str | None:
+        """The option's value; None if it isn't given, or empty."""
+        return self._given.get(name) or None
+
+    def required(self, name: str) -> str:
+        """The option's value. Raises `InvalidConfiguration` without one."""
+        value = self.text(name)
+        if value is None:
+            raise InvalidConfiguration(f'{self._what} needs .option("{name}", …)')
+        return value
+
+    def seconds(self, name: str, default: float) -> float:
+        """A number of seconds, more than 0. Raises `InvalidConfiguration` for anything else."""
+        value = self.text(name)
+        try:
+            found = default if value is None else float(value)
+        except ValueError:
+            found = -1.0
+        if not 0 < found < float("inf"):
+            raise InvalidConfiguration(f"{name}={value!r}: give seconds, more than 0")
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false. Raises `InvalidConfiguration` for anything else."""
+        value = (self.text(name) or str(default)).lower()
+        if value not in ("true", "false"):
+            raise InvalidConfiguration(f"{name}={value!r}: give true or false")
+        return value == "true"

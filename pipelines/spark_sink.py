@@ -1,0 +1,264 @@
+"""Spark's transactional sink: each task publishes in a transaction, all of them are one commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from velaray.enums import TransactionState
+from velaray.events.ids import TransactionId
+from velaray.exceptions import InvalidConfiguration, InvalidMessage, VelarayError
+from velaray.pipelines.spark_client import Link, link_to
+from velaray.pipelines.spark_options import Options
+
+if TYPE_CHECKING:
+    from velaray import Producer, Transaction
+
+logger = logging.getLogger("velaray")
+
+OPTIONS = frozenset({"service_url", "topic", "name", "transaction_timeout"})
+TIMEOUT_S = 600.0
+"""How long a task's transaction stays open, by default, if nobody ends it."""
+
+_COLUMNS: Mapping[str, tuple[DataType, ...]] = {
+    "value": (BinaryType(), StringType()),
+    "key": (StringType(),),
+    "properties": (MapType(StringType(), StringType()),),
+    "event_time": (TimestampType(),),
+    "topic": (StringType(),),
+}
+
+
+@dataclass(frozen=True)
+class Prepared(WriterCommitMessage):
+    """What a task attempt published: in which series, and its transaction if there were rows."""
+
+    series: str
+    txn: TransactionId | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of a query go, as its options and its columns say."""
+
+    service_url: str
+    topic: str | None
+    label: str | None
+    timeout: float
+
+    @staticmethod
+    def of(options: Options, schema: StructType) -> Target:
+        """Read and check both. Raises `InvalidConfiguration`."""
+        target = Target(
+            options.required("service_url"),
+            options.text("topic"),
+            options.text("name"),
+            options.seconds("transaction_timeout", TIMEOUT_S),
+        )
+        _check_columns(schema)
+        if ("topic" in schema.names) == (target.topic is not None):
+            raise InvalidConfiguration(
+                'the velaray sink needs either .option("topic", …) or a column "topic"'
+            )
+        return target
+
+    def publish(self, series: str, number: int, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Publish ``rows`` in one transaction of ``series``, complete and open on return.
+
+        Nothing is published if ``number`` was committed before. If anything fails the transaction
+        is aborted, and what failed is raised.
+        """
+        with link_to(self.service_url) as link:
+            commits = link.client.commit_series(series)
+            if commits.last >= number:
+                return Prepared(series, None)
+            txn = prepared = None
+            try:
+                for batch in rows:
+                    if batch.num_rows:
+                        txn = txn or commits.begin(self.timeout)
+                        self._send(link, batch, txn)
+                prepared = Prepared(series, txn and txn.prepare())
+            finally:
+                if prepared is None:
+                    _give_up(txn)
+            return prepared
+
+    def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what the tasks published as ``number``, once. Raises what the service says."""
+        for series, ids in _by_series(messages).items():
+            with link_to(self.service_url) as link:
+                link.client.commit_series(series).commit(number, ids)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort what the tasks published, unless it is committed: that stays."""
+        for series, ids in _by_series(messages).items():
+            with link_to(self.service_url) as link:
+                link.client.commit_series(series).abort(ids)
+
+    def _send(self, link: Link, batch: pa.RecordBatch, txn: Transaction) -> None:
+        if self.topic is not None:
+            _send_to(link.producer(self.topic), batch, txn)
+            return
+        topics = batch.column("topic")
+        for topic in topics.unique():
+            if not topic.as_py():
+                raise InvalidMessage('a row has no topic: column "topic" is null or empty')
+            _send_to(link.producer(topic.as_py()), batch.filter(pc.equal(topics, topic)), txn)
+
+
+def _check_columns(schema: StructType) -> None:
+    known = "; ".join(
+        f"{name}: {' or '.join(kind.simpleString() for kind in kinds)}"
+        for name, kinds in _COLUMNS.items()
+    )
+    for field in schema.fields:
+        if not any(field.dataType == kind for kind in _kinds(field.name)):
+            raise InvalidConfiguration(
+                f"the velaray sink doesn't take column {field.name!r} of type"
+                f" {field.dataType.simpleString()}; it takes {known}"
+            )
+    if "value" not in schema.names:
+        raise InvalidConfiguration(f'the velaray sink needs a column "value"; it takes {known}')
+
+
+def _kinds(name: str) -> tuple[DataType, ...]:
+    kinds = _COLUMNS.get(name, ())
+    # Whether a map may hold nulls isn't for the plan to say: those that do are refused as rows.
+    return (*kinds, MapType(StringType(), StringType(), False)) if name == "properties" else kinds
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """The column, None if there's nothing in it."""
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    return None if column.null_count == len(column) else column
+
+
+def _send_to(producer: Producer, batch: pa.RecordBatch, txn: Transaction) -> None:
+    keys, properties = _column(batch, "key"), _column(batch, "properties")
+    times = _column(batch, "event_time")
+    values = batch.column("value")
+    if properties is None and times is None:
+        producer.send_many(values, keys, txn=txn)
+        return
+    nothing = [None] * len(values)
+    if times is not None:
+        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
+    rows = zip(
+        values.cast(pa.binary()).to_pylist(),
+        nothing if keys is None else keys.to_pylist(),
+        nothing if properties is None else properties.to_pylist(),
+        nothing if times is None else times.to_pylist(),
+        strict=True,
+    )
+    for value, key, pairs, time in rows:
+        # One that fails fails the transaction, which says so at its end.
+        producer.send_async(
+            value,
+            partition_key=key,
+            properties=dict(pairs) if pairs else None,
+            event_timestamp=time,
+            txn=txn,
+        )
+
+
+def _give_up(txn: Transaction | None) -> None:
+    if txn is not None and txn.state == TransactionState.OPEN:
+        try:
+            txn.abort()
+        except VelarayError as error:
+            # What failed first is to be seen; the service aborts it after its timeout.
+            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
+
+
+def _by_series(messages: list[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:
+    found: dict[str, list[TransactionId]] = {}
+    for message in messages:
+        if isinstance(message, Prepared) and message.txn is not None:
+            found.setdefault(message.series, []).append(message.txn)
+    return found
+
+
+def _property(name: str) -> str:
+    context = TaskContext.get()
+    value = context and context.getLocalProperty(name)
+    if not value:
+        raise InvalidConfiguration(f"this version of Spark doesn't tell its tasks {name}")
+    return value
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes a streaming query's batches: those that Spark does again count once.
+
+    The series of commits is named after the query's id, which its checkpoint keeps.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises `InvalidConfiguration`."""
+        self._target = Target.of(Options(options, OPTIONS, "the velaray sink"), schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
+        """Publish a task's rows; they count when `commit` names what this returns."""
+        parts = ["spark", _property("sql.streaming.queryId"), self._target.label]
+        number = int(_property("streaming.sql.batchId"))
+        return self._target.publish("/".join(filter(None, parts)), number, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit the batch, by one decision of the service; harmless if it was committed."""
+        self._target.commit(batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Abort what is open of it; what is committed stays, whatever Spark made of that."""
+        self._target.abort(messages)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes a batch query's rows as one commit, once for each ``run_key``."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """Raises `InvalidConfiguration`."""
+        known = Options(options, OPTIONS | {"run_key"}, "the velaray sink")
+        self._target = Target.of(known, schema)
+        if overwrite:
+            raise InvalidConfiguration('a topic isn\'t overwritten: use .mode("append")')
+        self._kept = known.text("run_key")
+        key = self._kept or token_hex(8)
+        parts = ["spark", "run", key, self._target.label]
+        self._series = "/".join(filter(None, parts))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
+        """Publish a task's rows; they count when `commit` names what this returns."""
+        return self._target.publish(self._series, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit all rows, by one decision of the service."""
+        self._target.commit(0, messages)
+        if self._kept is None:  # nobody will ask for a number of this run again
+            with link_to(self._target.service_url) as link:
+                link.client.commit_series(self._series).forget()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort what is open of the run."""
+        self._target.abort(messages)

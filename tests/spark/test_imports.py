@@ -1,0 +1,20 @@
+"""What needs pyspark is imported when it's needed, and says so if there is none."""
+
+import subprocess
+import sys
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_importing_the_pipelines_imports_no_pyspark():
+    code = "import sys, velaray.pipelines; print({'pyspark', 'pyarrow'} & set(sys.modules))"
+    assert run(code).strip() == "set()"
+
+
+def test_without_pyspark_it_says_what_to_install():
+    said = run("import sys; sys.modules['pyspark'] = None; from velaray.pipelines import register")
+    assert "ImportError: velaray's Spark source and sink need" in said
+    assert "pip install 'velaray[spark]'" in said
