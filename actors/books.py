@@ -192,7 +192,10 @@ class Books:
         return first
 
     def condemned(self, most: int) -> list[Range]:
-        """What nobody holds, and was delivered in vain more often than that; it's dead now."""
+        """What nobody holds, and was delivered in vain more often than that; it's dead now.
+
+        Not what is pending in part in a transaction: all of its messages would go.
+        """
         found = []
         for run in list(self.counts):
             if run.times > most:
@@ -200,7 +203,12 @@ class Books:
                 first = max(run.first, self.next_offset)
                 if first < run.end:
                     found += self.deliverable.unacked_ranges(first, run.end)
-        new = [part for first, end in found for part in self.dead.missing(first, end)]
+        new = [
+            part
+            for first, end in found
+            for start, stop in self.dead.missing(first, end)
+            for part in self.deliverable.without_pending_parts(start, stop)
+        ]
         self.kill(new)
         return new
 

@@ -4,7 +4,8 @@ A move is three steps, each durable before the next. It is *intended*: from then
 the entry any more. It is published, by the partition, under a producer name of this
 subscription's own and the number that the intent gave it; numbers ascend and never come again,
 so that de-duplication stores it once, whatever crashes and is done again. It is *moved*: that
-acknowledges it. An acknowledgement that comes after the intent changes nothing.
+acknowledges it. An acknowledgement that comes after the intent changes nothing; one in a
+transaction is refused, for what is done of the message there would count besides its letter.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from dataclasses import dataclass, field
 
 from velaray.actors.cursor import Cursor, pack_ranges, unpack_ranges
 from velaray.actors.machine import Decision, require
+from velaray.actors.pending_sets import PendingAcks
 from velaray.actors.ranges import Range, normalized
 from velaray.events.events_pb2 import DeadLettersIntended, DeadLettersMoved
 
 
 @dataclass(slots=True)
 class IntendDeadLetters:
-    """Nobody is to get these any more. Reply: `Intended`, which lacks what is acknowledged."""
+    """Nobody is to get these any more. Reply: `Intended`, which lacks what is acknowledged, or
+    pending in a transaction."""
 
     ranges: Sequence[Range]
 
@@ -59,14 +62,16 @@ class DeadLetters:
         return sorted(self.intended.items(), key=lambda letter: letter[1])
 
 
-def decide_intent(dead: DeadLetters, cursor: Cursor, command: IntendDeadLetters) -> Decision:
+def decide_intent(
+    dead: DeadLetters, cursor: Cursor, pending: PendingAcks, command: IntendDeadLetters
+) -> Decision:
     """What the command leads to."""
     ranges = normalized(
         (offset, offset + 1)
         for first, end in command.ranges
         for start, stop in cursor.unacked_ranges(first, end)
         for offset in range(start, stop)
-        if offset not in dead.intended
+        if offset not in dead.intended and pending.holder_of(offset, -1) is None
     )
     offsets = [offset for first, end in ranges for offset in range(first, end)]
     letters = tuple((offset, dead.next_number + at) for at, offset in enumerate(offsets))

@@ -44,6 +44,11 @@ class Deliverable:
         """Batches all messages of which are acknowledged or pending."""
         return [at for at in self._pending.batches(first, end) if not self.remaining(at)]
 
+    def without_pending_parts(self, first: int, end: int) -> list[Range]:
+        """The range without the batches that are pending in part, ascending."""
+        batches = self._pending.batches(first, end) if self._pending else ()
+        return gaps(first, end, [(at, at + 1) for at in batches])
+
     def is_acked(self, offset: int) -> bool:
         """Whether nothing of the entry may be delivered."""
         return self._cursor.is_acked(offset) or (

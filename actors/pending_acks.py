@@ -16,7 +16,7 @@ commit of it would change the cursor, and nothing is kept of those that ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,9 +64,9 @@ class AckInTransaction:
 
     Reply: `NowPending`. Refused as a whole: INVALID if anything is at or beyond ``end_offset``, the
     partition's end, or a batch has another size than was said earlier; CONFLICT if an entry, or
-    a message of a batch that is named in part, is acknowledged, or pending in a transaction
-    (``transaction`` itself included; but it may name what it acknowledged cumulatively); NOT_FOUND
-    before `Create`.
+    a message of a batch that is named in part, is acknowledged, on its way to the dead-letter
+    topic, or pending in a transaction (``transaction`` itself included; but it may name what it
+    acknowledged cumulatively); NOT_FOUND before `Create`.
     """
 
     transaction: TransactionId
@@ -125,8 +125,10 @@ class AcksEnded:
     returned: tuple[Range, ...] = ()
 
 
-def decide_ack(pending: PendingAcks, cursor: Cursor, command: AckInTransaction) -> Decision:
-    """See `AckInTransaction`."""
+def decide_ack(
+    pending: PendingAcks, cursor: Cursor, leaving: Collection[int], command: AckInTransaction
+) -> Decision:
+    """See `AckInTransaction`; ``leaving`` are offsets on their way to the dead-letter topic."""
     invalid = _invalid(pending, command)
     if invalid:
         return refuse(Reason.INVALID, invalid)
@@ -135,6 +137,7 @@ def decide_ack(pending: PendingAcks, cursor: Cursor, command: AckInTransaction) 
     conflict = _conflict_of_ranges(
         pending, cursor, command.transaction, ranges
     ) or _conflict_of_parts(pending, cursor, command.transaction, parts)
+    conflict = conflict or _conflict_with_letters(leaving, command.transaction, ranges, parts)
     if conflict:
         return refuse(Reason.CONFLICT, conflict)
     sizes = {offset: messages for offset, _, messages in command.partial}
@@ -228,6 +231,20 @@ def _conflict_with_before(
     other, (end, remaining) = pending.advancing
     covered = offset < end or (offset == end and remaining is not None and bits & ~remaining)
     return _pending_in(transaction, offset, other) if covered and other != transaction else ""
+
+
+def _conflict_with_letters(
+    leaving: Collection[int],
+    transaction: TransactionId,
+    ranges: Sequence[Range],
+    parts: Mapping[int, int],
+) -> str:
+    """Whether some of these become dead letters."""
+    for offset in sorted(leaving):
+        if offset in parts or any(first <= offset < end for first, end in ranges):
+            where = "it is on its way to the dead-letter topic"
+            return f"{_name(transaction)} can't acknowledge offset {offset}: {where}"
+    return ""
 
 
 def _acked_before(transaction: TransactionId, offset: int) -> str:

@@ -289,11 +289,11 @@ class SubscriptionMachine:
             case Note():
                 return decide_note(command)
             case IntendDeadLetters():
-                return dead_letters.decide_intent(state.dead, cursor, command)
+                return dead_letters.decide_intent(state.dead, cursor, state.pending, command)
             case ConfirmMoved():
                 return dead_letters.decide_moved(state.dead, command)
             case AckInTransaction():
-                return pending_acks.decide_ack(state.pending, cursor, command)
+                return pending_acks.decide_ack(state.pending, cursor, state.dead.intended, command)
             case AckBeforeInTransaction():
                 return pending_acks.decide_ack_before(state.pending, cursor, command)
             case EndTransactionAcks():

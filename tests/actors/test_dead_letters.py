@@ -7,8 +7,16 @@ from velaray.actors.cursor import Cursor
 from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intended, Moved
 from velaray.actors.dispatch import Dispatcher
 from velaray.actors.kit import given
+from velaray.actors.machine import Reason
+from velaray.actors.pending_acks import (
+    AckInTransaction,
+    BatchAck,
+    EndTransactionAcks,
+    NowPending,
+)
 from velaray.actors.subscription import Ack, Reset, SubscriptionMachine
 from velaray.events.events_pb2 import CursorCreated, DeadLettersIntended, DeadLettersMoved
+from velaray.events.ids import TransactionId
 
 END = 1000
 
@@ -51,6 +59,35 @@ def test_what_is_acknowledged_is_never_sent_there() -> None:
         .then(reply=Intended(((2, 0), (5, 1))))
         .when(IntendDeadLetters([(3, 5)]))
         .then(events=[], reply=Intended(()))
+    )
+
+
+def test_what_is_sent_there_is_not_acknowledged_in_a_transaction() -> None:
+    """What was made of the message would count, and its letter as well."""
+    txn = TransactionId(0, 1)
+    where = "offset 7: it is on its way to the dead-letter topic"
+    (
+        begun()
+        .when(IntendDeadLetters([(7, 8)]))
+        .when(AckInTransaction(txn, END, [(6, 9)]))
+        .then_refused(Reason.CONFLICT, where)
+        .when(AckInTransaction(txn, END, partial=[BatchAck(7, 0b01, 2)]))
+        .then_refused(Reason.CONFLICT, where)
+        .when(AckInTransaction(txn, END, [(6, 7)]))
+        .then(reply=NowPending(((6, 7),)))
+    )
+
+
+def test_what_is_pending_in_a_transaction_is_not_sent_there() -> None:
+    txn = TransactionId(0, 1)
+    (
+        begun()
+        .when(AckInTransaction(txn, END, [(2, 3)], [BatchAck(4, 0b01, 2)]))
+        .when(IntendDeadLetters([(2, 6)]))
+        .then(reply=Intended(((3, 0), (5, 1))))
+        .when(EndTransactionAcks(txn, commit=False))
+        .when(IntendDeadLetters([(2, 6)]))
+        .then(reply=Intended(((2, 2), (4, 3))))
     )
 
 

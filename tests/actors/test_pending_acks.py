@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.actors import pending_model
 from tests.actors.pending_model import NOTHING, Conflict, Log, Seen, see
 from velaray.actors.cursor import Cursor
-from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters
 from velaray.actors.expiry import Expire, Why
 from velaray.actors.kit import given
 from velaray.actors.machine import InvariantViolation, Reason, Refusal, digest
@@ -287,7 +286,6 @@ CLEARING: list[list[Any]] = [
     [AckBefore(END, 7, 0b1100)],
     [AckBefore(END, 8, reason="skip")],
     [Expire(END, [(0, 9)], Why.TTL)],
-    [IntendDeadLetters([(2, 5), (7, 8)]), ConfirmMoved([2, 3, 4, 7])],
     [Reset(0, "seek")],
     [Restore(Cursor(), Cursor(0, [(2, 5)], [(7, 0b1100)]), (), "why")],
 ]

@@ -210,6 +210,19 @@ def test_what_is_pending_is_not_condemned() -> None:
     assert host.got() == [(2, 3, None)]
 
 
+def test_a_batch_that_is_pending_in_part_is_not_condemned() -> None:
+    """All of its messages would go to the dead-letter topic."""
+    host = Host([2] * 3)
+    host.do(AckInTransaction(ONE, 3, partial=[BatchAck(1, 0b01, 2)]))
+    host.state.deliveries.add([(0, 3)], 9)
+    host.begin()
+    host.attach(1, permits=0)
+    host.dispatch()
+    assert host.dispatcher.condemn(3) == [(0, 1), (2, 3)]
+    host.do(EndTransactionAcks(ONE, False))
+    assert host.dispatcher.condemn(3) == [(1, 2)]
+
+
 def test_what_is_dead_or_not_due_stays_so_after_an_abort() -> None:
     host = Host([1] * 5)
     host.do(AckInTransaction(ONE, 5, [(1, 4)]))
