@@ -7,7 +7,9 @@ try:
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceArrowWriter,
+        DataSourceReader,
         DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
     )
 except ImportError as error:
     raise ImportError(
@@ -17,16 +19,30 @@ except ImportError as error:
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from velaray.pipelines.rows import columns_named, ddl
 from velaray.pipelines.spark_sink import BatchSink, StreamSink
+from velaray.pipelines.spark_source import BatchSource, StreamSource
 
 
 class VelarayDataSource(DataSource):
-    """Topics as Spark's tables."""
+    """Topics as Spark's tables; see docs/pipelines.md for options and columns."""
 
     @classmethod
     def name(cls) -> str:
         """What ``format`` takes."""
         return "velaray"
+
+    def schema(self) -> str:
+        """The columns of what is read: those that option ``columns`` names, or all."""
+        return ddl(columns_named(self.options.get("columns")))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The source of a streaming query."""
+        return StreamSource(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The source of a batch query."""
+        return BatchSource(self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query."""

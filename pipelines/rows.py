@@ -1,0 +1,174 @@
+"""Messages as rows: what a table of a topic has for columns, and Arrow batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from velaray.arrow import array_of
+from velaray.events.ids import TopicName
+from velaray.exceptions import InvalidConfiguration
+from velaray.received import nulls_of
+
+if TYPE_CHECKING:
+    from velaray.aio.blocks import Segment
+    from velaray.message import Message
+
+COLUMNS: Mapping[str, str] = {
+    "topic": "string NOT NULL",
+    "partition": "int NOT NULL",
+    "message_id": "struct<ledger: bigint, entry: bigint, batch_index: int> NOT NULL",
+    "key": "string",
+    "value": "binary",
+    "properties": "map<string, string> NOT NULL",
+    "publish_time": "timestamp NOT NULL",
+    "event_time": "timestamp",
+    "redelivery_count": "int NOT NULL",
+    "schema_version": "binary",
+}
+"""The columns of a topic's table and their types in Spark's SQL.
+
+``topic`` is the whole topic's name, ``partition`` -1 if it has none. ``batch_index`` is -1 for a
+message that was sent alone. ``key`` is null without one, ``value`` for a tombstone, ``event_time``
+and ``schema_version`` if the producer gave none.
+"""
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """The schema of a table with these columns, as Spark's SQL writes it."""
+    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+
+
+def columns_named(names: str | None) -> tuple[str, ...]:
+    """The columns of a list with commas; all of them for None.
+
+    Raises `InvalidConfiguration` for what is no column, and for none at all.
+    """
+    if names is None:
+        return tuple(COLUMNS)
+    found = tuple(name.strip() for name in names.split(",") if name.strip())
+    unknown = [name for name in found if name not in COLUMNS]
+    if unknown or not found or len(set(found)) < len(found):
+        raise InvalidConfiguration(
+            f"columns={names!r}: name each wanted one of {', '.join(COLUMNS)} once"
+        )
+    return found
+
+
+def record_batch(segments: Sequence[Segment], columns: Sequence[str]) -> Any:
+    """The messages of ``segments``, in order, as a ``pyarrow.RecordBatch``."""
+    import pyarrow as pa
+
+    arrays = [_MAKERS[name](pa, segments) for name in columns]
+    fields = [
+        pa.field(name, array.type, nullable="NOT NULL" not in COLUMNS[name])
+        for name, array in zip(columns, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _repeated(pa: Any, segments: Sequence[Segment], values: Sequence[Any], kind: Any) -> Any:
+    """One value per segment, for each of its messages."""
+    import numpy as np
+
+    which = np.repeat(np.arange(len(segments)), [len(segment) for segment in segments])
+    return pa.array(values, kind).take(pa.array(which))
+
+
+def _topics(pa: Any, segments: Sequence[Segment]) -> Any:
+    known: dict[str, str] = {}
+    values = []
+    for segment in segments:
+        name = segment.block.info.topic
+        if name not in known:
+            known[name] = str(TopicName.parse(name).of_partition(-1))
+        values.append(known[name])
+    return _repeated(pa, segments, values, pa.string())
+
+
+def _partitions(pa: Any, segments: Sequence[Segment]) -> Any:
+    values = [segment.block.info.partition for segment in segments]
+    return _repeated(pa, segments, values, pa.int32())
+
+
+def _message_ids(pa: Any, segments: Sequence[Segment]) -> Any:
+    import numpy as np
+
+    infos = [segment.block.info for segment in segments]
+    indexes = [
+        np.asarray(segment.indexes if info.batch_size else [-1], np.int32)
+        for segment, info in zip(segments, infos, strict=True)
+    ]
+    parts = {
+        "ledger": _repeated(pa, segments, [info.ledger_id for info in infos], pa.int64()),
+        "entry": _repeated(pa, segments, [info.entry_id for info in infos], pa.int64()),
+        "batch_index": pa.array(np.concatenate(indexes) if indexes else [], pa.int32()),
+    }
+    return pa.StructArray.from_arrays(list(parts.values()), list(parts))
+
+
+def _values(pa: Any, segments: Sequence[Segment]) -> Any:
+    return array_of(segments, nulls_of)
+
+
+def _publish_times(pa: Any, segments: Sequence[Segment]) -> Any:
+    values = [segment.block.info.metadata.publish_time for segment in segments]
+    return _repeated(pa, segments, values, pa.int64()).cast(_milliseconds(pa)).cast(_time(pa))
+
+
+def _redelivery_counts(pa: Any, segments: Sequence[Segment]) -> Any:
+    values = [segment.block.info.redelivery_count for segment in segments]
+    return _repeated(pa, segments, values, pa.int32())
+
+
+def _schema_versions(pa: Any, segments: Sequence[Segment]) -> Any:
+    values = [segment.block.info.metadata.schema_version or None for segment in segments]
+    return _repeated(pa, segments, values, pa.binary())
+
+
+def _milliseconds(pa: Any) -> Any:
+    return pa.timestamp("ms", tz="UTC")
+
+
+def _time(pa: Any) -> Any:
+    return pa.timestamp("us", tz="UTC")
+
+
+def _own(segments: Sequence[Segment], nothing: Any, ask: Callable[[Message], Any]) -> list[Any]:
+    """What each message has of its own; ``nothing`` for those that have but their payload."""
+    found: list[Any] = []
+    for segment in segments:
+        block = segment.block
+        if block.info.batch_size and block.layout.plain:
+            found += [nothing] * len(segment)
+        else:
+            found += [ask(message) for message in segment.messages()]
+    return found
+
+
+def _keys(pa: Any, segments: Sequence[Segment]) -> Any:
+    return pa.array(_own(segments, None, lambda each: each.partition_key() or None), pa.string())
+
+
+def _properties(pa: Any, segments: Sequence[Segment]) -> Any:
+    pairs = _own(segments, (), lambda each: list(each.properties().items()))
+    return pa.array(pairs, pa.map_(pa.string(), pa.string()))
+
+
+def _event_times(pa: Any, segments: Sequence[Segment]) -> Any:
+    times = _own(segments, None, lambda each: each.event_timestamp() or None)
+    return pa.array(times, pa.int64()).cast(_milliseconds(pa)).cast(_time(pa))
+
+
+_MAKERS: Mapping[str, Callable[[Any, Sequence[Segment]], Any]] = {
+    "topic": _topics,
+    "partition": _partitions,
+    "message_id": _message_ids,
+    "key": _keys,
+    "value": _values,
+    "properties": _properties,
+    "publish_time": _publish_times,
+    "event_time": _event_times,
+    "redelivery_count": _redelivery_counts,
+    "schema_version": _schema_versions,
+}
