@@ -2,14 +2,21 @@
 
 A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
 `TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``;
-they are installed with ``velaray[spark]``.
+`SparkOnRay` is a Spark cluster on Ray, `on_spark` brings up Ray and velaray on Spark. What needs
+Spark is installed with ``velaray[spark]``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from velaray.pipelines.on_spark_cluster import RayOnSpark as RayOnSpark
+    from velaray.pipelines.on_spark_cluster import on_spark as on_spark
     from velaray.pipelines.spark import register as register
+    from velaray.pipelines.spark_on_ray import SparkOnRay as SparkOnRay
+    from velaray.pipelines.spark_on_ray_needs import NotEnoughResources as NotEnoughResources
+    from velaray.pipelines.spark_on_ray_needs import SparkMissing as SparkMissing
+    from velaray.pipelines.spark_on_ray_needs import SparkSetupError as SparkSetupError
     from velaray.pipelines.transform import Output as Output
     from velaray.pipelines.transform import Transform as Transform
     from velaray.pipelines.transform_counts import TransformCounts as TransformCounts
@@ -19,12 +26,18 @@ if TYPE_CHECKING:
 
 # Imported on first use: Ray costs a second.
 _HOMES = {
+    "NotEnoughResources": "spark_on_ray_needs",
     "Output": "transform",
+    "RayOnSpark": "on_spark_cluster",
+    "SparkMissing": "spark_on_ray_needs",
+    "SparkOnRay": "spark_on_ray",
+    "SparkSetupError": "spark_on_ray_needs",
     "Transform": "transform",
     "TransformCounts": "transform_counts",
     "TransformProgress": "transform_counts",
     "TransformRun": "transform_run",
     "TransformWorker": "transform_worker",
+    "on_spark": "on_spark_cluster",
     "register": "spark",
 }
 

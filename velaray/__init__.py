@@ -254,6 +254,12 @@ if TYPE_CHECKING:
     from velaray.table_view import (
         TableView as TableView,
     )
+    from velaray.topology.cluster import (
+        Cluster as Cluster,
+    )
+    from velaray.topology.cluster import (
+        ClusterError as ClusterError,
+    )
     from velaray.transaction import (
         Transaction as Transaction,
     )
@@ -341,6 +347,7 @@ _HOMES = {
     "velaray.reader": ("Reader",),
     "velaray.schema": ("BytesSchema",),
     "velaray.table_view": ("TableView",),
+    "velaray.topology.cluster": ("Cluster", "ClusterError"),
     "velaray.transaction": ("Transaction",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

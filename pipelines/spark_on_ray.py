@@ -1,0 +1,237 @@
+"""Spark on Ray: a standalone Spark cluster whose master and workers are Ray actors."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from velaray.pipelines.spark_on_ray_actors import Daemon, SparkProcess
+from velaray.pipelines.spark_on_ray_needs import (
+    MIB,
+    NotEnoughResources,
+    SparkSetupError,
+    check_sizes,
+    heap_of,
+    require_spark,
+)
+from velaray.pipelines.spark_on_ray_session import SessionMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ANSWER_S = 20.0
+_PAGE_S = 2.0
+
+
+class SparkOnRay:
+    """A Spark cluster in Ray's resources; ended by `stop`, with the context, or with the process.
+
+    Starts when it's made: a Spark master on this Ray node, and ``workers`` workers wherever Ray
+    has ``cores`` CPUs and ``memory`` bytes for each, which it sets aside for them. Of the memory
+    a tenth, at least 384 MiB, is for Python and what isn't heap; Spark hands out the rest. A
+    master or worker that dies, with its actor or without, is started again, and sessions go on.
+    Who connects needs a secret, which `session` knows.
+
+    workers: how many.
+    cores: of each worker.
+    memory: of each worker, in bytes.
+    host: where master, workers and the session's driver listen. None: at their nodes' addresses
+        in Ray, which is what a Ray cluster of several hosts needs.
+    timeout: seconds until all of it runs.
+
+    Raises `InvalidConfiguration` for sizes that can't work, `SparkMissing` without pyspark or
+    Java, `NotEnoughResources` if Ray doesn't have what is asked for, `SparkSetupError` if Spark
+    can't be started. Nothing is left running then.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        cores: int = 1,
+        memory: int = 1 << 30,
+        *,
+        host: str | None = "127.0.0.1",
+        timeout: float = 120.0,
+    ) -> None:
+        check_sizes(workers, cores, memory)
+        heap = heap_of(memory)
+        require_spark()
+        if not ray.is_initialized():
+            raise SparkSetupError("this process isn't connected to Ray: ray.init() first")
+        self._host = host
+        self._at = host or ray.util.get_node_ip_address()
+        self._secret = secrets.token_urlsafe(32)
+        self._folder = tempfile.mkdtemp(prefix="velaray-spark-")
+        self._port, self._page_port = _free_ports(self._at)
+        config = {"spark.executor.cores": str(cores), "spark.executor.memory": f"{heap}m"}
+        self._sessions = SessionMaker(self.master_url, self._at, self._secret, config)
+        self._actors: list[Any] = []
+        self._room = placement_group(
+            [{"CPU": cores, "memory": memory}] * workers, strategy="SPREAD"
+        )
+        with ExitStack() as undo:
+            undo.callback(self.stop)
+            deadline = monotonic() + timeout
+            if not self._room.wait(timeout):
+                raise NotEnoughResources(_shortage(workers, cores, memory, timeout))
+            self._start(workers, cores, heap)
+            self._wait(workers, deadline)
+            undo.pop_all()
+
+    def _start(self, workers: int, cores: int, heap: int) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        package = "org.apache.spark.deploy"
+        master = [f"{package}.master.Master", "--port", str(self._port)]
+        master += ["--webui-port", str(self._page_port)]
+        # Here its address and what it remembers stay the same when it is started again.
+        on_this_node = NodeAffinitySchedulingStrategy(here, soft=False)
+        self._actors.append(self._actor("master", master, scheduling_strategy=on_this_node))
+        worker = [f"{package}.worker.Worker", "--cores", str(cores), "--memory", f"{heap}m"]
+        worker += ["--webui-port", "0", self.master_url]
+        for index in range(workers):
+            room = PlacementGroupSchedulingStrategy(self._room, index)
+            of = self._room.bundle_specs[index]
+            options = {"num_cpus": cores, "memory": of["memory"], "scheduling_strategy": room}
+            self._actors.append(self._actor(f"worker-{index}", worker, **options))
+
+    def _actor(self, role: str, command: list[str], **options: Any) -> Any:
+        make = ray.remote(Daemon).options(**{"num_cpus": 0, "max_restarts": -1, **options})
+        return make.remote(role, self._folder, command, self._host, self._secret)
+
+    def _wait(self, workers: int, deadline: float) -> None:
+        """Until the master knows every worker; raises `SparkSetupError` if one can't start."""
+        pause = threading.Event()
+        started = [actor.describe.remote() for actor in self._actors]
+        while (running := self.workers_alive()) < workers:
+            done, _ = ray.wait(started, num_returns=len(started), timeout=0)
+            try:
+                ray.get(done)
+            except RayError as error:
+                raise SparkSetupError(f"Spark can't be started: {error}") from error
+            if monotonic() > deadline:
+                raise SparkSetupError(
+                    f"{running} of {workers} Spark workers came up in time: on several hosts "
+                    f"host=None is needed; else allow a longer timeout. {self._log_tail()}"
+                )
+            pause.wait(0.1)
+
+    def _log_tail(self) -> str:
+        """What the last of the daemons said last."""
+        try:
+            return str(ray.get(self._actors[-1].log_tail.remote(), timeout=_ANSWER_S))
+        except (RayError, OSError) as error:
+            return f"(its log can't be read: {error})"
+
+    @property
+    def master_url(self) -> str:
+        """Where Spark applications connect."""
+        return f"spark://{self._at}:{self._port}"
+
+    @property
+    def folder(self) -> str:
+        """Where logs and recovery data are until it is stopped; its JVMs' environments name it."""
+        return self._folder
+
+    def workers_alive(self) -> int:
+        """How many workers the master knows and finds alive; 0 while it doesn't answer."""
+        # Its page listens on loopback whatever the host is.
+        url = f"http://127.0.0.1:{self._page_port}/json/"
+        try:
+            with urllib.request.urlopen(url, timeout=_PAGE_S) as page:
+                return int(json.load(page)["aliveworkers"])
+        except (OSError, ValueError):
+            return 0
+
+    def processes(self) -> list[SparkProcess]:
+        """The master and the workers that run; those that start again just now are left out."""
+        found = []
+        for actor in self._actors:
+            try:
+                found.append(SparkProcess(*ray.get(actor.describe.remote(), timeout=_ANSWER_S)))
+            except (RayActorError, GetTimeoutError):
+                continue
+        return found
+
+    def session(
+        self, app_name: str = "velaray", config: Mapping[str, str] | None = None
+    ) -> SparkSession:
+        """The Spark session of this process, on this cluster; makes it if there is none.
+
+        It has ``format("velaray")`` and one executor per worker, as large as the worker.
+        ``config``: further settings of Spark, or other ones. Raises `SparkSetupError` if this
+        process has a session of another cluster.
+        """
+        return self._sessions.session(app_name, config or {})
+
+    def stop(self) -> None:
+        """End the session, workers and master, and every JVM of theirs; again does nothing."""
+        self._sessions.stop()
+        actors, self._actors = self._actors, []
+        ending = [actor.stop.remote() for actor in reversed(actors)]
+        if ending:
+            ray.wait(ending, num_returns=len(ending), timeout=2 * _ANSWER_S)
+        for actor in actors:
+            ray.kill(actor)
+        if self._room is not None:
+            remove_placement_group(self._room)
+            self._room = None
+        shutil.rmtree(Path(self._folder), ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _free_ports(host: str) -> list[int]:
+    """Two ports that nobody listens on and that outgoing connections don't use either.
+
+    The system hands out those from 32768 on: one could be taken while the master is down.
+    """
+    found: list[int] = []
+    for port in random.sample(range(27_000, 32_000), 200):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) != 0:
+                found.append(port)
+        if len(found) == 2:
+            return found
+    raise SparkSetupError(f"no free ports on {host}")
+
+
+def _shortage(workers: int, cores: int, memory: int, timeout: float) -> str:
+    total, free = ray.cluster_resources(), ray.available_resources()
+
+    def told(resources: dict[str, float]) -> str:
+        return f"{resources.get('CPU', 0):g} CPUs, {int(resources.get('memory', 0)) // MIB} MiB"
+
+    return (
+        f"{workers} Spark workers of {cores} cores and {memory // MIB} MiB each found no room on "
+        f"Ray within {timeout:g} s: it has {told(total)}, of which {told(free)} are free. Ask for "
+        "fewer or smaller workers, free some, or add Ray nodes; one worker must fit on one node"
+    )
