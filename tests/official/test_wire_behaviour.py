@@ -117,8 +117,12 @@ def test_every_ack_is_answered_although_the_subscription_died(local, topic):
         refused = [answer.request_id for answer in answers if answer.HasField("error")]
         await client.subscribe(topic)
         client.flow(10)
-        again = await client.messages(len(refused))
-        assert {60 + message.entry_id for message in again} >= set(refused)
+        await client.produce(topic, numbered(1, "end"), producer_id=2)
+        again = {(await client.messages(1))[0].entry_id}
+        while 3 not in again:
+            again.add((await client.messages(1))[0].entry_id)
+        # One that was refused may have been stored: its answer got lost on the way.
+        assert {60 + entry for entry in again - {3}} <= set(refused)
 
     run(local, topic, scenario)
 

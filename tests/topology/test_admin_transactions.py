@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -401,7 +402,19 @@ def test_transactions_are_listed_the_oldest_first(
 # -- coordinators ------------------------------------------------------------------
 
 
-def test_coordinators_are_counted_told_of_and_added(tmp_path: Path) -> None:
+@pytest.fixture
+def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients begin transactions at one coordinator after the other, not at one of their own."""
+    turns = itertools.count()
+
+    async def begin(coordinators: Coordinators, timeout_s: float) -> Transaction:
+        number = next(turns) % await coordinators.count()
+        return await coordinators.begin_at(number, timeout_s)
+
+    monkeypatch.setattr(Coordinators, "begin", begin)
+
+
+def test_coordinators_are_counted_told_of_and_added(tmp_path: Path, in_turns: None) -> None:
     with LocalCluster(tmp_path) as cluster:
         http = Http(cluster.admin_url)
         unused = http("GET", f"{V3}/coordinatorStats").body["0"]
@@ -454,7 +467,9 @@ def test_the_journals_behind_are_told(http: Http, story: Story) -> None:
 # -- what is measured --------------------------------------------------------------
 
 
-def test_coordinators_partitions_and_subscriptions_are_measured(tmp_path: Path) -> None:
+def test_coordinators_partitions_and_subscriptions_are_measured(
+    tmp_path: Path, in_turns: None
+) -> None:
     with LocalCluster(tmp_path) as cluster, velaray.Client(cluster.service_url) as client:
         Http(cluster.admin_url)("POST", f"{V3}/transactionCoordinator/replicas", 2)
         committed, aborted = Story(client, "committed"), Story(client, "aborted")
