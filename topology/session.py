@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
+from velaray.actors.runtime import Stopped
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.config import ClusterConfig
 from velaray.wire import pulsar_pb2 as pb
@@ -108,7 +109,8 @@ class Session:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run what has to wait; it's cancelled when the connection is gone.
 
-        An error that it lets out is reported to the event loop and ends this connection.
+        An error that it lets out is reported to the event loop and ends this connection. `Stopped`
+        only ends it: the actor is leaving, and its clients find the next one.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -118,7 +120,9 @@ class Session:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if error is None:
+            return
+        if not isinstance(error, Stopped):
             text = f"a request of {self.connection.peer} failed"
             task.get_loop().call_exception_handler({"message": text, "exception": error})
-            self.connection.abort()
+        self.connection.abort()
