@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from velaray.pipelines.rows import columns_named, ddl
+from velaray.pipelines.spark_batch import BatchSource
 from velaray.pipelines.spark_sink import BatchSink, StreamSink
-from velaray.pipelines.spark_source import BatchSource, StreamSource
+from velaray.pipelines.spark_source import StreamSource
 
 
 class VelarayDataSource(DataSource):

@@ -1,4 +1,4 @@
-"""Spark's sources: the messages of topics as rows, as a stream or between two positions."""
+"""Spark's streaming source: the messages of topics as rows, as they come."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from velaray import Client, MessageId
 from velaray.exceptions import InvalidConfiguration, VelarayError
 from velaray.pipelines.rows import columns_named, record_batch
 from velaray.pipelines.spark_client import link_to
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 OPTIONS = frozenset({"service_url", "topic", "topics", "columns", "starting_position"})
 STREAM_OPTIONS = OPTIONS | {"subscription", "fail_on_data_loss"}
-BATCH_OPTIONS = OPTIONS | {"ending_position"}
 
 ROWS = 50_000
 """Rows of a record batch, at most, and messages that wait for a task."""
@@ -99,7 +97,8 @@ def _within(segments: list[Segment], end: Place) -> tuple[list[Segment], bool]:
     return found, False
 
 
-def _spans(start: Positions, end: Positions) -> list[Span]:
+def spans(start: Positions, end: Positions) -> list[Span]:
+    """What there is to read up to ``end``, of each partition."""
     begun = {name: start.get(name, BEGINNING) for name in end}
     return [Span(name, begun[name], end[name]) for name in end if begun[name] < end[name]]
 
@@ -165,7 +164,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task for each partition of a topic that has something to read."""
-        return _spans(_positions(start), _positions(end))
+        return spans(_positions(start), _positions(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs in an executor."""
@@ -189,42 +188,3 @@ def _lost(subscription: str, begun: Positions, ahead: Positions) -> str:
         " deleted or moved, so messages may have been trimmed. Use"
         ' .option("fail_on_data_loss", "false") to go on with what there is'
     )
-
-
-class BatchSource(DataSourceReader):
-    """Reads topics between two positions, which are looked up when the query is planned."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `InvalidConfiguration`."""
-        known = Options(options, BATCH_OPTIONS, "the velaray batch source")
-        self._origin = Origin.of(known)
-        self._start = Start.parse(known.text("starting_position") or "earliest")
-        self._end = Start.parse(known.text("ending_position") or "latest")
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """One task for each partition of a topic that has something to read."""
-        with Client(self._origin.service_url) as client:
-            topics = self._origin.topics
-            names = [name for each in topics for name in client.get_topic_partitions(each)]
-            self._start.check(names)
-            self._end.check(names)
-            bounds = {name: self._bounds(client, name) for name in names}
-        start = {name: begin for name, (begin, _) in bounds.items()}
-        return _spans(start, {name: end for name, (_, end) in bounds.items()})
-
-    def _bounds(self, client: Client, partition: str) -> tuple[Place, Place]:
-        latest = MessageId.latest
-        with client.create_reader(partition, latest, receiver_queue_size=0) as reader:
-
-            def sought(time: int) -> Place:
-                reader.seek(time)
-                return Place.of(reader.get_positions()[partition][1])
-
-            last = Place.of(reader.get_positions()[partition][0])
-            start, end = (each.place(partition, last, sought) for each in (self._start, self._end))
-        return start, end
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; runs in an executor."""
-        # Spark plans a task for nothing if there is nothing to read.
-        return self._origin.read(partition) if isinstance(partition, Span) else iter(())
