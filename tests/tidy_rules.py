@@ -24,14 +24,16 @@ class Room:
     libraries: tuple[str, ...]
 
 
-_BELOW_TOPOLOGY = ("events", "journal", "actors", "wire")
+_BELOW_TOPOLOGY = ("events", "journal", "schemas", "actors", "wire")
 ROOMS: dict[str, Room] = {
     "events": Room((), ("google", "msgpack")),
     "journal": Room(("events",), ("crc32c", "msgpack")),
+    "schemas": Room((), ("google",)),
     "actors": Room(
-        ("events", "journal"), ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers")
+        ("events", "journal", "schemas"),
+        ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
     ),
-    "wire": Room(("events",), ("crc32c", "cramjam", "google", "mmh3")),
+    "wire": Room(("events", "schemas"), ("crc32c", "cramjam", "google", "mmh3")),
     "topology": Room(
         _BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "prometheus_client", "ray")
     ),

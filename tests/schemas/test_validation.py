@@ -1,0 +1,159 @@
+"""What is stored, what is not, and which schemas count as one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.protobuf import timestamp_pb2
+
+from velaray.events import events_pb2
+from velaray.schemas import InvalidSchemaError, KeyValueEncoding, SchemaInfo, SchemaType
+from velaray.schemas.info import key_value
+from velaray.schemas.native import native_schema, parse_native
+from velaray.schemas.validation import AVRO_FORMS, MAX_SCHEMA_BYTES, identity, validate
+
+FIELD = {"name": "a", "type": "int"}
+RECORD = {"type": "record", "name": "R", "fields": [FIELD]}
+LEGACY = {"type": "object", "id": "urn:jsonschema:a", "properties": {}}
+EVENT = native_schema(events_pb2.Event.DESCRIPTOR)
+
+
+def schema(type_: SchemaType, data: Any = b"", **properties: str) -> SchemaInfo:
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return SchemaInfo(type_, "s", raw, properties)
+
+
+TEXT = schema(SchemaType.STRING)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        *(schema(form, RECORD) for form in AVRO_FORMS),
+        schema(SchemaType.JSON, ["null", RECORD]),
+        schema(SchemaType.AVRO, "string"),
+        schema(SchemaType.AVRO, {**RECORD, "name": "Outer$Inner"}),
+        schema(SchemaType.AVRO, {**RECORD, "fields": [{**FIELD, "default": "no number"}]}),
+        schema(
+            SchemaType.AVRO, {**RECORD, "fields": [{"name": "a", "type": ["null", {"type": "R"}]}]}
+        ),
+        schema(SchemaType.PROTOBUF_NATIVE, EVENT),
+        TEXT,
+        schema(SchemaType.STRING, b"null"),
+        schema(SchemaType.INT64),
+        key_value(TEXT, schema(SchemaType.AVRO, RECORD), KeyValueEncoding.SEPARATED),
+    ],
+    ids=lambda each: f"{each.type}-{each.data[:30]!r}",
+)
+def test_schemas_that_hold_together_are_stored(good: SchemaInfo) -> None:
+    validate(good)
+    assert len(identity(good)) == 32
+
+
+_FILES = "fileDescriptorSet"
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (schema(SchemaType.AVRO, b"{"), "isn't JSON"),
+        (schema(SchemaType.AVRO, b"[" * 100_000), "isn't JSON|nested deeper"),
+        (schema(SchemaType.AVRO, ["null", RECORD]), "can't be a union"),
+        (schema(SchemaType.AVRO, "Unknown"), "'Unknown' is not defined"),
+        (schema(SchemaType.AVRO, {"type": "record", "name": "R"}), "lacks fields"),
+        (schema(SchemaType.AVRO, {**RECORD, "name": "1R"}), "'1R' is no name"),
+        (schema(SchemaType.AVRO, {**RECORD, "name": 1}), "lacks name"),
+        (schema(SchemaType.AVRO, {**RECORD, "fields": [FIELD, FIELD]}), "two fields of one name"),
+        (
+            schema(SchemaType.AVRO, {**RECORD, "fields": [{"name": "a"}]}),
+            "/a: the field lacks type",
+        ),
+        (schema(SchemaType.AVRO, {**RECORD, "fields": [{**FIELD, "order": "up"}]}), "order 'up'"),
+        (schema(SchemaType.AVRO, {**RECORD, "aliases": "R"}), "aliases must be a list"),
+        (schema(SchemaType.AVRO, {"type": "array"}), "array lacks items"),
+        (schema(SchemaType.AVRO, {"type": "fixed", "name": "F", "size": -1}), "size of -1"),
+        (schema(SchemaType.AVRO, {"type": "enum", "name": "E", "symbols": ["A", "A"]}), "twice"),
+        (schema(SchemaType.JSON, ["int", "int"]), "two branches alike"),
+        (schema(SchemaType.JSON, ["int", ["null"]]), "may not contain another"),
+        (schema(SchemaType.JSON, {"type": "map", "values": 7}), "7 is no Avro type"),
+        (schema(SchemaType.JSON, LEGACY), "'object' is not defined"),
+        (schema(SchemaType.PROTOBUF, b"\xff"), "isn't JSON"),
+        (schema(SchemaType.PROTOBUF_NATIVE, []), "must be a JSON object"),
+        (schema(SchemaType.PROTOBUF_NATIVE, {_FILES: ""}), "rootMessageTypeName"),
+        (
+            schema(SchemaType.PROTOBUF_NATIVE, {_FILES: "%", "rootMessageTypeName": "A"}),
+            "can't be read",
+        ),
+        (
+            schema(SchemaType.PROTOBUF_NATIVE, {_FILES: "", "rootMessageTypeName": "A"}),
+            "'A' can't be made",
+        ),
+        (schema(SchemaType.STRING, b"text"), "no data of its own"),
+        (schema(SchemaType.INT32, b"4"), "it has no data"),
+        (schema(SchemaType.AUTO_CONSUME), "for clients only"),
+        (schema(SchemaType.AUTO_PUBLISH), "for clients only"),
+        (schema(SchemaType.KEY_VALUE), "ends before its key's"),
+        (key_value(TEXT, schema(SchemaType.AVRO, b"{")), "isn't JSON"),
+        (schema(SchemaType.AVRO, b" " * (MAX_SCHEMA_BYTES + 1)), "at most"),
+    ],
+    ids=lambda each: each[:30] if isinstance(each, str) else str(each.type),
+)
+def test_others_are_refused_with_what_is_wrong(bad: SchemaInfo, problem: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=problem):
+        validate(bad)
+
+
+def test_the_older_form_of_json_is_taken_where_it_is_allowed() -> None:
+    validate(schema(SchemaType.JSON, LEGACY), legacy_json=True)
+    with pytest.raises(InvalidSchemaError):
+        validate(schema(SchemaType.AVRO, LEGACY), legacy_json=True)
+
+
+def field(**more: Any) -> dict[str, Any]:
+    return {**RECORD, "fields": [{**FIELD, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (RECORD, {"name": "R", "fields": [FIELD], "type": "record"}, True),
+        (RECORD, {**RECORD, "doc": "text"}, True),
+        (RECORD, {**RECORD, "aliases": ["Q"]}, True),
+        (RECORD, field(type={"type": "int"}), True),
+        (RECORD, field(doc="text"), True),
+        (RECORD, field(order="ascending"), True),
+        (RECORD, field(order="ignore"), False),
+        (RECORD, field(default=1), False),
+        (RECORD, {**RECORD, "namespace": "x"}, False),
+        ({**RECORD, "name": "x.R"}, {**RECORD, "namespace": "x"}, True),
+        (RECORD, {**RECORD, "avro.java.string": "String"}, False),
+        (RECORD, field(type={"type": "int", "logicalType": "date"}), False),
+    ],
+)
+def test_avro_schemas_are_one_if_avro_takes_them_for_equal(
+    one: Any, other: Any, same: bool
+) -> None:
+    for form in AVRO_FORMS:
+        assert (identity(schema(form, one)) == identity(schema(form, other))) is same
+
+
+def test_names_and_properties_dont_make_another_schema_but_types_and_encodings_do() -> None:
+    record = schema(SchemaType.AVRO, RECORD)
+    assert identity(record) == identity(
+        SchemaInfo(SchemaType.AVRO, "other", record.data, {"a": "b"})
+    )
+    assert identity(record) != identity(schema(SchemaType.JSON, RECORD))
+    assert identity(TEXT) == identity(schema(SchemaType.STRING, b"null"))
+    assert identity(TEXT) != identity(schema(SchemaType.INT8))
+    inline, separated = (key_value(TEXT, record, encoding) for encoding in KeyValueEncoding)
+    assert identity(inline) != identity(separated)
+    spaced = schema(SchemaType.AVRO, json.dumps(RECORD, indent=2).encode())
+    assert identity(inline) == identity(key_value(TEXT, spaced))
+
+
+def test_a_message_is_found_in_files_in_any_order() -> None:
+    assert parse_native(EVENT).full_name == "velaray.events.Event"
+    time = native_schema(timestamp_pb2.Timestamp.DESCRIPTOR)
+    assert [each.name for each in parse_native(time).fields] == ["seconds", "nanos"]
