@@ -40,6 +40,21 @@ class SparseIndex:
         at = bisect_right(self._entries, entry) - 1
         return self._offsets[at] if at >= 0 else None
 
+    def cut(self, first: int, end: int, size: int) -> list[tuple[int, int]]:
+        """Where to begin so as to read the entries from ``first`` up to, not including, ``end``
+        in parts of about ``size`` bytes: each part's first entry, and a frame's offset as
+        `find` gives it. Nothing if the index is empty."""
+        at = bisect_right(self._entries, first) - 1
+        if at < 0:
+            return []
+        parts = [(first, self._offsets[at])]
+        for entry, offset in zip(self._entries[at + 1 :], self._offsets[at + 1 :], strict=True):
+            if entry >= end:
+                break
+            if offset - parts[-1][1] >= size and entry > parts[-1][0]:
+                parts.append((entry, offset))
+        return parts
+
     def encode(self, ledger_id: int) -> bytes:
         """The stored form."""
         body = struct.pack(f"<{len(self) * 2}Q", *self._entries, *self._offsets)

@@ -8,31 +8,58 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from velaray import Client, MessageId
+from velaray.exceptions import InvalidConfiguration
+from velaray.pipelines.ledgers import LedgerPart, plan
+from velaray.pipelines.rows import columns_named
 from velaray.pipelines.spark_options import Options
 from velaray.pipelines.spark_positions import Place, Start
-from velaray.pipelines.spark_source import OPTIONS, Origin, Span, spans
+from velaray.pipelines.spark_source import OPTIONS, Origin, Span, spans, topics_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_OPTIONS = OPTIONS | {"ending_position"}
+BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir"}
+
+
+class LedgerSpan(InputPartition):
+    """What one task reads from files."""
+
+    def __init__(self, part: LedgerPart) -> None:
+        self.part = part
 
 
 class BatchSource(DataSourceReader):
-    """Reads topics between two positions, which are looked up when the query is planned."""
+    """Reads topics between two positions, which are looked up when the query is planned.
+
+    From the service, or with ``data_dir`` from the files of its ledgers: then neither driver nor
+    executors connect to anything, and both must see the directory.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidConfiguration`."""
         known = Options(options, BATCH_OPTIONS, "the velaray batch source")
-        self._origin = Origin.of(known)
         self._start = Start.parse(known.text("starting_position") or "earliest")
         self._end = Start.parse(known.text("ending_position") or "latest")
+        self._columns = columns_named(known.text("columns"))
+        self._topics = topics_named(known)
+        self._data_dir = known.text("data_dir")
+        if self._data_dir is None:
+            self._origin = Origin.of(known)
+        elif known.text("service_url") is not None:
+            raise InvalidConfiguration(
+                "service_url and data_dir: read from the service, or from its files without it"
+            )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for each partition of a topic that has something to read."""
+        """One task for each part of a partition that has something to read."""
+        if self._data_dir is not None:
+            parts = plan(self._data_dir, self._topics, self._start, self._end)
+            return [LedgerSpan(part) for part in parts]
+        return self._spans()
+
+    def _spans(self) -> list[Span]:
         with Client(self._origin.service_url) as client:
-            topics = self._origin.topics
-            names = [name for each in topics for name in client.get_topic_partitions(each)]
+            names = [name for each in self._topics for name in client.get_topic_partitions(each)]
             self._start.check(names)
             self._end.check(names)
             bounds = {name: self._bounds(client, name) for name in names}
@@ -53,5 +80,9 @@ class BatchSource(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs in an executor."""
-        # Spark plans a task for nothing if there is nothing to read.
-        return self._origin.read(partition) if isinstance(partition, Span) else iter(())
+        match partition:
+            case LedgerSpan():
+                return partition.part.read(self._columns)
+            case Span():
+                return self._origin.read(partition)
+        return iter(())  # Spark plans a task for nothing if there is nothing to read

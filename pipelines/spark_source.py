@@ -35,6 +35,17 @@ class DataLossError(VelarayError):
     """Messages that a query was to read next may have been trimmed."""
 
 
+def topics_named(options: Options) -> tuple[str, ...]:
+    """The topics that are to be read. Raises `InvalidConfiguration`."""
+    one, many = options.text("topic"), options.text("topics")
+    if (one is None) == (many is None):
+        raise InvalidConfiguration(
+            'the velaray source needs either .option("topic", …) or .option("topics", "a,b")'
+        )
+    topics = [one] if one is not None else (many or "").split(",")
+    return tuple(name.strip() for name in topics if name and name.strip())
+
+
 @dataclass(frozen=True)
 class Origin:
     """What a query reads, as its options say."""
@@ -46,16 +57,8 @@ class Origin:
     @staticmethod
     def of(options: Options) -> Origin:
         """Read and check them. Raises `InvalidConfiguration`."""
-        one, many = options.text("topic"), options.text("topics")
-        if (one is None) == (many is None):
-            raise InvalidConfiguration(
-                'the velaray source needs either .option("topic", …) or .option("topics", "a,b")'
-            )
-        topics = [one] if one is not None else (many or "").split(",")
-        names = tuple(name.strip() for name in topics if name and name.strip())
-        return Origin(
-            options.required("service_url"), names, columns_named(options.text("columns"))
-        )
+        names, columns = topics_named(options), columns_named(options.text("columns"))
+        return Origin(options.required("service_url"), names, columns)
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """The messages of a span that consumers get, in order.

@@ -1,0 +1,107 @@
+"""Topics read from the ledgers in a cluster's data directory: what is to be read, in parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from velaray.aio.core import topic_name
+from velaray.events.ids import Position, TopicName
+from velaray.journal.files import FileStore
+from velaray.pipelines.rows import record_batch
+from velaray.pipelines.spark_positions import Place, Start
+from velaray.stored_messages import read_portions
+from velaray.stored_topics import Portion, StoredLog, open_data, partitions_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_BYTES = 64 << 20
+"""What one task reads, about."""
+BATCH_BYTES = 8 << 20
+"""Entries in one record batch, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """Neighbouring portions of one partition, and the last place that the query reads there."""
+
+    data_dir: str
+    portions: tuple[Portion, ...]
+    until: Position
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in files, about."""
+        return sum(portion.stop - portion.start for portion in self.portions)
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The messages as rows. Raises as `velaray.stored_messages.read_portions`."""
+        for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES):
+            yield record_batch(segments, columns)
+
+
+def plan(
+    data_dir: str, topics: Sequence[str], start: Start, end: Start, size: int = PART_BYTES
+) -> list[LedgerPart]:
+    """What there is to read between two positions, in parts of about ``size`` bytes.
+
+    Nothing of a transaction that is open, and nothing behind its first message. Raises
+    `InvalidConfiguration` if the directory holds no cluster or a position is missing,
+    `TopicNotFound`, `CorruptJournal`.
+    """
+    names = [topic_name(each) for each in topics]
+    store = open_data(data_dir)
+
+    async def planned() -> list[LedgerPart]:
+        try:
+            return await _plan(store, names, start, end, size)
+        finally:
+            await store.close()
+
+    with asyncio.Runner() as runner:
+        return runner.run(planned())
+
+
+async def _plan(
+    store: FileStore, topics: Sequence[TopicName], start: Start, end: Start, size: int
+) -> list[LedgerPart]:
+    keys = [key for topic in topics for key in await partitions_of(store, topic)]
+    for bound in (start, end):
+        bound.check([str(key.topic_name) for key in keys])
+    parts = []
+    for key in keys:
+        log = await StoredLog.open(store, key)
+        first, after = await _offset(log, start), await _offset(log, end)
+        portions = await log.portions(first, after, size)
+        until = log.before(after)
+        parts += [
+            LedgerPart(str(store.root), tuple(group), until) for group in _groups(portions, size)
+        ]
+    return parts
+
+
+async def _offset(log: StoredLog, bound: Start) -> int:
+    """The first offset that a bound leaves to those who begin there."""
+    last = Place(*log.before(log.end))
+    sought = last
+    if bound.time is not None:
+        sought = Place(*log.before(await log.offset_at_time(bound.time)))
+    place = bound.place(str(log.key.topic_name), last, lambda time: sought)
+    return min(log.after(Position(*place)), log.end)
+
+
+def _groups(portions: Sequence[Portion], size: int) -> Iterator[list[Portion]]:
+    """Neighbours together until they are large enough."""
+    group: list[Portion] = []
+    held = 0
+    for portion in portions:
+        group.append(portion)
+        held += portion.stop - portion.start
+        if held >= size:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
