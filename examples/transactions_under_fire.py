@@ -354,9 +354,10 @@ def main() -> int:
     parser.add_argument("--flights", type=int, default=100_000, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long to publish")
     parser.add_argument("--kills", type=int, default=60, help="how many processes to kill")
+    parser.add_argument("--keep", type=Path, help="keep the journals in this folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velaray-demo-") as folder:
-        good = run(options, Path(folder))
+        good = run(options, options.keep or Path(folder))
     console.print("[bold green]all as it should be[/]" if good else "[bold red]FAILED[/]")
     return 0 if good else 1
 

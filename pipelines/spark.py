@@ -1,4 +1,4 @@
-"""Spark's data source ``velaray``."""
+"""Spark's data source ``velaray``, and who registers it and its sister."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from velaray.pipelines.rows import columns_named, ddl
 from velaray.pipelines.spark_batch import BatchSource
+from velaray.pipelines.spark_journal import JournalDataSource
 from velaray.pipelines.spark_sink import BatchSink, StreamSink
 from velaray.pipelines.spark_source import StreamSource
 
@@ -55,5 +56,6 @@ class VelarayDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session ``format("velaray")``."""
+    """Give a session ``format("velaray")`` and ``format("velaray-journal")``."""
     spark.dataSource.register(VelarayDataSource)
+    spark.dataSource.register(JournalDataSource)

@@ -13,21 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 
 from velaray.actors.machine import InvariantViolation, Machine, digest
 from velaray.cli_common import Output, with_output
 from velaray.cli_state import describe
-from velaray.events.codec import MalformedEventError, UnknownEventError, decode
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.errors import JournalError
 from velaray.journal.files import FileStore
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
-
-_UNREADABLE = (MalformedEventError, UnknownEventError)
+from velaray.journal_events import actors_in, event_of, told_of
 
 
 class Divergent(JournalError):
@@ -59,13 +55,6 @@ def machine_of(key: ActorKey) -> Machine[Any]:
             return CoordinatorMachine()
 
 
-def _decoded(sequence: int, raw: bytes) -> Message:
-    try:
-        return decode(raw)
-    except _UNREADABLE as error:
-        raise Divergent(f"event {sequence} can't be read: {error}") from error
-
-
 class MachineFold:
     """Recomputes an actor's state from its history; a `velaray.journal.replay.Fold`."""
 
@@ -86,7 +75,7 @@ class MachineFold:
 
     def apply(self, record: Record) -> None:
         """Apply one record. Raises `Divergent` if it holds no event that is known here."""
-        self._machine.evolve(self.state, _decoded(record.sequence, bytes(record.event)))
+        self._machine.evolve(self.state, event_of(record.sequence, record.event))
 
     def digest(self) -> bytes:
         """The digest of the state."""
@@ -138,14 +127,8 @@ with_data = click.option(
 def list_journals(show: Output, data: Path) -> None:
     """List the actors that have a journal."""
     store = FileStore(data)
-    rows = [{"key": key} for key in run_reading(_actors(store), store)]
+    rows = [{"key": key} for key in run_reading(actors_in(store), store)]
     show.rows({"key": "KEY"}, rows)
-
-
-async def _actors(store: FileStore) -> list[str]:
-    """The keys of all actors that have a journal; the cluster's own record isn't one."""
-    kinds = {kind.value for kind in ActorKind}
-    return [text for text in await store.list_journals() if text.split("/")[0] in kinds]
 
 
 @journal.command("show")
@@ -161,30 +144,28 @@ def show_events(show: Output, key: str, data: Path, first: int, last: int | None
 
 
 async def _show(show: Output, store: FileStore, key: str, first: int, last: int | None) -> None:
+    parsed = ActorKey.parse(key)
     start = await _ledger_before(store, key, first)
     async for record in replay(store, key, start):
         if last is not None and record.sequence > last:
             break
         if record.sequence < first:
             continue
-        event = _decoded(record.sequence, bytes(record.event))
-        fields = MessageToDict(event, preserving_proto_field_name=True)
+        told = told_of(parsed, record)
         position = "" if record.position is None else "{}:{}".format(*record.position)
-        size = 0 if record.blob is None else len(record.blob)
         if show.as_json:
             line = {
                 "sequence": record.sequence,
                 "time": record.at_ms,
                 "position": position or None,
-                "event": type(event).__name__,
-                "fields": fields,
-                "blobBytes": size,
+                "event": told.name,
+                "fields": told.fields,
+                "blobBytes": told.blob_bytes,
             }
             click.echo(json.dumps(line, ensure_ascii=False))
         else:
-            place = f"  [{position}, {size} bytes]" if position else ""
-            text = json.dumps(fields, ensure_ascii=False)
-            click.echo(f"{record.sequence:>8}  {type(event).__name__}  {text}{place}")
+            place = f"  [{position}, {told.blob_bytes} bytes]" if position else ""
+            click.echo(f"{record.sequence:>8}  {told.name}  {told.json()}{place}")
 
 
 async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | None:
@@ -227,7 +208,7 @@ def verify_journal(show: Output, key: str | None, data: Path) -> None:
 
 
 async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
-    keys = await _actors(store) if key is None else [ActorKey.parse(key).text()]
+    keys = await actors_in(store) if key is None else [ActorKey.parse(key).text()]
     rows = []
     for text in keys:
         for report in await verify(store, text, MachineFold(ActorKey.parse(text))):
