@@ -44,7 +44,13 @@ from velaray.actors.coordinator_state import (
     refusal_of,
 )
 from velaray.actors.machine import Decision, Reason, refuse, require
-from velaray.actors.series import CommitInSeries, ForgetSeries, LookUpSeries, decide_series
+from velaray.actors.series import (
+    CommitInSeries,
+    ForgetSeries,
+    LookUpSeries,
+    decide_series,
+    refusal_of_number,
+)
 from velaray.events.events_pb2 import (
     LedgerOpened,
     PartitionsJoined,
@@ -75,12 +81,17 @@ class Begin:
     """Begin a transaction that is aborted after ``timeout_ms`` (at least 1).
 
     ``owner`` ("": anybody) is who may use it. Reply: `Begun`; refused INVALID without a timeout,
-    BUSY if ``most_open`` (0: any number) transactions are unfinished.
+    BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series`` it is to
+    be a part of that ``number`` of it, and is aborted when the number, or a later one, is
+    committed without it; refused CONFLICT if that has happened, NOT_ALLOWED to others than the
+    owner of the series.
     """
 
     timeout_ms: int
     owner: str = ""
     most_open: int = 0
+    series: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +192,17 @@ def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
         return refuse(
             Reason.BUSY, f"{command.most_open} transactions are active already: try again"
         )
+    refusal = refusal_of_number(state, command.series, command.number, command.owner)
+    if refusal is not None:
+        return refusal
     sequence = state.next_sequence
     event = TransactionBegun(
-        sequence=sequence, owner=command.owner, at_ms=now_ms, timeout_ms=command.timeout_ms
+        sequence=sequence,
+        owner=command.owner,
+        at_ms=now_ms,
+        timeout_ms=command.timeout_ms,
+        series=command.series,
+        number=command.number,
     )
     return Decision((event,), Begun(sequence))
 
@@ -296,7 +315,11 @@ class CoordinatorMachine:
         """Apply ``event``. Raises TypeError for an event of another machine."""
         match event:
             case TransactionBegun(sequence=sequence):
-                begun = Transaction(sequence, event.owner, event.at_ms, event.timeout_ms)
+                begun = Transaction(
+                    *(sequence, event.owner, event.at_ms, event.timeout_ms),
+                    series=event.series,
+                    number=event.number,
+                )
                 state.unfinished[sequence] = begun
                 _watch(state, begun)
                 state.next_sequence = sequence + 1
@@ -411,13 +434,16 @@ def _fields(known: Transaction) -> list[Any]:
     return [
         *(known.sequence, known.owner, known.begun_ms, known.timeout_ms),
         *(known.status, known.timed_out, list(known.partitions), list(known.subscriptions)),
+        *(known.series, known.number),
     ]
 
 
 def _transaction(fields: list[Any]) -> Transaction:
-    sequence, owner, begun_ms, timeout_ms, status, timed_out, partitions, subscriptions = fields
+    sequence, owner, begun_ms, timeout_ms, status, timed_out, *rest = fields
+    partitions, subscriptions, *of_series = rest
+    series, number = of_series or ("", 0)  # older checkpoints don't say
     return Transaction(
-        *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out),
+        *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out, series, number),
         partitions=dict.fromkeys(partitions),
         subscriptions=dict.fromkeys((topic, name) for topic, name in subscriptions),
     )

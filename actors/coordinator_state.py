@@ -37,7 +37,10 @@ LEGAL: Mapping[Status, frozenset[Status]] = {
 
 @dataclass(slots=True)
 class Transaction:
-    """One that isn't finished. Participants are in the order in which they joined."""
+    """One that isn't finished. Participants are in the order in which they joined.
+
+    ``series``: the series of commits whose ``number`` it is to be a part of; empty: of none.
+    """
 
     sequence: int
     owner: str
@@ -45,6 +48,8 @@ class Transaction:
     timeout_ms: int
     status: Status = Status.OPEN
     timed_out: bool = False
+    series: str = ""
+    number: int = 0
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
 

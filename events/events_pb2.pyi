@@ -594,16 +594,20 @@ class EntriesAskedAgain(_message.Message):
     def __init__(self, consumer: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., all: bool = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class TransactionBegun(_message.Message):
-    __slots__ = ("sequence", "owner", "at_ms", "timeout_ms")
+    __slots__ = ("sequence", "owner", "at_ms", "timeout_ms", "series", "number")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     owner: str
     at_ms: int
     timeout_ms: int
-    def __init__(self, sequence: _Optional[int] = ..., owner: _Optional[str] = ..., at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    series: str
+    number: int
+    def __init__(self, sequence: _Optional[int] = ..., owner: _Optional[str] = ..., at_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., series: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PartitionsJoined(_message.Message):
     __slots__ = ("sequence", "topics")

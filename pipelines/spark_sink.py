@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -67,20 +68,33 @@ class Target:
     timeout: float
 
     @staticmethod
-    def of(options: Options, schema: StructType) -> Target:
-        """Read and check both. Raises `InvalidConfiguration`."""
-        target = Target(
+    def of(options: Options) -> Target:
+        """Read and check them. Raises `InvalidConfiguration`."""
+        return Target(
             options.required("service_url"),
             options.text("topic"),
             options.text("name"),
             options.seconds("transaction_timeout", TIMEOUT_S),
         )
+
+    def check(self, schema: StructType) -> Target:
+        """Itself. Raises `InvalidConfiguration` if rows of this schema can't be written to it."""
         _check_columns(schema)
-        if ("topic" in schema.names) == (target.topic is not None):
+        if ("topic" in schema.names) == (self.topic is not None):
             raise InvalidConfiguration(
-                'the velaray sink needs either .option("topic", …) or a column "topic"'
+                "the velaray sink needs either a topic to write to or a column of topics:"
+                ' option "topic" or column "topic"'
             )
-        return target
+        return self
+
+    def series(self, *parts: str) -> str:
+        """The name of a series of commits: these parts, and the option's."""
+        return "/".join(["spark", *parts, *filter(None, [self.label])])
+
+    def last(self, series: str) -> int:
+        """The number of the last commit; -1 if there was none."""
+        with link_to(self.service_url) as link:
+            return link.client.commit_series(series).last
 
     def publish(self, series: str, number: int, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish ``rows`` in one transaction of ``series``, complete and open on return.
@@ -94,10 +108,17 @@ class Target:
                 return Prepared(series, None)
             txn = prepared = None
             try:
-                for batch in rows:
-                    if batch.num_rows:
-                        txn = txn or commits.begin(self.timeout)
-                        self._send(link, batch, txn)
+                # Spark's next rows are fetched while the last are on their way.
+                with ThreadPoolExecutor(1) as sender:
+                    sent: Future[None] | None = None
+                    for batch in rows:
+                        if batch.num_rows:
+                            txn = txn or commits.begin(self.timeout, number)
+                            before, sent = sent, sender.submit(self._send, link, batch, txn)
+                            if before is not None:
+                                before.result()
+                    if sent is not None:
+                        sent.result()
                 prepared = Prepared(series, txn and txn.prepare())
             finally:
                 if prepared is None:
@@ -217,13 +238,14 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises `InvalidConfiguration`."""
-        self._target = Target.of(Options(options, OPTIONS, "the velaray sink"), schema)
+        known = Options(options, OPTIONS, "the velaray sink")
+        self._target = Target.of(known).check(schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish a task's rows; they count when `commit` names what this returns."""
-        parts = ["spark", _property("sql.streaming.queryId"), self._target.label]
+        series = self._target.series(_property("sql.streaming.queryId"))
         number = int(_property("streaming.sql.batchId"))
-        return self._target.publish("/".join(filter(None, parts)), number, iterator)
+        return self._target.publish(series, number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the batch, by one decision of the service; harmless if it was committed."""
@@ -240,13 +262,11 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Raises `InvalidConfiguration`."""
         known = Options(options, OPTIONS | {"run_key"}, "the velaray sink")
-        self._target = Target.of(known, schema)
+        self._target = Target.of(known).check(schema)
         if overwrite:
             raise InvalidConfiguration('a topic isn\'t overwritten: use .mode("append")')
         self._kept = known.text("run_key")
-        key = self._kept or token_hex(8)
-        parts = ["spark", "run", key, self._target.label]
-        self._series = "/".join(filter(None, parts))
+        self._series = self._target.series("run", self._kept or token_hex(8))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish a task's rows; they count when `commit` names what this returns."""

@@ -20,7 +20,13 @@ from velaray.actors.coordinator import (
 from velaray.actors.coordinator_state import CoordinatorState
 from velaray.actors.machine import Refusal
 from velaray.actors.runtime import Runtime
-from velaray.actors.series import CommitInSeries, ForgetSeries, InSeries, LookUpSeries
+from velaray.actors.series import (
+    CommitInSeries,
+    ForgetSeries,
+    InSeries,
+    LastInSeries,
+    LookUpSeries,
+)
 from velaray.events.ids import ActorKey
 from velaray.topology import coordinator_admin
 from velaray.topology.coordinator_meter import CoordinatorMeter
@@ -110,14 +116,20 @@ class CoordinatorBody(HostedBody):
         return decided
 
     async def commit_in_series(self, command: CommitInSeries) -> InSeries:
-        """As `end`, for all transactions of a number of a series."""
+        """As `end`, for all transactions of a number of a series, and those that it drops."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         found: InSeries = await self.ask(command)
-        await asyncio.gather(*map(self.endings.finish, command.sequences))
+        ending = (*command.sequences, *found.dropped)
+        await asyncio.gather(*map(self.endings.finish, ending))
         if found.now:
             self.meter.committed_in(loop.time() - began_s)
         return found
+
+    async def forget_series(self, command: ForgetSeries) -> None:
+        """The series is over, and what was open for it is aborted. Raises `RemoteError`."""
+        found: LastInSeries = await self.ask(command)
+        await asyncio.gather(*map(self.endings.finish, found.dropped))
 
     async def _keep_deadlines(self) -> None:
         """Abort what is open for too long, at once what became so while nobody was there."""

@@ -125,7 +125,8 @@ class CoordinatorSession(Session):
     async def _new(self, command: pb.CommandNewTxn) -> Any:
         timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
         most = self.config.max_active_transactions
-        return await self._coordinator.ask(Begin(timeout_ms, self.role, most))
+        begin = Begin(timeout_ms, self.role, most, command.series, command.series_number)
+        return await self._coordinator.ask(begin)
 
     async def _add_partitions(self, command: pb.CommandAddPartitionToTxn) -> Any:
         topics = [_users_topic(text) for text in command.partitions]
@@ -147,7 +148,7 @@ class CoordinatorSession(Session):
 
     async def _end_in_series(self, command: pb.CommandEndTxn, commit: bool) -> Any:
         if not commit:
-            return await self._coordinator.ask(ForgetSeries(command.series, self.role))
+            return await self._coordinator.forget_series(ForgetSeries(command.series, self.role))
         number, sequences = command.series_number, tuple(command.series_transactions)
         return await self._coordinator.commit_in_series(
             CommitInSeries(command.series, number, sequences, self.role)

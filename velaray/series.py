@@ -35,9 +35,9 @@ class CommitSeries:
         """The number of the last commit, as far as this client knows; -1 if there was none."""
         return self._inner.last
 
-    def begin(self, timeout: float = 60.0) -> Transaction:
-        """Begin a transaction that can be committed in the series."""
-        return Transaction(self._thread, self._thread.run(self._inner.begin(timeout)))
+    def begin(self, timeout: float = 60.0, number: int | None = None) -> Transaction:
+        """Begin a transaction for this number of the series; by default for the next one."""
+        return Transaction(self._thread, self._thread.run(self._inner.begin(timeout, number)))
 
     def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
         """Commit all of these as ``number``; False if it was committed before."""
@@ -48,7 +48,7 @@ class CommitSeries:
         self._thread.run(self._inner.abort(transactions))
 
     def forget(self) -> None:
-        """The series is over: the service forgets its name and numbers."""
+        """The series is over: the service forgets its name and numbers, and aborts what is open."""
         self._thread.run(self._inner.forget())
 
     def __repr__(self) -> str:

@@ -1,6 +1,8 @@
 """Series of commits: each number's transactions count together, once."""
 
-from velaray.actors.coordinator import Begin, CoordinatorMachine, Decide, Finish
+import json
+
+from velaray.actors.coordinator import Begin, Begun, CoordinatorMachine, Decide, Finish
 from velaray.actors.coordinator_state import Series, Status
 from velaray.actors.kit import given
 from velaray.actors.machine import Reason
@@ -9,6 +11,7 @@ from velaray.events.events_pb2 import (
     LedgerOpened,
     SeriesCommitted,
     SeriesForgotten,
+    TransactionBegun,
     TransactionDecided,
 )
 from velaray.events.segments import bytes_of
@@ -104,3 +107,92 @@ def test_a_checkpoint_has_the_series() -> None:
     story = begun(1).when(CommitInSeries("q", 3, [1], owner="")).when(Finish(1))
     again = MACHINE.restore(bytes_of(MACHINE.snapshot(story.state)))
     assert again == story.state and again.series == {"q": Series("", 3)}
+
+
+def begin(number: int, series: str = "q", owner: str = "") -> Begin:
+    return Begin(10_000, owner, series=series, number=number)
+
+
+def test_a_commit_drops_what_else_is_open_up_to_its_number() -> None:
+    """Attempts of tasks that were lost, of this batch and of earlier ones."""
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    (
+        story.when(begin(4))
+        .then(
+            events=[
+                TransactionBegun(sequence=1, timeout_ms=10_000, series="q", number=4),
+            ]
+        )
+        .when(begin(5))
+        .when(begin(5))
+        .when(begin(6))
+        .when(begin(5, series="other"))
+        .when(Begin(10_000))
+        .when(begin(5))
+        .when(Decide(7, commit=False))
+        .when(CommitInSeries("q", 5, [2]), now_ms=8)
+        .then(
+            events=[
+                SeriesCommitted(series="q", number=5, sequences=[2], at_ms=8),
+                TransactionDecided(sequence=1, commit=False, at_ms=8),
+                TransactionDecided(sequence=3, commit=False, at_ms=8),
+            ],
+            reply=InSeries(5, now=True, dropped=(1, 3)),
+        )
+    )
+    assert [story.state.status(each) for each in (4, 5, 6)] == [Status.OPEN] * 3
+
+
+def test_a_commit_leaves_the_transactions_of_others_alone() -> None:
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    (
+        story.when(begin(0, owner="you"))
+        .when(CommitInSeries("q", 0, [], owner="me"))
+        .then(reply=InSeries(0, now=True, dropped=()))
+        .when(ForgetSeries("q", owner="me"))
+        .then(events=[SeriesForgotten(series="q")], reply=LastInSeries(0, dropped=()))
+    )
+
+
+def test_nothing_begins_for_a_number_that_is_over() -> None:
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    (
+        story.when(CommitInSeries("q", 5, [], owner="me"))
+        .when(begin(5, owner="me"))
+        .then_refused(Reason.CONFLICT, "number 5 of series 'q' is over: 5 is committed")
+        .when(begin(6, owner="you"))
+        .then_refused(Reason.NOT_ALLOWED, "series 'q' is another role's")
+        .when(begin(6, owner="me"))
+        .then(reply=Begun(1))
+        .when(begin(0, series="other"))
+        .then(reply=Begun(2))
+    )
+
+
+def test_what_is_open_for_a_series_ends_with_it() -> None:
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
+    (
+        story.when(begin(0))
+        .when(begin(7))
+        .when(ForgetSeries("q"), now_ms=3)
+        .then(
+            events=[
+                TransactionDecided(sequence=1, commit=False, at_ms=3),
+                TransactionDecided(sequence=2, commit=False, at_ms=3),
+            ],
+            reply=LastInSeries(-1, dropped=(1, 2)),
+        )
+    )
+
+
+def test_a_checkpoint_has_what_a_transaction_is_for() -> None:
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1)).when(begin(3)).when(Begin(10_000))
+    segments = bytes_of(MACHINE.snapshot(story.state))
+    again = MACHINE.restore(segments)
+    assert again == story.state and (again.unfinished[1].series, again.unfinished[1].number) == (
+        "q",
+        3,
+    )
+    unfinished = [fields[:-2] for fields in json.loads(segments["unfinished"])]
+    older = MACHINE.restore({**segments, "unfinished": json.dumps(unfinished).encode()})
+    assert older.unfinished[2] == again.unfinished[2] and older.unfinished[1].series == ""

@@ -7,7 +7,7 @@ import pytest
 from velaray import Client as SyncClient
 from velaray import InvalidConfiguration, InvalidTxnStatusError, MessageId, TransactionNotFound
 from velaray.aio import Client
-from velaray.events.ids import TransactionId
+from velaray.events.ids import ActorKey, TransactionId
 
 WAIT = 20_000
 
@@ -20,9 +20,9 @@ def run(cluster, work):
     asyncio.run(with_client())
 
 
-async def publish(client, series, topic, *values):
+async def publish(client, series, topic, *values, number=None):
     """What a worker does; the id of its transaction."""
-    txn = await series.begin()
+    txn = await series.begin(number=number)
     producer = await client.create_producer(topic)
     for value in values:
         await producer.send(value, txn=txn)
@@ -84,6 +84,46 @@ def test_a_batch_with_a_transaction_that_is_over_changes_nothing(cluster, topic)
         assert await contents(client, topic) == []
         assert await series.commit(0, [good])
         assert await contents(client, topic) == [b"good"]
+
+    run(cluster, work)
+
+
+def test_a_commit_counts_once_whenever_its_coordinator_dies(cluster, topic):
+    async def kill(steps):
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        cluster.fabric.kill(ActorKey.of_coordinator(0))
+
+    async def work(client):
+        series = await client.commit_series("query-7")
+        for number in range(12):
+            value = b"%02d" % number
+            txns = [await publish(client, series, topic, value) for _ in range(2)]
+            killing = asyncio.run_coroutine_threadsafe(kill(4 * number), cluster.loop)
+            await series.commit(number, txns)
+            await asyncio.wrap_future(killing)
+            assert not await series.commit(number, txns)
+        assert await contents(client, topic) == sorted([b"%02d" % n for n in range(12)] * 2)
+
+    run(cluster, work)
+
+
+def test_attempts_that_were_lost_hold_nobody_back(cluster, topic):
+    async def work(client):
+        series = await client.commit_series("query-6")
+        await publish(client, series, topic, b"lost")  # its id gets nowhere
+        ahead = await publish(client, series, topic, b"next", number=1)
+        assert await series.commit(0, [await publish(client, series, topic, b"done")])
+        assert await series.commit(1, [ahead])
+        assert await contents(client, topic) == [b"done", b"next"]
+        with pytest.raises(InvalidTxnStatusError, match="number 1 of series 'query-6' is over"):
+            await series.begin(number=1)
+        with pytest.raises(InvalidConfiguration, match="number=-1"):
+            await series.begin(number=-1)
+        await publish(client, series, topic, b"never")
+        await series.forget()
+        await (await client.create_producer(topic)).send(b"later")
+        assert await contents(client, topic) == [b"done", b"later", b"next"]
 
     run(cluster, work)
 

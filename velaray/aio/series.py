@@ -19,8 +19,8 @@ class CommitSeries:
     batch again: every worker publishes in a transaction of its own, made by `begin`, and sends
     the id that its ``prepare`` returns to who leads; that one has all of them committed by one
     decision of the service, under the batch's number. Numbers ascend. What is done again of a
-    number that was committed is aborted; so nothing counts twice, whoever dies when. Transactions
-    that nobody names in a commit are aborted by their timeouts.
+    number that was committed is aborted; so nothing counts twice, whoever dies when. What is open
+    for a number when that is committed without it is aborted, too.
     """
 
     def __init__(self, coordinators: Coordinators, name: str, number: int, last: int) -> None:
@@ -48,10 +48,17 @@ class CommitSeries:
         """The number of the last commit, as far as this client knows; -1 if there was none."""
         return self._last
 
-    async def begin(self, timeout: float = 60.0) -> Transaction:
-        """Begin a transaction that can be committed in the series, aborted after ``timeout``
-        seconds. Raises what the service's refusal says."""
-        return await self._coordinators.begin_at(self._number, timeout)
+    async def begin(self, timeout: float = 60.0, number: int | None = None) -> Transaction:
+        """Begin a transaction for this number of the series; by default for the next one.
+
+        It is aborted when the number is committed without it, or a later one, and after
+        ``timeout`` seconds. Raises `InvalidTxnStatusError` if that number was committed before,
+        `InvalidConfiguration` for one below 0, and what else the service's refusal says.
+        """
+        wanted = self._last + 1 if number is None else number
+        if wanted < 0:
+            raise InvalidConfiguration(f"number={number}: the numbers of a series begin with 0")
+        return await self._coordinators.begin_at(self._number, timeout, (self._name, wanted))
 
     async def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
         """Commit all of these as ``number``, at least 0; everybody has the verdict on return.
@@ -92,7 +99,7 @@ class CommitSeries:
                 await self._coordinators.request(each.coordinator, lambda it=command: it)  # type: ignore[misc]
 
     async def forget(self) -> None:
-        """The series is over: the service forgets its name and numbers."""
+        """The series is over: the service forgets its name and numbers, and aborts what is open."""
         command = pb.CommandEndTxn(
             txnid_most_bits=self._number,
             txnid_least_bits=0,

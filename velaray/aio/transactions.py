@@ -82,12 +82,16 @@ class Coordinators:
             self._first += 1  # whoever tries again may have more luck with another one
             raise
 
-    async def begin_at(self, number: int, timeout_s: float) -> Transaction:
-        """Begin a transaction of this coordinator. Raises what its refusal says."""
+    async def begin_at(
+        self, number: int, timeout_s: float, of_series: tuple[str, int] | None = None
+    ) -> Transaction:
+        """Begin a transaction of this coordinator, for that number of a series of commits if one
+        is given. Raises what its refusal says."""
         timeout_ms = max(1, round(timeout_s * 1000))
-        answer = await self.request(
-            number, lambda: pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
-        )
+        command = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
+        if of_series is not None:
+            command.series, command.series_number = of_series
+        answer = await self.request(number, lambda: command)
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
         return Transaction(self, found, timeout_s)
 
