@@ -48,6 +48,8 @@ class Reason(StrEnum):
     QUOTA_HELD = "backlog quota: try again"
     QUOTA_EXCEEDED = "backlog quota"
     UNASSIGNABLE = "unassignable"
+    INCOMPATIBLE_SCHEMA = "incompatible schema"
+    INVALID_SCHEMA = "invalid schema"
 
 
 @dataclass(frozen=True, slots=True)

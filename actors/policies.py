@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, NoReturn
 
+from velaray.schemas.compatibility import Strategy
+
 
 class InvalidPolicyError(ValueError):
     """A policy's name, level or value isn't accepted; the message says which and why."""
@@ -126,16 +128,6 @@ _PUBLISH_RATE = _record(
         "publishThrottlingRateInByte": _whole(-1),
     }
 )
-_STRATEGIES = (
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-)
 _ALL = Level.CLUSTER | Level.NAMESPACE | Level.TOPIC
 _WIDE = Level.CLUSTER | Level.NAMESPACE
 
@@ -161,9 +153,11 @@ POLICIES: Mapping[str, Policy] = {
             _record({"allowAutoSubscriptionCreation": _boolean}),
             {"allowAutoSubscriptionCreation": True},
         ),
-        Policy("schemaCompatibilityStrategy", _ALL, _one_of(*_STRATEGIES), "FULL"),
+        Policy("schemaCompatibilityStrategy", _ALL, _one_of(*Strategy), "FULL"),
         Policy("schemaValidationEnforced", _ALL, _boolean, False),
-        Policy("isAllowAutoUpdateSchema", _WIDE, _boolean, True),
+        Policy("isAllowAutoUpdateSchema", _ALL, _boolean, True),
+        Policy("schemaJsonAllowLegacyJacksonFormat", _ALL, _boolean, False),
+        Policy("schemaProtobufNativeFieldCheck", _ALL, _boolean, False),
         Policy(
             "delayedDelivery",
             _ALL,

@@ -309,6 +309,7 @@ class ActorKind(StrEnum):
     COMPACTED = "compacted"
     """Not an actor: one generation of a partition's compacted entries, in a journal of its own."""
     COORDINATOR = "coordinator"
+    SCHEMA_REGISTRY = "schema-registry"
 
 
 _PARTS = {
@@ -317,6 +318,7 @@ _PARTS = {
     ActorKind.SUBSCRIPTION: 7,
     ActorKind.COMPACTED: 6,
     ActorKind.COORDINATOR: 1,
+    ActorKind.SCHEMA_REGISTRY: 5,
 }
 """How many parts a key's text has after its kind."""
 
@@ -360,6 +362,11 @@ class ActorKey:
             topic.partition,
             incarnation,
         )
+
+    @classmethod
+    def of_schema_registry(cls, topic: TopicName, incarnation: int) -> ActorKey:
+        """Where the versions of a topic's schema are, the same for all of its partitions."""
+        return replace(cls.of_partition(topic.topic, incarnation), kind=ActorKind.SCHEMA_REGISTRY)
 
     def of_subscription(self, subscription: str, incarnation: int) -> ActorKey:
         """A durable subscription of this partition. Raises `InvalidNameError`."""
@@ -436,6 +443,10 @@ class ActorKey:
         key = cls.of_partition(name, int(incarnation))
         if kind is ActorKind.PARTITION:
             return key
+        if kind is ActorKind.SCHEMA_REGISTRY:
+            if name.partition != -1:
+                raise InvalidNameError("a schema registry is a whole topic's")
+            return cls.of_schema_registry(name, key.topic_incarnation)
         if kind is ActorKind.COMPACTED:
             if int(rest[0]) < 0:
                 raise InvalidNameError("a number is negative")

@@ -14,6 +14,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.policies import InvalidPolicyError
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
 from velaray.journal.errors import JournalError
+from velaray.schemas import InvalidSchemaError
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.coordinators import is_systems
 from velaray.topology.fabric import Fabric, Unreachable
@@ -47,6 +48,8 @@ _STATUS = {
     Reason.QUOTA_HELD: 503,
     Reason.QUOTA_EXCEEDED: 412,
     Reason.UNASSIGNABLE: 409,
+    Reason.INCOMPATIBLE_SCHEMA: 409,
+    Reason.INVALID_SCHEMA: 422,
 }
 
 
@@ -78,7 +81,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except AdminError as error:
         return _problem(error.status, str(error))
-    except (InvalidNameError, InvalidPolicyError) as error:
+    except (InvalidNameError, InvalidPolicyError, InvalidSchemaError) as error:
         return _problem(422, str(error))
     except RemoteError as error:
         return _problem(_status_of(error.kind), error.message)

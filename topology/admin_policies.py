@@ -53,6 +53,8 @@ _FIELDS = {
     "schemaCompatibilityStrategy": "schema_compatibility_strategy",
     "schemaValidationEnforced": "schema_validation_enforced",
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
+    "schemaJsonAllowLegacyJacksonFormat": "schema_json_allow_legacy_jackson_format",
+    "schemaProtobufNativeFieldCheck": "schema_protobuf_native_field_check",
     "delayedDelivery": "delayed_delivery_policies",
     "maxTopicsPerNamespace": "max_topics_per_namespace",
     "maxProducersPerTopic": "max_producers_per_topic",
@@ -149,6 +151,8 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
         value = await json_body(request)
         if value is None:
             value = _in_query(request, name)
+        if value == "UNDEFINED":  # of a strategy: the wider scope says
+            return await remove(request)
         await _set(request, name, value)
         return done()
 

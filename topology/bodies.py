@@ -25,5 +25,9 @@ def make_body(key: ActorKey, fabric: Fabric) -> Body:
             from velaray.topology.coordinator_body import CoordinatorBody
 
             return CoordinatorBody(key, fabric)
+        case ActorKind.SCHEMA_REGISTRY:
+            from velaray.topology.schema_registry_body import SchemaRegistryBody
+
+            return SchemaRegistryBody(key, fabric)
         case ActorKind.COMPACTED:
             raise ValueError(f"{key} is no actor: it belongs to its partition")

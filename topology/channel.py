@@ -172,6 +172,7 @@ class ChannelConsumer:
         self.loading: asyncio.Task[None] | None = None
         self.attaching: asyncio.Future[None] | None = None
         self.subscribed = False  # the client was told that it is
+        self.auto_consume = False  # it takes whatever schema a message has
         self.closed = False
 
     def notify(self, method: str, args: Any) -> None:

@@ -255,6 +255,7 @@ _STOP_ORDER = (
     ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
     ActorKind.PARTITION,
     ActorKind.SUBSCRIPTION,
+    ActorKind.SCHEMA_REGISTRY,
     ActorKind.CATALOG,
 )
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from typing import Any
 from urllib.parse import urlsplit
 
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import RemoteError
+from velaray.topology.schema_calls import find_schema
+from velaray.topology.schema_session import get_schema
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of
 from velaray.wire import pulsar_pb2 as pb
@@ -172,14 +175,21 @@ class FrontDoorSession(Session):
             )
         )
 
+    # -- schemas -------------------------------------------------------------------
+
     def _on_schema(self, command: pb.CommandGetSchema) -> None:
-        self.connection.send(
-            pb.CommandGetSchemaResponse(
-                request_id=command.request_id,
-                error_code=pb.TopicNotFound,
-                error_message="the topic has no schema",
-            )
-        )
+        self.spawn(self._answer_schema(command))
+
+    async def _answer_schema(self, command: pb.CommandGetSchema) -> None:
+        fabric = self._door.fabric
+
+        async def find(version: int | None) -> dict[str, Any]:
+            topic = TopicName.parse(command.topic).topic
+            found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+            key = ActorKey.of_schema_registry(topic, found["incarnation"])
+            return await find_schema(fabric, key, version)
+
+        self.connection.send(await get_schema(command, find))
 
     # -- tunnel --------------------------------------------------------------------
 

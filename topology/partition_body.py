@@ -65,6 +65,7 @@ from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
 from velaray.topology.postponed import Postponed
+from velaray.topology.topic_schemas import TopicSchemas
 from velaray.topology.transaction_gate import TransactionGate
 from velaray.topology.upkeep import Upkeep
 from velaray.wire.commands import Send, send_receipt
@@ -129,6 +130,7 @@ class PartitionBody(HostedBody):
         self.upkeep = Upkeep(self)
         self.compactor = Compactor(self)
         self.gate = TransactionGate(key, fabric, self.spawn)
+        self.schemas = TopicSchemas(key, fabric, lambda: self.policies.raw)
         self.cache: EntryCache
         self.postponed: Postponed
         self.terminated_at: int | None = None
@@ -230,6 +232,7 @@ class PartitionBody(HostedBody):
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
         self.postponed.close()
+        self.schemas.close()
         with contextlib.suppress(Stopped, JournalError):  # what broke it, it has told
             await self.sync()  # so that acknowledgements that wait for it are told
         self._close_clients()
@@ -239,6 +242,7 @@ class PartitionBody(HostedBody):
         """As a crash would."""
         if hasattr(self, "postponed"):
             self.postponed.close()
+        self.schemas.close()
         for session in list(self.sessions):
             session.connection.abort()
         if self._server is not None:
@@ -277,6 +281,14 @@ class PartitionBody(HostedBody):
         """Consumers get nothing at or beyond this offset: no transaction that has something
         below it is open."""
         return min(self.cache.end, self.runtime.state.max_read_offset)
+
+    @property
+    def active_for_schemas(self) -> bool:
+        """Whether a consumer's schema may not become the topic's first one: something is stored,
+        somebody produces, or a consumer is there that expects something."""
+        if self.table().first_offset < self.end_offset or self.registry.names():
+            return True
+        return any(session.expects_some_schema for session in self.sessions)
 
     def next_hidden(self, first: int, end: int) -> int:
         """The first offset from ``first`` on that nobody gets, as its transaction was aborted;

@@ -24,24 +24,25 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName, TransactionId
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
+from velaray.schemas import SchemaType
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.compacted_channel import GONE
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
+from velaray.topology.schema_session import get_or_create_schema, get_schema, schema_of
 from velaray.topology.session import Session
 from velaray.topology.wire_errors import code_of, code_of_reason
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.schemas import NO_VERSION, version_bytes
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
 
 CLOSED_KEPT = 1000
 """Closed producers of a connection whose late sends are ignored; others' close it."""
-NO_SCHEMA = b""
-"""The schema version of topics that have none; Java's client counts on being told."""
 
 _IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
@@ -78,6 +79,7 @@ class Producing:
         self.request_id = 0
         self.generated = False
         self.ready = False
+        self.schema_version: int | None = None
         # What waits for its transaction to be known as open, and what is behind it.
         self.held: deque[tuple[Send, bytes]] = deque()
 
@@ -107,6 +109,8 @@ class PartitionSession(Session):
             pb.CommandSeek: partial(self._request, self._on_seek),
             pb.CommandGetLastMessageId: partial(self._request, self._on_last_id),
             pb.CommandConsumerStats: partial(self._request, self._on_stats),
+            pb.CommandGetSchema: partial(self._request, self._on_get_schema),
+            pb.CommandGetOrCreateSchema: partial(self._request, self._on_get_or_create_schema),
         }
 
     # -- the connection ------------------------------------------------------------
@@ -203,6 +207,7 @@ class PartitionSession(Session):
             else:
                 self._tell_waiting(known)
             return
+        version = await partition.schemas.of_producer(schema_of(command), self.role)
         if command.initial_subscription_name:
             await partition.create_subscription(
                 command.initial_subscription_name, StartAt.EARLIEST, {}
@@ -210,6 +215,7 @@ class PartitionSession(Session):
         name = command.producer_name or partition.producer_name()
         producing = Producing(self, command.producer_id, name)
         producing.request_id = command.request_id
+        producing.schema_version = version
         producing.generated = not command.producer_name or not command.user_provided_producer_name
         spec = ProducerSpec(
             producing,
@@ -261,7 +267,7 @@ class PartitionSession(Session):
             pb.CommandProducerSuccess(
                 request_id=producing.request_id,
                 producer_name=producing.name,
-                schema_version=NO_SCHEMA,
+                schema_version=NO_VERSION,
                 producer_ready=False,
             )
         )
@@ -282,7 +288,8 @@ class PartitionSession(Session):
                 request_id=producing.request_id,
                 producer_name=producing.name,
                 last_sequence_id=found.last_sequence_id if deduplicate else -1,
-                schema_version=NO_SCHEMA,
+                # Java's client counts on being told, also that there is none.
+                schema_version=version_bytes(producing.schema_version),
                 topic_epoch=found.topic_epoch,
                 producer_ready=True,
             )
@@ -297,6 +304,11 @@ class PartitionSession(Session):
     def idle(self) -> bool:
         """Whether the client has no producer and no consumer here, and waits for nothing."""
         return not (self._producers or self._consumers or self._tasks)
+
+    @property
+    def expects_some_schema(self) -> bool:
+        """Whether a consumer here doesn't take messages of whatever schema."""
+        return any(not consumer.auto_consume for consumer in self._consumers.values())
 
     def producers(self) -> list[Producing]:
         """The producers connected here."""
@@ -441,10 +453,14 @@ class PartitionSession(Session):
             refusal = "readCompacted only allowed on failover or exclusive subscriptions"
             raise RemoteError(Reason.NOT_ALLOWED, refusal)
         self._partition.check_consumers(command.subscription)
+        schema = schema_of(command)
+        active = self._partition.active_for_schemas
+        await self._partition.schemas.of_consumer(schema, active=active, role=self.role)
         channel = await self._open_channel(command)
         self._check_again(channel)
         name = command.consumer_name or f"{self._partition.producer_name()}-consumer"
         consumer = channel.add(self, command.consumer_id, name, command.subType)
+        consumer.auto_consume = schema is not None and schema.type is SchemaType.AUTO_CONSUME
         if command.subType in _IN_ORDER and command.HasField("consumer_epoch"):
             consumer.epoch = command.consumer_epoch
         self._consumers[command.consumer_id] = consumer
@@ -524,6 +540,15 @@ class PartitionSession(Session):
         consumer = self._consumers.get(command.consumer_id)
         if consumer is not None:
             consumer.flow(command.messagePermits)
+
+    # -- schemas -------------------------------------------------------------------
+
+    async def _on_get_schema(self, command: pb.CommandGetSchema) -> None:
+        self.connection.send(await get_schema(command, self._partition.schemas.find))
+
+    async def _on_get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
+        schemas = self._partition.schemas
+        self.connection.send(await get_or_create_schema(command, schemas, self.role))
 
     # -- acknowledgements ----------------------------------------------------------
 

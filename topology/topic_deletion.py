@@ -51,6 +51,7 @@ async def sweep_topic(fabric: Fabric, topic: TopicName) -> int:
     # so: once the partitions' journals are gone, all that is still to come deletes itself.
     swept = await _sweep_kind(fabric, topic, ActorKind.PARTITION)
     swept += await _sweep_kind(fabric, topic, ActorKind.SUBSCRIPTION)
+    swept += await _sweep_kind(fabric, topic, ActorKind.SCHEMA_REGISTRY)
     return swept + await _sweep_kind(fabric, topic, ActorKind.COMPACTED)
 
 

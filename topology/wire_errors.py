@@ -25,6 +25,8 @@ _CODES = {
     Reason.QUOTA_HELD: pb.ProducerBlockedQuotaExceededError,
     Reason.QUOTA_EXCEEDED: pb.ProducerBlockedQuotaExceededException,
     Reason.UNASSIGNABLE: pb.ConsumerAssignError,
+    Reason.INCOMPATIBLE_SCHEMA: pb.IncompatibleSchema,
+    Reason.INVALID_SCHEMA: pb.IncompatibleSchema,  # no other code stops clients from trying again
 }
 
 

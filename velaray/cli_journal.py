@@ -53,6 +53,10 @@ def machine_of(key: ActorKey) -> Machine[Any]:
             from velaray.actors.coordinator import CoordinatorMachine
 
             return CoordinatorMachine()
+        case ActorKind.SCHEMA_REGISTRY:
+            from velaray.actors.schema_registry import SchemaRegistryMachine
+
+            return SchemaRegistryMachine()
 
 
 class MachineFold:

@@ -15,6 +15,7 @@ from velaray.actors.compacted_index import CompactedIndexMachine
 from velaray.actors.coordinator import CoordinatorMachine
 from velaray.actors.machine import digest
 from velaray.actors.partition import PartitionMachine
+from velaray.actors.schema_registry import SchemaRegistryMachine
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset, CursorRestored
@@ -32,6 +33,7 @@ MACHINES: dict[ActorKind, Any] = {
     ActorKind.SUBSCRIPTION: SubscriptionMachine,
     ActorKind.COMPACTED: CompactedIndexMachine,
     ActorKind.COORDINATOR: CoordinatorMachine,
+    ActorKind.SCHEMA_REGISTRY: SchemaRegistryMachine,
 }
 
 
