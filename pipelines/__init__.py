@@ -3,7 +3,7 @@
 A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
 `TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``;
 `SparkOnRay` is a Spark cluster on Ray, `on_spark` brings up Ray and velaray on Spark. What needs
-Spark is installed with ``velaray[spark]``.
+Spark is installed with ``velaray[spark]``. `read_topic` and `TopicSink` are Ray Data's.
 """
 
 from importlib import import_module
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from velaray.pipelines.on_spark_cluster import RayOnSpark as RayOnSpark
     from velaray.pipelines.on_spark_cluster import on_spark as on_spark
+    from velaray.pipelines.ray_data_read import read_topic as read_topic
+    from velaray.pipelines.ray_data_sink import TopicSink as TopicSink
     from velaray.pipelines.spark import register as register
     from velaray.pipelines.spark_on_ray import SparkOnRay as SparkOnRay
     from velaray.pipelines.spark_on_ray_needs import NotEnoughResources as NotEnoughResources
@@ -32,12 +34,14 @@ _HOMES = {
     "SparkMissing": "spark_on_ray_needs",
     "SparkOnRay": "spark_on_ray",
     "SparkSetupError": "spark_on_ray_needs",
+    "TopicSink": "ray_data_sink",
     "Transform": "transform",
     "TransformCounts": "transform_counts",
     "TransformProgress": "transform_counts",
     "TransformRun": "transform_run",
     "TransformWorker": "transform_worker",
     "on_spark": "on_spark_cluster",
+    "read_topic": "ray_data_read",
     "register": "spark",
 }
 

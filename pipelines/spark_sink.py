@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -26,16 +24,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from velaray.enums import TransactionState
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidConfiguration, InvalidMessage, VelarayError
-from velaray.pipelines.spark_client import Link, link_to
+from velaray.exceptions import InvalidConfiguration
+from velaray.pipelines.publishing import give_up, send_rows
+from velaray.pipelines.spark_client import link_to
 from velaray.pipelines.spark_options import Options
-
-if TYPE_CHECKING:
-    from velaray import Producer, Transaction
-
-logger = logging.getLogger("velaray")
 
 OPTIONS = frozenset({"service_url", "topic", "name", "transaction_timeout"})
 TIMEOUT_S = 600.0
@@ -107,6 +100,7 @@ class Target:
             if commits.last >= number:
                 return Prepared(series, None)
             txn = prepared = None
+            send = partial(send_rows, link, self.topic)
             try:
                 # Spark's next rows are fetched while the last are on their way.
                 with ThreadPoolExecutor(1) as sender:
@@ -114,7 +108,7 @@ class Target:
                     for batch in rows:
                         if batch.num_rows:
                             txn = txn or commits.begin(self.timeout, number)
-                            before, sent = sent, sender.submit(self._send, link, batch, txn)
+                            before, sent = sent, sender.submit(send, batch, txn)
                             if before is not None:
                                 before.result()
                     if sent is not None:
@@ -122,7 +116,7 @@ class Target:
                 prepared = Prepared(series, txn and txn.prepare())
             finally:
                 if prepared is None:
-                    _give_up(txn)
+                    give_up(txn)
             return prepared
 
     def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
@@ -136,16 +130,6 @@ class Target:
         for series, ids in _by_series(messages).items():
             with link_to(self.service_url) as link:
                 link.client.commit_series(series).abort(ids)
-
-    def _send(self, link: Link, batch: pa.RecordBatch, txn: Transaction) -> None:
-        if self.topic is not None:
-            _send_to(link.producer(self.topic), batch, txn)
-            return
-        topics = batch.column("topic")
-        for topic in topics.unique():
-            if not topic.as_py():
-                raise InvalidMessage('a row has no topic: column "topic" is null or empty')
-            _send_to(link.producer(topic.as_py()), batch.filter(pc.equal(topics, topic)), txn)
 
 
 def _check_columns(schema: StructType) -> None:
@@ -167,51 +151,6 @@ def _kinds(name: str) -> tuple[DataType, ...]:
     kinds = _COLUMNS.get(name, ())
     # Whether a map may hold nulls isn't for the plan to say: those that do are refused as rows.
     return (*kinds, MapType(StringType(), StringType(), False)) if name == "properties" else kinds
-
-
-def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """The column, None if there's nothing in it."""
-    if name not in batch.schema.names:
-        return None
-    column = batch.column(name)
-    return None if column.null_count == len(column) else column
-
-
-def _send_to(producer: Producer, batch: pa.RecordBatch, txn: Transaction) -> None:
-    keys, properties = _column(batch, "key"), _column(batch, "properties")
-    times = _column(batch, "event_time")
-    values = batch.column("value")
-    if properties is None and times is None:
-        producer.send_many(values, keys, txn=txn)
-        return
-    nothing = [None] * len(values)
-    if times is not None:
-        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
-    rows = zip(
-        values.cast(pa.binary()).to_pylist(),
-        nothing if keys is None else keys.to_pylist(),
-        nothing if properties is None else properties.to_pylist(),
-        nothing if times is None else times.to_pylist(),
-        strict=True,
-    )
-    for value, key, pairs, time in rows:
-        # One that fails fails the transaction, which says so at its end.
-        producer.send_async(
-            value,
-            partition_key=key,
-            properties=dict(pairs) if pairs else None,
-            event_timestamp=time,
-            txn=txn,
-        )
-
-
-def _give_up(txn: Transaction | None) -> None:
-    if txn is not None and txn.state == TransactionState.OPEN:
-        try:
-            txn.abort()
-        except VelarayError as error:
-            # What failed first is to be seen; the service aborts it after its timeout.
-            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
 
 
 def _by_series(messages: list[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:

@@ -18,3 +18,11 @@ def test_without_pyspark_it_says_what_to_install():
     said = run("import sys; sys.modules['pyspark'] = None; from velaray.pipelines import register")
     assert "ImportError: velaray's Spark source and sink need" in said
     assert "pip install 'velaray[spark]'" in said
+
+
+def test_without_pyarrow_ray_datas_source_says_what_to_install():
+    for name in ("read_topic", "TopicSink"):
+        said = run(
+            f"import sys; sys.modules['pyarrow'] = None; from velaray.pipelines import {name}"
+        )
+        assert "pip install 'velaray[data]'" in said

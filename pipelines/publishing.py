@@ -1,0 +1,79 @@
+"""Rows of Arrow batches as messages of a transaction."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velaray.enums import TransactionState
+from velaray.exceptions import InvalidMessage, VelarayError
+
+if TYPE_CHECKING:
+    from velaray import Producer, Transaction
+    from velaray.pipelines.spark_client import Link
+
+logger = logging.getLogger("velaray")
+
+
+def send_rows(link: Link, topic: str | None, batch: pa.RecordBatch, txn: Transaction) -> None:
+    """Send the rows to ``topic``, or without one to what their column ``topic`` says.
+
+    Columns are those of the sink. Raises `InvalidMessage` for a row without a topic.
+    """
+    if topic is not None:
+        _send_to(link.producer(topic), batch, txn)
+        return
+    topics = batch.column("topic")
+    for name in topics.unique():
+        if not name.as_py():
+            raise InvalidMessage('a row has no topic: column "topic" is null or empty')
+        _send_to(link.producer(name.as_py()), batch.filter(pc.equal(topics, name)), txn)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """The column, None if there's nothing in it."""
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    return None if column.null_count == len(column) else column
+
+
+def _send_to(producer: Producer, batch: pa.RecordBatch, txn: Transaction) -> None:
+    keys, properties = _column(batch, "key"), _column(batch, "properties")
+    times = _column(batch, "event_time")
+    values = batch.column("value")
+    if properties is None and times is None:
+        producer.send_many(values, keys, txn=txn)
+        return
+    nothing = [None] * len(values)
+    if times is not None:
+        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
+    rows = zip(
+        values.cast(pa.binary()).to_pylist(),
+        nothing if keys is None else keys.to_pylist(),
+        nothing if properties is None else properties.to_pylist(),
+        nothing if times is None else times.to_pylist(),
+        strict=True,
+    )
+    for value, key, pairs, time in rows:
+        # One that fails fails the transaction, which says so at its end.
+        producer.send_async(
+            value,
+            partition_key=key,
+            properties=dict(pairs) if pairs else None,
+            event_timestamp=time,
+            txn=txn,
+        )
+
+
+def give_up(txn: Transaction | None) -> None:
+    """Abort a transaction that is open; if that fails, its timeout does."""
+    if txn is not None and txn.state == TransactionState.OPEN:
+        try:
+            txn.abort()
+        except VelarayError as error:
+            # What failed first is to be seen; the service aborts it after its timeout.
+            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)

@@ -1,0 +1,119 @@
+"""Ray Data's source: the messages of topics between two positions, as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+try:
+    import pyarrow as pa
+    import ray.data
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+    from ray.data.context import DataContext
+except ImportError as error:
+    raise ImportError(
+        "velaray's source and sink of Ray Data need ray[data], pyarrow and pandas:"
+        f" pip install 'velaray[data]' ({error})"
+    ) from error
+
+from velaray.exceptions import InvalidConfiguration
+from velaray.pipelines import ledgers, service_parts
+from velaray.pipelines.ledgers import LedgerPart
+from velaray.pipelines.rows import columns_named, record_batch
+from velaray.pipelines.service_parts import ServicePart
+from velaray.pipelines.spark_positions import Start
+
+Part: TypeAlias = LedgerPart | ServicePart
+
+SMALLEST_PART = 1 << 20
+"""Bytes below which files aren't cut, whatever parallelism is asked for."""
+
+
+def read_topic(
+    topic: str | Sequence[str],
+    *,
+    service_url: str | None = None,
+    data_dir: str | None = None,
+    columns: Sequence[str] | None = None,
+    starting_position: str = "earliest",
+    ending_position: str = "latest",
+    parallelism: int | None = None,
+) -> ray.data.Dataset:
+    """The messages of one topic or several, as a dataset of Arrow blocks.
+
+    From the service, or with ``data_dir`` from the files of its ledgers: then every node must see
+    that directory. What is to be read is settled now: nothing of transactions that are open, and
+    nothing behind their first messages. Columns and positions are those of Spark's batch source.
+    ``parallelism`` is how many read tasks there are, if there is so much to read.
+
+    Raises `InvalidConfiguration`, `TopicNotFound`, and what the service says.
+    """
+    names = (topic,) if isinstance(topic, str) else tuple(topic)
+    if not names:
+        raise InvalidConfiguration("read_topic needs a topic")
+    wanted = columns_named(None if columns is None else ",".join(columns))
+    bounds = Start.parse(starting_position), Start.parse(ending_position)
+    parts: Sequence[Part]
+    if data_dir is not None and service_url is None:
+        parts = _ledger_parts(data_dir, names, *bounds, parallelism)
+    elif service_url is not None and data_dir is None:
+        parts = service_parts.plan(service_url, names, *bounds)
+    else:
+        raise InvalidConfiguration("read_topic needs either service_url or data_dir")
+    return ray.data.read_datasource(
+        TopicDatasource(parts, wanted), override_num_blocks=parallelism or max(len(parts), 1)
+    )
+
+
+def _ledger_parts(
+    data_dir: str, topics: Sequence[str], start: Start, end: Start, parallelism: int | None
+) -> list[LedgerPart]:
+    parts = ledgers.plan(data_dir, topics, start, end)
+    if parallelism is None or len(parts) >= parallelism:
+        return parts
+    size = max(sum(part.nbytes for part in parts) // parallelism, SMALLEST_PART)
+    return ledgers.plan(data_dir, topics, start, end, size)
+
+
+class TopicDatasource(Datasource):
+    """What `read_topic` reads."""
+
+    def __init__(self, parts: Sequence[Part], columns: Sequence[str]) -> None:
+        """``parts`` are read by one task each, or by fewer if Ray asks for fewer."""
+        super().__init__()
+        self._parts = parts
+        self._columns = columns
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Bytes of the ledgers; None if the service is read, which doesn't say."""
+        sizes = [part.nbytes for part in self._parts if isinstance(part, LedgerPart)]
+        return sum(sizes) if len(sizes) == len(self._parts) else None
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: DataContext | None = None,
+    ) -> list[ReadTask]:
+        """The tasks, at most ``parallelism``; one that reads nothing if there is nothing."""
+        tasks = max(1, min(parallelism, len(self._parts)))
+        groups = [self._parts[number::tasks] for number in range(tasks)]
+        unknown = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+        return [
+            ReadTask(
+                partial(_read, group, self._columns), unknown, per_task_row_limit=per_task_row_limit
+            )
+            for group in groups
+        ]
+
+
+def _read(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[pa.Table]:
+    empty = True
+    for part in parts:
+        for batch in part.read(columns):
+            empty = False
+            yield pa.Table.from_batches([batch])
+    if empty:
+        yield pa.Table.from_batches([record_batch([], columns)])

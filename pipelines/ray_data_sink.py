@@ -1,0 +1,153 @@
+"""Ray Data's sink: a dataset's rows as messages, all of a run by one commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from secrets import token_hex
+from typing import Any
+
+try:
+    import pyarrow as pa
+    from ray.data import Datasink
+    from ray.data.block import Block, BlockAccessor
+    from ray.data.datasource import WriteResult
+except ImportError as error:
+    raise ImportError(
+        "velaray's source and sink of Ray Data need ray[data], pyarrow and pandas:"
+        f" pip install 'velaray[data]' ({error})"
+    ) from error
+
+from velaray.events.ids import TransactionId
+from velaray.exceptions import InvalidConfiguration, VelarayError
+from velaray.pipelines.publishing import give_up, send_rows
+from velaray.pipelines.spark_client import link_to
+
+logger = logging.getLogger("velaray")
+
+TIMEOUT_S = 600.0
+"""How long a task's transaction stays open, by default, if nobody ends it."""
+_NUMBER = 0
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_text(kind)
+
+
+def _is_properties(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+
+
+_COLUMNS = {
+    "value": (_is_bytes, "bytes or text"),
+    "key": (_is_text, "text"),
+    "properties": (_is_properties, "a map of text to text"),
+    "event_time": (pa.types.is_timestamp, "timestamps"),
+    "topic": (_is_text, "text"),
+}
+
+
+class TopicSink(Datasink[TransactionId | None]):
+    """Writes a dataset to topics: ``dataset.write_datasink(TopicSink(...))``.
+
+    Each write task publishes in a transaction, and one decision of the service commits those of
+    the attempts that count, when all are done. Nothing can be read before, and if the write fails
+    nothing of it ever. What was written under a ``run_key`` before isn't written again: so a
+    program that is run again, as it doesn't know whether its write was committed, writes once.
+    """
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        *,
+        service_url: str,
+        run_key: str | None = None,
+        transaction_timeout: float = TIMEOUT_S,
+    ) -> None:
+        """Without a ``topic`` the column ``topic`` says where rows go.
+
+        ``transaction_timeout`` is in seconds, and must be longer than the whole write takes: it
+        ends what a failed write left open, unless the run is written again before.
+        """
+        self._topic = topic
+        self._service_url = service_url
+        self._run_key = run_key
+        self._series = f"ray/run/{run_key or token_hex(8)}"
+        self._timeout = transaction_timeout
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Raises `InvalidConfiguration` for a dataset with columns that messages don't have."""
+        if isinstance(schema, pa.Schema):
+            self._check(schema)
+
+    def _check(self, schema: pa.Schema) -> None:
+        known = "; ".join(f"{name}: {what}" for name, (_, what) in _COLUMNS.items())
+        for field in schema:
+            fits = _COLUMNS.get(field.name, (None, ""))[0]
+            # A column of nulls has no type.
+            if fits is None or not (fits(field.type) or pa.types.is_null(field.type)):
+                raise InvalidConfiguration(
+                    f"TopicSink doesn't take column {field.name!r} of type {field.type};"
+                    f" it takes {known}"
+                )
+        if "value" not in schema.names:
+            raise InvalidConfiguration(f'TopicSink needs a column "value"; it takes {known}')
+        if ("topic" in schema.names) == (self._topic is not None):
+            raise InvalidConfiguration('TopicSink needs either a topic or a column "topic"')
+
+    def write(self, blocks: Iterable[Block], ctx: Any) -> TransactionId | None:
+        """Publish a task's rows in a transaction, complete and open on return; None if there are
+        none, or the run was committed before. Runs in a worker."""
+        with link_to(self._service_url) as link:
+            commits = link.client.commit_series(self._series)
+            if commits.last >= _NUMBER:
+                return None
+            txn, prepared = None, False
+            try:
+                for block in blocks:
+                    table = self._table(block)
+                    if not table.num_rows:
+                        continue
+                    txn = txn or commits.begin(self._timeout, _NUMBER)
+                    for batch in table.to_batches():
+                        send_rows(link, self._topic, batch, txn)
+                found = txn and txn.prepare()
+                prepared = True
+                return found
+            finally:
+                if not prepared:
+                    give_up(txn)
+
+    def _table(self, block: Block) -> pa.Table:
+        table = BlockAccessor.for_block(block).to_arrow()
+        if table.num_rows:
+            self._check(table.schema)
+            at = table.schema.get_field_index("value")
+            if pa.types.is_null(table.schema.field(at).type):
+                table = table.set_column(at, "value", table.column(at).cast(pa.binary()))
+        return table
+
+    def on_write_complete(self, write_result: WriteResult[TransactionId | None]) -> None:
+        """Commit the run. Raises what the service says: then nothing of it counts."""
+        found = [TransactionId(*each) for each in write_result.write_returns if each is not None]
+        with link_to(self._service_url) as link:
+            commits = link.client.commit_series(self._series)
+            if found:
+                commits.commit(_NUMBER, found)
+            if self._run_key is None:  # nobody will ask for this run again
+                commits.forget()
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Abort what is open, unless there is a ``run_key``: under that somebody may go on."""
+        if self._run_key is not None:
+            return
+        try:
+            with link_to(self._service_url) as link:
+                link.client.commit_series(self._series).forget()
+        except VelarayError as failed:
+            # What failed first is to be seen; the service aborts it after its timeout.
+            logger.warning("%s ends by its timeout: it can't be aborted: %s", self._series, failed)
