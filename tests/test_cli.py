@@ -232,6 +232,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             client.create_producer("kept", producer_name="p").send(content, partition_key="k")
             consumer.acknowledge(consumer.receive(10_000), receipt=True)
             client.transaction().commit()
+            Admin(cluster.admin_url).upload_schema("kept", "STRING")
             compact = ["topics", "compact", "kept", "--wait", "--admin-url", cluster.admin_url]
             assert "SUCCESS" in CliRunner().invoke(main, compact).output
     asyncio.run(take_tenure(FileStore(path)))
@@ -307,6 +308,9 @@ def test_a_state_is_replayed_up_to_an_event(run: Run, stored: Path) -> None:
     assert {0, 1, 2} == set(seen)
     assert state(ActorKind.PARTITION, "--to", str(newest["event"]))["digest"] == newest["digest"]
     assert state(ActorKind.SUBSCRIPTION)["state"]["ackedBefore"] == 2
+    assert state(ActorKind.COORDINATOR)["state"]["nextSequence"] == 3
+    (version,) = state(ActorKind.SCHEMA_REGISTRY)["state"]["versions"]
+    assert (version["version"], version["type"], version["data"]) == (0, "STRING", "")
     catalog = state(ActorKind.CATALOG)["state"]
     assert catalog["topics"]["persistent://public/default/kept"]["partitions"] == 0
     table = run("journal", "replay", "catalog", "--data", str(stored)).stdout

@@ -39,7 +39,10 @@ ROOMS: dict[str, Room] = {
     ),
     FACE: Room(
         (*_BELOW_TOPOLOGY, "topology"),
-        ("aiohttp", "click", "google", "jwt", "msgpack", "numpy", "pyarrow", "ray", "rich"),
+        (
+            *("aiohttp", "click", "fastavro", "google", "jwt", "msgpack", "numpy"),
+            *("pyarrow", "ray", "rich"),
+        ),
     ),
     "pipelines": Room(
         ("events", "journal", FACE),

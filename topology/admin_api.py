@@ -15,6 +15,7 @@ from velaray.topology import (
     admin_levels,
     admin_metrics,
     admin_policies,
+    admin_schemas,
     admin_subscriptions,
     admin_tenants,
     admin_topics,
@@ -33,6 +34,7 @@ _MODULES = (
     admin_compaction,
     admin_subscriptions,
     admin_transactions,
+    admin_schemas,
     admin_metrics,
 )
 

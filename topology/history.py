@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from velaray.actors.cursor import mask_to_words
 from velaray.actors.ledger_table import LedgerTable
+from velaray.actors.machine import Machine, StateT
 from velaray.actors.subscription import SubscriptionMachine, SubscriptionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
@@ -42,21 +43,28 @@ class Moment:
         return self.at_ms is not None and at_ms > self.at_ms
 
 
-class Past(NamedTuple):
+class Past(NamedTuple, Generic[StateT]):
     """The state after event ``sequence`` (written at ``at_ms``; 0: by an earlier ledger)."""
 
     sequence: int
     at_ms: int
-    state: SubscriptionState
+    state: StateT
 
 
-async def state_at(store: LedgerStore, key: ActorKey, moment: Moment) -> Past:
-    """The state of a subscription at a moment.
+async def state_at(store: LedgerStore, key: ActorKey, moment: Moment) -> Past[SubscriptionState]:
+    """`replayed_to` of a subscription."""
+    return await replayed_to(store, key, moment, SubscriptionMachine())
+
+
+async def replayed_to(
+    store: LedgerStore, key: ActorKey, moment: Moment, machine: Machine[StateT]
+) -> Past[StateT]:
+    """The state of an actor with this ``machine`` at a moment.
 
     Raises `NoHistory` before its first event that is kept, and if it has no event of that
     number yet; `NotStored` if it has no journal; `CorruptJournal`.
     """
-    text, machine = key.text(), SubscriptionMachine()
+    text = key.text()
     ledgers = (await load_manifest(store, text)).ledgers
     if not ledgers:
         raise NoHistory(f"the journal of {text} has no events yet")
@@ -161,7 +169,9 @@ def as_text(position: Position) -> str:
     return f"{position.ledger_id}:{position.entry_id}"
 
 
-def described(past: Past, key: ActorKey, table: LedgerTable) -> dict[str, object]:
+def described(
+    past: Past[SubscriptionState], key: ActorKey, table: LedgerTable
+) -> dict[str, object]:
     """A past state for people and JSON, by offset and by position."""
     cursor = past.state.cursor
     return {

@@ -436,6 +436,81 @@ class Admin:
             None if batch is None else int(batch),
         )
 
+    # -- schemas -------------------------------------------------------------------
+
+    def schemas(
+        self,
+        topic: str,
+        *,
+        deleted: bool = False,
+        as_of_ms: int | None = None,
+        sequence: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The versions of a topic's schema that live, oldest first; with ``deleted`` the others
+        and the deletions too.
+
+        As they were at a time (milliseconds since 1970), or after an event of the registry's
+        journal, if one of these is given; then `NotFound` or `AdminError` if nothing that old is
+        kept.
+        """
+        query = {"deleted": "true" if deleted else "false"}
+        if as_of_ms is not None:
+            query["asOf"] = str(as_of_ms)
+        if sequence is not None:
+            query["sequence"] = str(sequence)
+        found = self.request("GET", _schemas(topic, "schemas"), query=query)
+        return list(found["getSchemaResponses"])
+
+    def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
+        """A version of a topic's schema, deleted or not; None: the latest that lives.
+
+        Raises `NotFound` if there is none.
+        """
+        parts = ("schema",) if version is None else ("schema", str(version))
+        return dict(self.request("GET", _schemas(topic, *parts)))
+
+    def upload_schema(
+        self, topic: str, kind: str, schema: str = "", properties: Mapping[str, str] | None = None
+    ) -> int:
+        """Register a schema of this type (AVRO, JSON, ...); returns its version.
+
+        Raises `Conflict` if it isn't compatible, `Invalid` if it is none.
+        """
+        body = _schema_body(kind, schema, properties)
+        found = self.request("POST", _schemas(topic, "schema"), body)
+        return int(found["version"]["version"])
+
+    def check_schema(
+        self,
+        topic: str,
+        kind: str,
+        schema: str = "",
+        properties: Mapping[str, str] | None = None,
+        *,
+        strategy: str | None = None,
+        every_version: bool = False,
+    ) -> dict[str, Any]:
+        """Whether a schema could be registered (``compatibility``), and if not, the ``problems``.
+
+        Under ``strategy`` instead of the topic's, if it is given; compared with ``every_version``,
+        deleted ones too, if that is asked for. Changes nothing. Raises `Invalid`.
+        """
+        query = {"all": "true" if every_version else "false"}
+        if strategy is not None:
+            query["strategy"] = strategy
+        body = _schema_body(kind, schema, properties)
+        return dict(self.request("POST", _schemas(topic, "compatibility"), body, query))
+
+    def delete_schema(self, topic: str, *, force: bool = False) -> int:
+        """Delete all versions of a topic's schema; returns the number of the deletion.
+
+        What was published can still be decoded, also after ``force``, which is only noted. Raises
+        `NotFound` if there is none that lives.
+        """
+        query = {"force": "true" if force else "false"}
+        found = self.request("DELETE", _schemas(topic, "schema"), query=query)
+        return int(found["version"]["version"])
+
     # -- transactions --------------------------------------------------------------
 
     def transactions(
@@ -528,6 +603,14 @@ def _local(topic: str) -> str:
 
 def _topic(topic: str) -> str:
     return f"{_path(TopicName.parse(topic).domain)}/{_local(topic)}"
+
+
+def _schemas(topic: str, *parts: str) -> str:
+    return f"schemas/{_local(topic)}/{_path(*parts)}"
+
+
+def _schema_body(kind: str, schema: str, given: Mapping[str, str] | None) -> dict[str, Any]:
+    return {"type": kind, "schema": schema, "properties": dict(given or {})}
 
 
 def _transaction(what: str, txn_id: tuple[int, int]) -> str:

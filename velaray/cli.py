@@ -18,6 +18,7 @@ from velaray.cli_history import subscriptions, why
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
 from velaray.cli_policies import policies
+from velaray.cli_schemas import schemas
 from velaray.cli_tokens import read_secret, tokens
 from velaray.cli_transactions import transactions
 
@@ -206,6 +207,7 @@ for _command in (
     namespaces,
     policies,
     produce,
+    schemas,
     subscriptions,
     tenants,
     tokens,

@@ -7,9 +7,12 @@ from typing import Any
 
 from velaray.actors.catalog_state import Catalog
 from velaray.actors.compacted_index import CompactedIndex
+from velaray.actors.coordinator_state import CoordinatorState
 from velaray.actors.cursor import mask_to_words
 from velaray.actors.partition import PartitionState
+from velaray.actors.schema_registry import RegistryState, Version
 from velaray.actors.subscription import SubscriptionState
+from velaray.schemas.json_form import data_text
 
 
 def describe(state: Any) -> dict[str, Any]:
@@ -30,6 +33,20 @@ def describe(state: Any) -> dict[str, Any]:
                     {"ledgerId": ledger_id, "firstOffset": first}
                     for ledger_id, first in state.ledgers
                 ],
+            }
+        case CoordinatorState():
+            return {
+                "nextSequence": state.next_sequence,
+                "unfinished": {
+                    str(sequence): str(known.status) for sequence, known in state.unfinished.items()
+                },
+                "timedOut": state.timed_out,
+                "series": {name: each.last for name, each in state.series.items()},
+            }
+        case RegistryState():
+            return {
+                "liveFrom": state.live_from,
+                "versions": [_version(each) for each in state.versions],
             }
     raise TypeError(f"not the state of a machine: {type(state).__name__}")
 
@@ -91,6 +108,19 @@ def _partition(state: PartitionState) -> dict[str, Any]:
             "horizon": state.compactions.horizon,
             "generation": state.compactions.current.number if state.compactions.current else 0,
         },
+    }
+
+
+def _version(version: Version) -> dict[str, Any]:
+    told = {"version": version.number, "atMs": version.at_ms, "role": version.role}
+    if version.info is None:
+        return {**told, "deletion": True, "forced": version.forced}
+    return {
+        **told,
+        "type": str(version.info.type),
+        "data": data_text(version.info),
+        "strategy": version.strategy,
+        "predecessor": version.predecessor,
     }
 
 
