@@ -3,8 +3,8 @@
 A schema that equals a live version is that version, and nothing is written. Another one is compared
 with those that are live under the strategy that holds now, and becomes the next version: the
 comparison and the number are one decision of one journal, so it was compared with its true
-predecessor however many come at once. A deletion is a version as well (a tombstone): it and all
-before it are not live any more. Nobody is compared with them, and their schemas, registered
+predecessor however many come at once. A deletion is a version as well: it and all before it
+are not live any more. Nobody is compared with them, and their schemas, registered
 anew, get new numbers. Their content stays until the topic goes, and no number is given twice:
 messages that bear it may be kept for as long.
 
