@@ -299,7 +299,7 @@ class PartitionState:
 
     ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
     may be stored; ``trimmed`` the ledgers that nobody may read any more, while they are stored,
-    with the bytes of their entries.
+    with the bytes of their entries. From ``chunks_end`` on no entry is a chunk.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)
@@ -316,6 +316,7 @@ class PartitionState:
     transactions: Transactions = field(default_factory=Transactions)
     undecided: dict[int, Undecided] = field(default_factory=dict)
     trimmed: dict[int, int] = field(default_factory=dict)
+    chunks_end: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -487,6 +488,8 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     state.table.end_offset += 1  # append(), without the call: this runs for every entry
     if event.deliver_at_ms:
         delayed.appended(state.delayed, event, state.table.end_offset - 1)
+    if event.chunks:
+        state.chunks_end = state.table.end_offset
     producer = state.by_index[event.producer]
     if event.txn_sequence:
         transactions.appended(state.transactions, event, state.table.end_offset - 1)
@@ -636,7 +639,7 @@ class PartitionMachine:
     def snapshot(self, state: PartitionState) -> Mapping[str, Segment]:
         """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
         trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>,
-        undecided.
+        undecided, chunks_end.
 
         A segment of what is hidden that didn't change since a checkpoint is where that has it.
         """
@@ -653,6 +656,7 @@ class PartitionMachine:
             "compactions": compacted.to_fields(state.compactions)
             if state.compactions.last
             else None,
+            "chunks_end": state.chunks_end,
         }
         return {
             **{name: _to_json(found) for name, found in rare.items() if found},
@@ -697,6 +701,7 @@ class PartitionMachine:
             else Compactions(),
             deleted=dict(rare["deleted"]),
             trimmed=dict(rare["trimmed"]),
+            chunks_end=json.loads(segments.get("chunks_end", b"0")),
             **json.loads(segments["partition"]),
         )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from velaray.pipelines.transform_counts import TransformProgress as TransformProgress
     from velaray.pipelines.transform_run import TransformRun as TransformRun
     from velaray.pipelines.transform_worker import TransformWorker as TransformWorker
+    from velaray.spark_queries import release as release
 
 # Imported on first use: Ray costs a second.
 _HOMES = {
@@ -43,13 +44,15 @@ _HOMES = {
     "on_spark": "on_spark_cluster",
     "read_topic": "ray_data_read",
     "register": "spark",
+    "release": "velaray.spark_queries",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'velaray.pipelines' has no attribute {name!r}")
-    value = getattr(import_module(f"velaray.pipelines.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    value = getattr(import_module(home if "." in home else f"velaray.pipelines.{home}"), name)
     globals()[name] = value
     return value
 

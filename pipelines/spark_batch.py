@@ -11,9 +11,10 @@ from velaray import Client, MessageId
 from velaray.exceptions import InvalidConfiguration
 from velaray.pipelines.ledgers import LedgerPart, plan
 from velaray.pipelines.rows import columns_named
+from velaray.pipelines.spark_client import CONNECTION
 from velaray.pipelines.spark_options import Options
 from velaray.pipelines.spark_positions import Place, Start
-from velaray.pipelines.spark_source import OPTIONS, Origin, Span, spans, topics_named
+from velaray.pipelines.spark_reading import OPTIONS, Origin, Span, spans, topics_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,13 +42,17 @@ class BatchSource(DataSourceReader):
         self._start = Start.parse(known.text("starting_position") or "earliest")
         self._end = Start.parse(known.text("ending_position") or "latest")
         self._columns = columns_named(known.text("columns"))
-        self._topics = topics_named(known)
+        self._topics, pattern = topics_named(known)
         self._data_dir = known.text("data_dir")
         if self._data_dir is None:
             self._origin = Origin.of(known)
-        elif known.text("service_url") is not None:
+            return
+        if pattern is not None:
+            raise InvalidConfiguration("topics_pattern and data_dir: name the topics")
+        remote = [name for name in sorted(CONNECTION) if known.text(name) is not None]
+        if remote:
             raise InvalidConfiguration(
-                "service_url and data_dir: read from the service, or from its files without it"
+                f"{remote[0]} and data_dir: read from the service, or from its files without it"
             )
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -58,8 +63,8 @@ class BatchSource(DataSourceReader):
         return self._spans()
 
     def _spans(self) -> list[Span]:
-        with Client(self._origin.service_url) as client:
-            names = [name for each in self._topics for name in client.get_topic_partitions(each)]
+        with self._origin.service.client() as client:
+            names = self._origin.partitions(client)
             self._start.check(names)
             self._end.check(names)
             bounds = {name: self._bounds(client, name) for name in names}

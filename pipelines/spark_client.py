@@ -1,4 +1,4 @@
-"""The client that the tasks of one Python worker process of Spark share."""
+"""The service of a Spark query, and the client that the tasks of a Python process share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,83 @@ import atexit
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from velaray import Client, Producer
+from velaray import AuthenticationToken, Client, Producer, service_url
+from velaray.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
+from velaray.pipelines.spark_options import Options
 
+CONNECTION = frozenset({"service_url", "cluster", "token", "token_file"})
+"""The options that say where the service is, and who asks."""
 PRODUCERS = 64
 """Topics for which a process keeps its producer."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """Where a query's service is and what it presents there. Nothing prints the token."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+
+    @staticmethod
+    def of(options: Options) -> Service:
+        """Read and check the options. Raises `InvalidConfiguration`.
+
+        A ``cluster`` is looked up now, in this process: who gets the service needs no Ray.
+        """
+        url, cluster = options.one_of("service_url", "cluster")
+        token, token_file = options.text("token"), options.text("token_file")
+        if token is not None and token_file is not None:
+            raise InvalidConfiguration("give option token or token_file, not both")
+        return Service(url or _url_of(cluster or ""), token, token_file)
+
+    def client(self) -> Client:
+        """A new client. A token file is read for each connection: it may be replaced."""
+        if self.token_file is not None:
+            return Client(self.url, authentication=AuthenticationToken(self._read_token))
+        proof = AuthenticationToken(self.token) if self.token is not None else None
+        return Client(self.url, authentication=proof)
+
+    def _read_token(self) -> str:
+        try:
+            return Path(self.token_file or "").read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it isn't text"
+            raise ErrorGettingAuthenticationData(f"token_file {self.token_file}: {why}") from error
+
+
+def _url_of(cluster: str) -> str:
+    """The service URL of a cluster: ``address`` of Ray, or ``address#name`` if it has a name.
+
+    Raises `InvalidConfiguration` if there is none, or no Ray.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise InvalidConfiguration(
+            "option cluster needs Ray where the driver runs; give service_url instead"
+        ) from error
+    address, _, name = cluster.partition("#")
+    begun = not ray.is_initialized()
+    try:
+        if begun:
+            ray.init(address=address, log_to_driver=False)
+        return service_url(name) if name else service_url()
+    except (ConnectionError, ValueError, RuntimeError, LookupError) as error:
+        raise InvalidConfiguration(f"cluster={cluster!r}: {error}") from error
+    finally:
+        if begun:
+            ray.shutdown()
 
 
 class Link:
     """A client and its producers; for one thread."""
 
-    def __init__(self, service_url: str) -> None:
-        self.client = Client(service_url)
+    def __init__(self, service: Service) -> None:
+        self.client = service.client()
         self._producers: OrderedDict[str, Producer] = OrderedDict()
 
     def producer(self, topic: str) -> Producer:
@@ -33,16 +98,17 @@ class Link:
         return made
 
 
-_links: dict[str, Link] = {}
+_links: dict[Service, Link] = {}
 
 
 @contextmanager
-def link_to(service_url: str) -> Iterator[Link]:
-    """This process's link to the service, which stays for the next one who asks.
+def link_to(service: Service | str) -> Iterator[Link]:
+    """This process's link to the service, or its URL, which stays for the next one who asks.
 
     Once something failed with it, the next one gets a new link.
     """
-    link = _links.pop(service_url, None) or Link(service_url)
+    service = Service(service) if isinstance(service, str) else service
+    link = _links.pop(service, None) or Link(service)
     well = False
     try:
         yield link
@@ -50,10 +116,10 @@ def link_to(service_url: str) -> Iterator[Link]:
     finally:
         if not well:
             link.client.shutdown()
-        elif service_url in _links:  # somebody else's, made meanwhile
+        elif service in _links:  # somebody else's, made meanwhile
             link.client.close()
         else:
-            _links[service_url] = link
+            _links[service] = link
 
 
 @atexit.register

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from velaray import Client, Consumer, ConsumerType, InitialPosition, MessageId
-from velaray.pipelines.spark_positions import Place, Positions, Start, number_of
+from velaray import Consumer, ConsumerType, InitialPosition, MessageId
+from velaray.pipelines.spark_offsets import Progress
+from velaray.pipelines.spark_positions import Place, Start, number_of
+from velaray.pipelines.spark_reading import Origin
+from velaray.spans import Span, SpanLimits
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+"""Partitions that are asked at the same time."""
 
 
 class Marks:
@@ -14,76 +24,100 @@ class Marks:
     It keeps what the query may read again from being trimmed, and tells where things are.
     """
 
-    def __init__(self, service_url: str, topics: Sequence[str], subscription: str) -> None:
-        self._client = Client(service_url)
-        self._topics = topics
+    def __init__(self, origin: Origin, subscription: str) -> None:
+        self._origin = origin
+        self._client = origin.service.client()
         self._subscription = subscription
         self._consumers: dict[str, Consumer] = {}
+        self._pool = ThreadPoolExecutor(AT_ONCE, "velaray-marks")
 
-    def begin(self, start: Start) -> Positions:
+    def begin(self, start: Start) -> dict[str, Progress]:
         """Move the marks to where a new query begins, and return where that is."""
-        self.update()
-        start.check(self._consumers)
-        for name, consumer in self._consumers.items():
-            consumer.seek(start.target(name))
+        names = self.update()
+        start.check(names)
+        self._each(names, lambda name: self._consumers[name].seek(start.target(name)))
         # A mark may be an entry before the message that it was moved to.
-        ids = start.ids or {}
-        return {name: ids.get(number_of(name), at) for name, (_, at) in self._places().items()}
+        ids, sought = start.ids or {}, self._each(names, self._position)
+        begun = {name: Progress(ids.get(number_of(name), at)) for name, (_, at) in sought.items()}
+        found = self.look_to(begun, begun)
+        return {name: Progress.at_end_of(span) for name, span in found.items()}
 
-    def update(self) -> None:
-        """Subscribe to partitions that are new, from their beginning."""
-        for topic in self._topics:
-            self._hold(self._client.get_topic_partitions(topic), InitialPosition.Earliest)
+    def update(self) -> list[str]:
+        """Look for partitions that are new and subscribe to them; returns all there are.
 
-    def resume(self, begun: Positions) -> dict[str, Place]:
-        """Subscribe again to the partitions that a query has ``begun``; returns lost marks.
-
-        A mark that is gone comes back at the end, though there is more to read before it. One
-        that is there is never behind what the query hasn't read, but for entries that nobody gets.
+        A subscription that is made here keeps everything from the partition's beginning on.
         """
-        lost = {}
-        for name in begun.keys() - self._consumers.keys():
-            with self._client.create_reader(
-                name, MessageId.latest, receiver_queue_size=0
-            ) as reader:
-                last = Place.of(reader.get_positions()[name][0])
-            self._hold([name], InitialPosition.Latest)
-            at = Place.of(self._consumers[name].get_positions()[name][1])
-            if at >= last > begun[name]:
-                lost[name] = at
-        return lost
+        names = self._origin.partitions(self._client)
+        self.hold(names)
+        return names
 
-    def _hold(self, partitions: Iterable[str], position: InitialPosition) -> None:
-        for name in partitions:
-            if name not in self._consumers:
-                self._consumers[name] = self._client.subscribe(
-                    name,
-                    self._subscription,
-                    ConsumerType.Failover,
-                    receiver_queue_size=0,
-                    initial_position=position,
-                )
+    def hold(self, partitions: Iterable[str]) -> None:
+        """Subscribe to those of these partitions that this doesn't hold yet."""
+        missing = [name for name in partitions if name not in self._consumers]
+        self._consumers.update(self._each(missing, self._subscribed))
 
-    def _places(self) -> dict[str, tuple[Place, Place]]:
-        found = {}
-        for name, consumer in self._consumers.items():
-            last, at = consumer.get_positions()[name]
-            found[name] = (Place.of(last), Place.of(at))
-        return found
+    def _subscribed(self, partition: str) -> Consumer:
+        return self._client.subscribe(
+            partition,
+            self._subscription,
+            ConsumerType.Failover,
+            receiver_queue_size=0,
+            initial_position=InitialPosition.Earliest,
+        )
 
-    def ends(self, start: Positions) -> Positions:
-        """Where each partition ends for who has read up to ``start``."""
+    def look(
+        self, progress: Mapping[str, Progress], limits: Mapping[str, SpanLimits]
+    ) -> dict[str, Span]:
+        """What comes next in each of these partitions."""
+
+        def span(name: str) -> Span:
+            step = (progress[name].spot(name), limits[name])
+            return self._consumers[name].get_spans({name: step})[name]
+
+        return self._each(list(progress), span)
+
+    def look_to(
+        self, begun: Mapping[str, Progress], ends: Mapping[str, Progress]
+    ) -> dict[str, Span]:
+        """What is known of steps that were planned before."""
+        limits = {name: _up_to(ends[name]) for name in begun.keys() & ends.keys()}
+        return self.look({name: begun[name] for name in limits}, limits)
+
+    def ends(self) -> dict[str, Place]:
+        """Where each partition ends for readers."""
         return {
-            name: max(last, start.get(name, last)) for name, (last, _) in self._places().items()
+            name: last for name, (last, _) in self._each(self._consumers, self._position).items()
         }
 
-    def move(self, read: Positions) -> None:
-        """The query will never read again what is up to ``read``."""
+    def _position(self, name: str) -> tuple[Place, Place]:
+        last, at = self._consumers[name].get_positions()[name]
+        return Place.of(last), Place.of(at)
+
+    def move(self, read: Mapping[str, Place]) -> None:
+        """The query will never read again what is up to these places."""
         for name, place in read.items():
             if place.entry >= 0 and name in self._consumers:
                 message_id = MessageId(number_of(name), place.ledger, place.entry, topic=name)
                 self._consumers[name].acknowledge_cumulative(message_id)
 
+    def drop(self, partitions: Iterable[str]) -> None:
+        """These are gone."""
+        for name in partitions:
+            consumer = self._consumers.pop(name, None)
+            if consumer is not None:
+                consumer.close()
+
+    def _each(self, names: Iterable[str], work: Callable[[str], T]) -> dict[str, T]:
+        names = list(names)
+        if len(names) < 2:
+            return {name: work(name) for name in names}
+        return dict(zip(names, self._pool.map(work, names), strict=True))
+
     def close(self) -> None:
         """Leave the subscriptions; they stay, and so does what they keep."""
+        self._pool.shutdown()
         self._client.close()
+
+
+def _up_to(progress: Progress) -> SpanLimits:
+    return SpanLimits(until=MessageId(-1, *progress.after))

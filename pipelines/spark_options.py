@@ -36,6 +36,25 @@ class Options:
             raise InvalidConfiguration(f'{self._what} needs .option("{name}", …)')
         return value
 
+    def one_of(self, *names: str) -> list[str | None]:
+        """The values of these, of which one is given. Raises `InvalidConfiguration` otherwise."""
+        values = [self.text(name) for name in names]
+        if sum(value is not None for value in values) != 1:
+            raise InvalidConfiguration(
+                f"{self._what} needs one of the options {', '.join(names)}, and only one"
+            )
+        return values
+
+    def count(self, name: str) -> int:
+        """A whole number, more than 0; 0 if it isn't given. Raises `InvalidConfiguration`."""
+        value = self.text(name)
+        if value is None:
+            return 0
+        found = int(value) if value.isascii() and value.isdigit() else 0
+        if not 0 < found < 1 << 63:
+            raise InvalidConfiguration(f"{name}={value!r}: give a whole number, more than 0")
+        return found
+
     def seconds(self, name: str, default: float) -> float:
         """A number of seconds, more than 0. Raises `InvalidConfiguration` for anything else."""
         value = self.text(name)

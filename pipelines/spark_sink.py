@@ -27,10 +27,10 @@ from pyspark.sql.types import (
 from velaray.events.ids import TransactionId
 from velaray.exceptions import InvalidConfiguration
 from velaray.pipelines.publishing import give_up, send_rows
-from velaray.pipelines.spark_client import link_to
+from velaray.pipelines.spark_client import CONNECTION, Service, link_to
 from velaray.pipelines.spark_options import Options
 
-OPTIONS = frozenset({"service_url", "topic", "name", "transaction_timeout"})
+OPTIONS = CONNECTION | frozenset({"topic", "name", "transaction_timeout"})
 TIMEOUT_S = 600.0
 """How long a task's transaction stays open, by default, if nobody ends it."""
 
@@ -55,7 +55,7 @@ class Prepared(WriterCommitMessage):
 class Target:
     """Where the rows of a query go, as its options and its columns say."""
 
-    service_url: str
+    service: Service
     topic: str | None
     label: str | None
     timeout: float
@@ -64,7 +64,7 @@ class Target:
     def of(options: Options) -> Target:
         """Read and check them. Raises `InvalidConfiguration`."""
         return Target(
-            options.required("service_url"),
+            Service.of(options),
             options.text("topic"),
             options.text("name"),
             options.seconds("transaction_timeout", TIMEOUT_S),
@@ -86,7 +86,7 @@ class Target:
 
     def last(self, series: str) -> int:
         """The number of the last commit; -1 if there was none."""
-        with link_to(self.service_url) as link:
+        with link_to(self.service) as link:
             return link.client.commit_series(series).last
 
     def publish(self, series: str, number: int, rows: Iterator[pa.RecordBatch]) -> Prepared:
@@ -95,7 +95,7 @@ class Target:
         Nothing is published if ``number`` was committed before. If anything fails the transaction
         is aborted, and what failed is raised.
         """
-        with link_to(self.service_url) as link:
+        with link_to(self.service) as link:
             commits = link.client.commit_series(series)
             if commits.last >= number:
                 return Prepared(series, None)
@@ -122,13 +122,13 @@ class Target:
     def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks published as ``number``, once. Raises what the service says."""
         for series, ids in _by_series(messages).items():
-            with link_to(self.service_url) as link:
+            with link_to(self.service) as link:
                 link.client.commit_series(series).commit(number, ids)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort what the tasks published, unless it is committed: that stays."""
         for series, ids in _by_series(messages).items():
-            with link_to(self.service_url) as link:
+            with link_to(self.service) as link:
                 link.client.commit_series(series).abort(ids)
 
 
@@ -215,7 +215,7 @@ class BatchSink(DataSourceArrowWriter):
         """Commit all rows, by one decision of the service."""
         self._target.commit(0, messages)
         if self._kept is None:  # nobody will ask for a number of this run again
-            with link_to(self._target.service_url) as link:
+            with link_to(self._target.service) as link:
                 link.client.commit_series(self._series).forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -3,124 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
-from velaray.exceptions import InvalidConfiguration, VelarayError
-from velaray.pipelines.rows import columns_named, record_batch
-from velaray.pipelines.spark_client import link_to
+from velaray import MessageId
+from velaray.pipelines.spark_admission import Limits, admit
+from velaray.pipelines.spark_losses import Losses
 from velaray.pipelines.spark_marks import Marks
+from velaray.pipelines.spark_offsets import NOWHERE, Offset, Progress
 from velaray.pipelines.spark_options import Options
-from velaray.pipelines.spark_positions import BEGINNING, Place, Positions, Start, number_of
+from velaray.pipelines.spark_positions import BEGINNING, Place, Start
+from velaray.pipelines.spark_reading import OPTIONS, Origin, Span
+from velaray.spans import Span as Step
+from velaray.spans import SpanLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from velaray.aio.blocks import Segment
-
-OPTIONS = frozenset({"service_url", "topic", "topics", "columns", "starting_position"})
-STREAM_OPTIONS = OPTIONS | {"subscription", "fail_on_data_loss"}
-
-ROWS = 50_000
-"""Rows of a record batch, at most, and messages that wait for a task."""
-WAIT_MS = 60_000
-"""How long a task waits for messages that are there."""
-
-
-class DataLossError(VelarayError):
-    """Messages that a query was to read next may have been trimmed."""
-
-
-def topics_named(options: Options) -> tuple[str, ...]:
-    """The topics that are to be read. Raises `InvalidConfiguration`."""
-    one, many = options.text("topic"), options.text("topics")
-    if (one is None) == (many is None):
-        raise InvalidConfiguration(
-            'the velaray source needs either .option("topic", …) or .option("topics", "a,b")'
-        )
-    topics = [one] if one is not None else (many or "").split(",")
-    return tuple(name.strip() for name in topics if name and name.strip())
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a query reads, as its options say."""
-
-    service_url: str
-    topics: tuple[str, ...]
-    columns: tuple[str, ...]
-
-    @staticmethod
-    def of(options: Options) -> Origin:
-        """Read and check them. Raises `InvalidConfiguration`."""
-        names, columns = topics_named(options), columns_named(options.text("columns"))
-        return Origin(options.required("service_url"), names, columns)
-
-    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
-        """The messages of a span that consumers get, in order.
-
-        Raises `Timeout` if the service doesn't deliver what it has.
-        """
-        begin = span.start.message_id(number_of(span.partition))
-        with (
-            link_to(self.service_url) as link,
-            link.client.create_reader(span.partition, begin, receiver_queue_size=ROWS) as reader,
-        ):
-            over = False
-            # What is left may have been hidden or trimmed: then nothing comes, and that's the end.
-            while not over and reader.has_message_available():
-                segments, over = _within(reader.read_many(ROWS, WAIT_MS).segments, span.end)
-                if segments:
-                    yield record_batch(segments, self.columns)
-
-
-class Span(InputPartition):
-    """What one task reads: a partition of a topic, after ``start`` and up to ``end``."""
-
-    def __init__(self, partition: str, start: Place, end: Place) -> None:
-        self.partition = partition
-        self.start = start
-        self.end = end
-
-
-def _within(segments: list[Segment], end: Place) -> tuple[list[Segment], bool]:
-    """Those of ``segments`` up to ``end``, and whether there is nothing more up to there."""
-    found = []
-    for segment in segments:
-        at = Place(*segment.block.info.where)
-        if at > end:
-            return found, True
-        found.append(segment)
-        if at == end and segment.end == len(segment.block):
-            return found, True
-    return found, False
-
-
-def spans(start: Positions, end: Positions) -> list[Span]:
-    """What there is to read up to ``end``, of each partition."""
-    begun = {name: start.get(name, BEGINNING) for name in end}
-    return [Span(name, begun[name], end[name]) for name in end if begun[name] < end[name]]
-
-
-def _offset(subscription: str, positions: Positions) -> dict[str, Any]:
-    written = {name: str(positions[name]) for name in sorted(positions)}
-    return {"subscription": subscription, "positions": written}
-
-
-def _positions(offset: Mapping[str, Any]) -> dict[str, Place]:
-    return {name: Place.parse(at) for name, at in offset["positions"].items()}
+STREAM_OPTIONS = OPTIONS | {
+    "subscription",
+    "fail_on_data_loss",
+    "max_messages_per_trigger",
+    "max_bytes_per_trigger",
+}
+_NEW = Progress(BEGINNING)
 
 
 class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow, never what may yet be aborted.
-
-    An offset holds, of each partition, the last entry that was read, and the name of the
-    subscription that keeps the rest: so a query finds that again by its checkpoint alone.
-    """
+    """Reads topics as they grow, never what may yet be aborted."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidConfiguration`."""
@@ -129,45 +49,104 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = Start.parse(known.text("starting_position") or "latest")
         self._subscription = known.text("subscription")
         self._fail = known.flag("fail_on_data_loss", True)
+        self._limits = Limits(
+            known.count("max_messages_per_trigger"), known.count("max_bytes_per_trigger")
+        )
         self._marks: Marks | None = None
+        self._losses: Losses | None = None
         self._once = False
-        self._until: dict[str, Any] | None = None
+        self._until: Mapping[str, Place] | None = None
+        self._planned: Offset | None = None
+        self._turn = 0
 
-    def _opened(self, subscription: str) -> Marks:
-        if self._marks is None:
-            self._marks = Marks(self._origin.service_url, self._origin.topics, subscription)
-        return self._marks
+    def _opened(self, subscription: str) -> tuple[Marks, Losses]:
+        if self._marks is None or self._losses is None:
+            self._marks = Marks(self._origin, subscription)
+            self._losses = Losses(subscription, self._fail)
+        return self._marks, self._losses
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins; its subscription exists from now on."""
-        name = self._subscription or f"spark-{token_hex(8)}"
-        return _offset(name, self._opened(name).begin(self._start))
+        """Where a query is that has no batch yet.
+
+        Spark asks again when it does the first batch again: that begins where its end says.
+        """
+        return NOWHERE.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say of a batch's size."""
+        if self._limits.messages:
+            return ReadMaxRows(self._limits.messages)
+        return ReadMaxBytes(self._limits.bytes) if self._limits.bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what there is when the first batch is planned, and no more."""
         self._once = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the partitions end now, those that are new among them.
+        """Where the next batch ends, which begins at ``start``.
 
-        Raises `DataLossError` if a query that goes on finds its subscription gone.
+        Raises `DataLossError` if what comes next isn't there, or isn't kept any more.
         """
-        if self._until is not None:
-            return self._until
-        name, begun = start["subscription"], _positions(start)
-        marks = self._opened(name)
-        lost = marks.resume(begun)
-        if lost and self._fail:
-            raise DataLossError(_lost(name, begun, lost))
-        marks.update()
-        found = _offset(name, marks.ends(begun))
-        if self._once:
-            self._until = found
-        return found
+        begun = self._begun(Offset.from_json(start))
+        marks, losses = self._opened(begun.subscription or "")
+        partitions = self._present(marks, losses, begun)
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._limits
+        looked: set[str] = set()
+
+        def ask(at: Mapping[str, Progress], most: Mapping[str, SpanLimits]) -> Mapping[str, Step]:
+            if self._until is not None:
+                ends = {name: MessageId(-1, *self._until[name]) for name in at}
+                most = {name: replace(most[name], until=ends[name]) for name in at}
+            found = marks.look(at, most)
+            losses.check(at, {name: found[name] for name in found.keys() - looked})
+            looked.update(found)
+            return found
+
+        order = sorted(partitions if self._until is None else partitions.keys() & self._until)
+        self._turn += 1
+        turn = self._turn % len(order) if order else 0
+        ends = admit(ask, partitions, order[turn:] + order[:turn], limits)
+        first = begun.partitions if start == NOWHERE.to_json() else None
+        self._planned = Offset(begun.subscription, partitions | ends, first)
+        if self._planned.partitions == begun.partitions and first is None:
+            self._planned = begun  # the same to the letter, so that Spark sees no news
+        return self._planned.to_json()
+
+    def _begun(self, start: Offset) -> Offset:
+        """Where the next batch begins. A new query's subscription exists from now on."""
+        if start != NOWHERE:
+            return start
+        name = self._subscription or f"spark-{token_hex(8)}"
+        marks, _ = self._opened(name)
+        return Offset(name, marks.begin(self._start))
+
+    def _present(self, marks: Marks, losses: Losses, begun: Offset) -> dict[str, Progress]:
+        """How far the query is in each partition that there is now."""
+        there = marks.update()
+        gone = begun.partitions.keys() - there
+        losses.tell(dict.fromkeys(gone, "was deleted"))
+        marks.drop(gone)
+        if self._once and self._until is None:
+            self._until = marks.ends()
+        return {name: begun.partitions.get(name, _NEW) for name in there}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for each partition of a topic that has something to read."""
-        return spans(_positions(start), _positions(end))
+        """One task for each partition of a topic that has something to read.
+
+        Raises `DataLossError` if that isn't kept any more.
+        """
+        last = Offset.from_json(end)
+        begun = Offset.from_json(start).partitions if last.begun is None else last.begun
+        if last != self._planned:  # it was planned before a restart
+            marks, losses = self._opened(last.subscription or "")
+            marks.hold(begun)
+            losses.check(begun, marks.look_to(begun, last.partitions), again=True)
+        found = []
+        for name, progress in last.partitions.items():
+            first = begun.get(name, _NEW)
+            if first.after < progress.after:
+                found.append(Span(name, first.after, progress.after, first.chunks))
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs in an executor."""
@@ -176,18 +155,11 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """What is up to ``end`` is never read again: it may be trimmed."""
-        self._opened(end["subscription"]).move(_positions(end))
+        done = Offset.from_json(end)
+        marks, _ = self._opened(done.subscription or "")
+        marks.move({name: progress.kept for name, progress in done.partitions.items()})
 
     def stop(self) -> None:
         """Leave the service; the subscription stays."""
         if self._marks is not None:
             self._marks.close()
-
-
-def _lost(subscription: str, begun: Positions, ahead: Positions) -> str:
-    where = "; ".join(f"{name} after {begun[name]} up to {at}" for name, at in ahead.items())
-    return (
-        f"subscription {subscription!r} doesn't keep what this query reads next ({where}): it was"
-        " deleted or moved, so messages may have been trimmed. Use"
-        ' .option("fail_on_data_loss", "false") to go on with what there is'
-    )

@@ -31,6 +31,7 @@ from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.schema_session import get_or_create_schema, get_schema, schema_of
 from velaray.topology.session import Session
+from velaray.topology.spans import span
 from velaray.topology.wire_errors import code_of, code_of_reason
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send
@@ -771,13 +772,14 @@ class PartitionSession(Session):
         last = await partition.compactor.last_message_id(channel.horizon)
         before = partition.table(channel.compacted).position_before(mark)
         index = partition.partition_index
-        self.connection.send(
-            pb.CommandGetLastMessageIdResponse(
-                request_id=command.request_id,
-                last_message_id=last.to_proto(),
-                consumer_mark_delete_position=MessageId(*before, index).to_proto(),
-            )
+        answer = pb.CommandGetLastMessageIdResponse(
+            request_id=command.request_id,
+            last_message_id=last.to_proto(),
+            consumer_mark_delete_position=MessageId(*before, index).to_proto(),
         )
+        if command.HasField("span"):
+            answer.span.CopyFrom(await span(partition, channel.name, mark, command.span))
+        self.connection.send(answer)
 
     async def _on_stats(self, command: pb.CommandConsumerStats) -> None:
         consumer = self._consumer(command.consumer_id)

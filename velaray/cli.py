@@ -17,6 +17,7 @@ from velaray.cli_compaction import topics
 from velaray.cli_history import subscriptions, why
 from velaray.cli_journal import journal
 from velaray.cli_messages import consume, produce
+from velaray.cli_pipelines import pipelines
 from velaray.cli_policies import policies
 from velaray.cli_schemas import schemas
 from velaray.cli_tokens import read_secret, tokens
@@ -205,6 +206,7 @@ for _command in (
     consume,
     journal,
     namespaces,
+    pipelines,
     policies,
     produce,
     schemas,

@@ -140,6 +140,13 @@ class Client:
         """The full names of the topic's partitions; its own name if it has none."""
         return self._run(self._client.get_topic_partitions(topic))
 
+    def get_matching_topics(self, pattern: str) -> list[str]:
+        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+
+        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        """
+        return self._run(self._client.get_matching_topics(pattern))
+
     def close(self) -> None:
         """Close all producers, consumers and readers in good order, then the connections.
 

@@ -28,6 +28,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE, ConsumerBatchReceivePolicy
 from velaray.received import ReceivedBatch
+from velaray.spans import Span, SpanLimits, Spot
 from velaray.transaction import Transaction, inner_of
 
 
@@ -535,6 +536,14 @@ class Consumer:
         if there is no message.
         """
         found: dict[str, tuple[MessageId, MessageId]] = self._run(self._base.positions())
+        return found
+
+    def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
+        """The next step, for who reads these topic partitions in steps, by their full names.
+
+        A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
+        """
+        found: dict[str, Span] = self._run(self._base.spans(steps))
         return found
 
     def get_last_message_ids(self) -> list[MessageId]:

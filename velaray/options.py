@@ -340,6 +340,7 @@ class ReaderOptions(Options):
     receiver_queue_size: messages that wait in the client. This bounds memory.
     subscription_role_prefix: put before the generated subscription name.
     reader_listener: called with (reader, message); as a consumer's ``message_listener``.
+    max_pending_chunked_message: incomplete chunked messages kept; 0 is no limit.
     """
 
     unsupported = {  # noqa: RUF012
@@ -358,6 +359,7 @@ class ReaderOptions(Options):
     crypto_key_reader: object = None
     start_message_id_inclusive: bool = False
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    max_pending_chunked_message: int = 10
 
     def validate(self) -> None:
         """Check types and ranges."""
@@ -367,7 +369,7 @@ class ReaderOptions(Options):
             )
         require_bytes_schema(self.schema)
         self._check_callable("reader_listener")
-        self._at_least(0, "receiver_queue_size")
+        self._at_least(0, "receiver_queue_size", "max_pending_chunked_message")
 
 
 @dataclass(frozen=True)

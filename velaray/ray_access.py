@@ -17,15 +17,15 @@ def connect(**client_kwargs: Any) -> Client:
     return Client(service_url(), **client_kwargs)
 
 
-def service_url() -> str:
-    """The service URL of the cluster that runs on this Ray cluster.
+def service_url(name: str = "standalone") -> str:
+    """The service URL of the cluster of this name that runs on this Ray cluster.
 
     Raises `velaray.topology.discovery.NoClusterError` if no cluster runs here.
     """
     # Ray is imported only by those who ask for it: it costs a second.
     from velaray.topology import discovery
 
-    return discovery.service_url()
+    return discovery.service_url(name)
 
 
 def handle(topic: str) -> Any:

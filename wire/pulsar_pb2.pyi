@@ -917,22 +917,78 @@ class CommandConsumerStatsResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., msgRateOut: _Optional[float] = ..., msgThroughputOut: _Optional[float] = ..., msgRateRedeliver: _Optional[float] = ..., consumerName: _Optional[str] = ..., availablePermits: _Optional[int] = ..., unackedMessages: _Optional[int] = ..., blockedConsumerOnUnackedMsgs: bool = ..., address: _Optional[str] = ..., connectedSince: _Optional[str] = ..., type: _Optional[str] = ..., msgRateExpired: _Optional[float] = ..., msgBacklog: _Optional[int] = ..., messageAckRate: _Optional[float] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
+    __slots__ = ("consumer_id", "request_id", "span")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    span: SpanRequest
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., span: _Optional[_Union[SpanRequest, _Mapping]] = ...) -> None: ...
+
+class SpanRequest(_message.Message):
+    __slots__ = ("after", "entries", "until", "messages", "bytes", "some", "chunks_after", "given_up")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOME_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    after: _ids_pb2.MessageIdData
+    entries: int
+    until: _ids_pb2.MessageIdData
+    messages: int
+    bytes: int
+    some: bool
+    chunks_after: _ids_pb2.MessageIdData
+    given_up: bool
+    def __init__(self, after: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., entries: _Optional[int] = ..., until: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., some: bool = ..., chunks_after: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., given_up: bool = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("end", "begun", "entries", "messages", "bytes", "unfinished", "chunks_after", "torn", "incarnation", "passed", "trimmed", "foreign", "more", "given_up")
+    END_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    TORN_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    end: _ids_pb2.MessageIdData
+    begun: int
+    entries: int
+    messages: int
+    bytes: int
+    unfinished: bool
+    chunks_after: _ids_pb2.MessageIdData
+    torn: _ids_pb2.MessageIdData
+    incarnation: int
+    passed: int
+    trimmed: int
+    foreign: bool
+    more: bool
+    given_up: bool
+    def __init__(self, end: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., begun: _Optional[int] = ..., entries: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., unfinished: bool = ..., chunks_after: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., torn: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., incarnation: _Optional[int] = ..., passed: _Optional[int] = ..., trimmed: _Optional[int] = ..., foreign: bool = ..., more: bool = ..., given_up: bool = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "span")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     last_message_id: _ids_pb2.MessageIdData
     request_id: int
     consumer_mark_delete_position: _ids_pb2.MessageIdData
-    def __init__(self, last_message_id: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ...) -> None: ...
+    span: Span
+    def __init__(self, last_message_id: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[_ids_pb2.MessageIdData, _Mapping]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespace(_message.Message):
     __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")

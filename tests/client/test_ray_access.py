@@ -5,7 +5,7 @@ from velaray.topology import discovery
 
 
 def test_connect_goes_where_discovery_says(cluster, topic, monkeypatch):
-    monkeypatch.setattr(discovery, "service_url", lambda: cluster.service_url)
+    monkeypatch.setattr(discovery, "service_url", lambda name: cluster.service_url)
     assert velaray.service_url() == cluster.service_url
     with velaray.connect(operation_timeout_seconds=15) as client:
         assert client.get_topic_partitions(topic) == [topic]

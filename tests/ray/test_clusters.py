@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
 from velaray import Client, MessageId
@@ -95,3 +98,24 @@ def test_an_actor_that_nobody_needs_after_its_death_leaves(nodes: RayNodes, data
             "Ray starts it anew",
         )
         wait_until(lambda: not names(cluster, "partition"), "it leaves again")
+
+
+def test_spark_finds_a_cluster_by_rays_address(nodes: RayNodes, data_dir: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark isn't installed")
+    script = """
+import sys
+from velaray.pipelines.spark_client import CONNECTION, Service
+from velaray.pipelines.spark_options import Options
+for cluster in sys.argv[1:]:
+    try:
+        print(Service.of(Options({"cluster": cluster}, CONNECTION, "the test")).url)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    address = ray.get_runtime_context().gcs_address
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="named") as cluster:
+        command = [sys.executable, "-c", script, f"{address}#named", f"{address}#other"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+        url, refusal = found.stdout.splitlines()
+        assert url == cluster.service_url
+    assert refusal.startswith("InvalidConfiguration") and "no velaray cluster 'other'" in refusal

@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import sys
+from collections import Counter
 
 import pytest
 
@@ -86,3 +87,79 @@ def contents(client):
         return found
 
     return read
+
+
+@pytest.fixture
+def counted():
+    """How often each value comes among messages."""
+    return lambda messages: Counter(message.data().decode() for message in messages)
+
+
+@pytest.fixture
+def source(spark, cluster, topic):
+    """Options of a source of the topic, for a stream or a batch."""
+
+    def made(stream=False, **options):
+        reader = spark.readStream if stream else spark.read
+        named = {} if {"topics", "topics_pattern"} & options.keys() else {"topic": topic}
+        given = {"service_url": cluster.service_url} | named | options
+        return reader.format("velaray").options(**given).load()
+
+    return made
+
+
+@pytest.fixture
+def writing(source, topic, tmp_path):
+    """A query's writer: of the topic's keys and values from the beginning, from a checkpoint."""
+
+    def made(checkpoint="checkpoint", **options):
+        options = {"columns": "key,value", "starting_position": "earliest"} | options
+        rows = source(stream=True, **options)
+        return rows.writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+
+    return made
+
+
+@pytest.fixture
+def run(writing):
+    """Runs a query up to what there is now, and returns its progress by batches."""
+
+    def run(write, **options):
+        query = write(writing(**options)).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(300)
+        finally:
+            query.stop()
+        return query.recentProgress
+
+    return run
+
+
+@pytest.fixture
+def copy(run, cluster, topic):
+    """Copies the topic to another one, up to what there is now."""
+
+    def copy(to=topic + "-copy", **options):
+        def write(writer):
+            where = {"service_url": cluster.service_url, "topic": to}
+            return writer.format("velaray").options(**where)
+
+        return run(write, **options)
+
+    return copy
+
+
+@pytest.fixture
+def collect(run):
+    """The values of each batch, up to what there is now."""
+
+    def collect(**options):
+        batches = {}
+
+        def note(frame, number):
+            batches[number] = [bytes(row.value) for row in frame.select("value").collect()]
+
+        run(lambda writer: writer.foreachBatch(note), **options)
+        return [batches[number] for number in sorted(batches)]
+
+    return collect

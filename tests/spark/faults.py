@@ -1,12 +1,15 @@
-"""The data source with faults between any two steps of a commit, each of which happens once."""
+"""The data source with faults between any two steps of a batch, each of which happens once."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 from pyspark import TaskContext
 
 from velaray.pipelines.spark import VelarayDataSource
 from velaray.pipelines.spark_sink import StreamSink
+from velaray.pipelines.spark_source import StreamSource
 
 
 class Fault(RuntimeError):
@@ -58,3 +61,59 @@ class FaultyDataSource(VelarayDataSource):
     def streamWriter(self, schema, overwrite):
         """The sink with faults."""
         return FaultySink(self.options, schema)
+
+
+class FaultySource(StreamSource):
+    """Fails, or takes its whole process along, as its folder says."""
+
+    def __init__(self, options):
+        given = dict(options)
+        self._faults = Path(given.pop("faults"))
+        super().__init__(given)
+
+    def latestOffset(self, start, limit):
+        """Plan a batch; perhaps die before it or after."""
+        self._die("before planning")
+        found = super().latestOffset(start, limit)
+        self._die("after planning")
+        return found
+
+    def partitions(self, start, end):
+        """Plan the tasks; perhaps die."""
+        found = super().partitions(start, end)
+        self._die("before reading")
+        return found
+
+    def read(self, partition):
+        """Read; perhaps fail in the middle."""
+        for batch in super().read(partition):
+            yield batch.slice(0, batch.num_rows // 2)
+            if (self._faults / "in reading").exists():
+                (self._faults / "in reading").unlink()
+                raise Fault("in reading")
+            yield batch.slice(batch.num_rows // 2)
+
+    def commit(self, end):
+        """Move the mark; perhaps die before it or after."""
+        self._die("before moving the mark")
+        super().commit(end)
+        self._die("after moving the mark")
+
+    def _die(self, fault):
+        file = self._faults / fault
+        if file.exists():
+            file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultySourceAndSink(FaultyDataSource):
+    """``format("velaray-faulty-source")``"""
+
+    @classmethod
+    def name(cls):
+        """What ``format`` takes."""
+        return "velaray-faulty-source"
+
+    def streamReader(self, schema):
+        """The source with faults."""
+        return FaultySource(self.options)

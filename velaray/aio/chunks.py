@@ -75,6 +75,10 @@ class ChunkAssembler:
         del self._incomplete[chunk.uuid]
         return Whole(b"".join(message.parts), message.entries, message.first)
 
+    def oldest(self) -> Where | None:
+        """The first chunk of the incomplete message that begins first; None without any."""
+        return min((message.first for message in self._incomplete.values()), default=None)
+
     def take_abandoned(self) -> list[Where]:
         """The entries to have redelivered; they're forgotten here."""
         taken, self.abandoned = self.abandoned, []

@@ -13,7 +13,9 @@ from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.series import CommitSeries, find_series
 from velaray.aio.table_view import TableView
+from velaray.aio.topics import TopicPattern
 from velaray.aio.transactions import Coordinators, Transaction
+from velaray.enums import RegexSubscriptionMode
 from velaray.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported
 from velaray.options import (
     AioConsumerOptions,
@@ -162,6 +164,14 @@ class Client:
         name = topic_name(topic)
         count = await self._live().partitions_of(str(name))
         return [str(name.of_partition(index)) for index in range(count)] or [str(name)]
+
+    async def get_matching_topics(self, pattern: str) -> list[str]:
+        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+
+        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        """
+        wanted = TopicPattern(pattern, RegexSubscriptionMode.PersistentOnly)
+        return [str(name) for name in await wanted.matches(self._live())]
 
     async def close(self) -> None:
         """Close all children in good order, then the connections.

@@ -26,6 +26,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE
 from velaray.received import ReceivedBatch
+from velaray.spans import Span, SpanLimits, Spot
 
 EVERYTHING = sys.maxsize
 
@@ -303,6 +304,13 @@ class Consumer:
         if there is no message.
         """
         return await self._base.positions()
+
+    async def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
+        """The next step, for who reads these topic partitions in steps, by their full names.
+
+        A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
+        """
+        return await self._base.spans(steps)
 
     async def get_last_message_ids(self) -> list[MessageId]:
         """The id of every topic partition's last message; entry id -1 where there is none."""

@@ -30,6 +30,7 @@ from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
 from velaray.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
 from velaray.received import ReceivedBatch
+from velaray.spans import Span, SpanLimits, Spot
 from velaray.wire.dead_letters import dead_letter_topic
 
 SeekTarget = MessageId | int | Callable[[str], MessageId | int]
@@ -275,6 +276,12 @@ class ConsumerBase:
         parts = self.topics.parts
         found = await asyncio.gather(*(part.last_message_id() for part in parts.values()))
         return dict(zip(parts, found, strict=True))
+
+    async def spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
+        """The next step in each of these partitions."""
+        parts = self.topics.parts
+        found = await asyncio.gather(*(parts[name].span(*step) for name, step in steps.items()))
+        return dict(zip(steps, found, strict=True))
 
     async def last_message_ids(self) -> list[MessageId]:
         """The last id of every partition, with its topic; entry id -1 where there is none."""

@@ -60,6 +60,10 @@ class EntryReader:
         self._start = start
         self._inclusive = inclusive
 
+    def oldest_chunk(self) -> Where | None:
+        """The first chunk of the incomplete message that begins first; None without any."""
+        return self._chunks.oldest()
+
     def forget_chunks(self) -> None:
         """Drop incomplete messages: their chunks are delivered again."""
         self._chunks.clear()

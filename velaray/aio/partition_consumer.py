@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from velaray import spans
 from velaray.aio.acknowledging import Acknowledger, Part, place_of
 from velaray.aio.acks import Where, bits_at, bits_of, indexes_of
 from velaray.aio.backoff import Backoff
@@ -31,11 +32,13 @@ from velaray.exceptions import (
     ConsumerBusy,
     InvalidMessage,
     NotConnected,
+    OperationNotSupported,
     Timeout,
     VelarayError,
 )
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
+from velaray.spans import Span, SpanLimits, Spot
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message as Delivery
 from velaray.wire.errors import MalformedEntryError
@@ -44,6 +47,8 @@ from velaray.wire.messages import message_count
 logger = logging.getLogger("velaray")
 
 _END_OF_BATCH = (1 << 31) - 1
+CHUNKED_KEPT = 100
+"""Chunked messages that a reader knows of; then it looks which of them were taken."""
 
 _PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy, ConsumerAssignError)
 """What a consumer that was subscribed before tries to get over: its old self may linger."""
@@ -103,6 +108,8 @@ class PartitionConsumer:
         self._reconnecting: asyncio.Task[None] | None = None
         self._start = subscription.start
         self._inclusive = subscription.start_inclusive
+        self._chunked: dict[Where, Where] = {}  # without a cursor: last chunk to first
+        self._back_to: Where | None = None
         self._seek: MessageId | int | None = None
         self._delivered = False  # something, since the last seek
         self._fetching = False
@@ -165,12 +172,15 @@ class PartitionConsumer:
         self._inbox.drop(self)
         self.uncredited = self._withheld = 0
         self._fetching = False
+        oldest = self._reader.oldest_chunk()
         self._reader.forget_chunks()
         self._tail.restart()
         self._again.clear()
         self._acks.tracker.subscribed_again()
         if self._seek is not None:
             self._acks.moved()
+            self._back_to = None
+            self._chunked.clear()
             self.taken = None
             self._start = self._seek if isinstance(self._seek, MessageId) else None
             self._inclusive = self._subscription.start_inclusive
@@ -181,7 +191,19 @@ class PartitionConsumer:
             self._start = None
         elif not self._subscription.durable and self.taken is not None:
             self._start, self._inclusive = self.taken.message_id(), False
+            self._go_back(oldest)
         self._reader.skip_until(self._start, self._inclusive)
+
+    def _go_back(self, oldest: Where | None) -> None:
+        """Begin at the first chunk of what is not taken, though others were taken behind it."""
+        assert self._start is not None
+        taken = self._start.position
+        self._chunked = {last: first for last, first in self._chunked.items() if last > taken}
+        firsts = [*self._chunked.values(), *filter(None, (oldest, self._back_to))]
+        back = min(firsts, default=taken)
+        self._back_to = back if back < taken else None
+        if self._back_to is not None:
+            self._acks.moved()  # acknowledged up to what was taken, it wouldn't come
 
     def _command(self) -> pb.CommandSubscribe:
         subscription = self._subscription
@@ -189,7 +211,10 @@ class PartitionConsumer:
         if not subscription.shared:
             subscribe.consumer_epoch = self._epoch
         if not subscription.durable and self._start is not None:
-            subscribe.start_message_id.CopyFrom(self._start.to_stored().to_proto())
+            start = self._start.to_stored()
+            if self._back_to is not None:
+                start = StoredId(*self._back_to, self.partition)
+            subscribe.start_message_id.CopyFrom(start.to_proto())
         return subscribe
 
     async def _leave(self, connection: Connection) -> None:
@@ -250,6 +275,11 @@ class PartitionConsumer:
             self._settle(1, 0)
             self._nack_abandoned()
             return
+        if self._back_to is not None:
+            if self._start is not None and where < self._start.position:
+                self._settle(opened.batch_size or 1, 0)
+                return  # it was taken before; what comes between are chunks of what wasn't
+            self._back_to = None
         known = bits_of(delivery.ack_set) if delivery.ack_set else None
         indexes, permits = opened.indexes, 1
         if opened.batch_size:
@@ -264,6 +294,8 @@ class PartitionConsumer:
                 indexes = [index for index in indexes_of(open_bits) if index in indexes]
         elif opened.chunks:
             self._acks.tracker.chunks_arrived(where, opened.chunks)
+            if not self._subscription.durable:
+                self._note_chunked(where, min(opened.chunks))
         for skipped in opened.skipped:
             if self._subscription.durable:
                 self._note(skipped)
@@ -276,6 +308,12 @@ class PartitionConsumer:
         self._settle(permits, len(indexes))
         if indexes:
             self._inbox.put(block)
+
+    def _note_chunked(self, last: Where, first: Where) -> None:
+        if self.taken is not None and len(self._chunked) > CHUNKED_KEPT:
+            taken = self.taken.message_id().position
+            self._chunked = {at: begin for at, begin in self._chunked.items() if at > taken}
+        self._chunked[last] = first
 
     def _settle(self, permits: int, delivered: int) -> None:
         """Give back the permits of an entry that the user won't give back by receiving."""
@@ -538,6 +576,18 @@ class PartitionConsumer:
         return _message_id(answer.last_message_id, self.topic), _message_id(
             answer.consumer_mark_delete_position, self.topic
         )
+
+    async def span(self, start: Spot, limits: SpanLimits) -> Span:
+        """The next step of who goes in steps."""
+        answer = await self._request(
+            "asking what comes next",
+            lambda: pb.CommandGetLastMessageId(
+                consumer_id=self.consumer_id, span=spans.to_proto(start, limits)
+            ),
+        )
+        if not answer.HasField("span"):
+            raise OperationNotSupported(f"{self.topic}: its service can't be read in steps")
+        return spans.from_proto(answer.span, start, self.topic)
 
     async def has_message_available(self) -> bool:
         """Whether the topic has a message after the last that was taken, or the start.

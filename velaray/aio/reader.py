@@ -40,6 +40,7 @@ class ReaderBase(ConsumerBase):
             start_inclusive=options.start_message_id_inclusive,
             read_compacted=options.is_read_compacted,
             queue_size=options.receiver_queue_size,
+            max_chunked=options.max_pending_chunked_message,
         )
         super().__init__(core, subscription, QUEUE_LIMIT, inbox)
         self._topic = options.topic

@@ -1,0 +1,78 @@
+"""What a streaming query lost that it was to read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from velaray.exceptions import VelarayError
+from velaray.pipelines.spark_offsets import Progress
+from velaray.pipelines.spark_positions import Place
+from velaray.spans import Span
+
+logger = logging.getLogger("velaray")
+
+_GO_ON = '.option("fail_on_data_loss", "false") goes on with what there is'
+
+
+class DataLossError(VelarayError):
+    """Messages that a query was to read next may have been trimmed, or can't be read whole."""
+
+
+class Losses:
+    """Looks at each step of a query whether its subscription kept what comes next.
+
+    While the retention mark is where it was left, nothing that comes next can be trimmed. If
+    that isn't so: `DataLossError`, or if the query may go on, a warning, once per partition.
+    """
+
+    def __init__(self, subscription: str, fail: bool) -> None:
+        self._subscription = subscription
+        self._fail = fail
+        self._told: set[str] = set()
+
+    def check(
+        self, begun: Mapping[str, Progress], found: Mapping[str, Span], again: bool = False
+    ) -> None:
+        """Look at steps that begin at ``begun``. Raises `DataLossError`.
+
+        ``again``: the steps were planned before. It may be that the query itself doesn't need what
+        it reads there kept any more; then it counts only if something is trimmed.
+        """
+        lost = {
+            name: self._lost(begun[name], span)
+            for name, span in found.items()
+            if not again or span.trimmed or span.foreign
+        }
+        self.tell({name: what for name, what in lost.items() if what})
+
+    def tell(self, lost: Mapping[str, str]) -> None:
+        """These partitions lost something. Raises `DataLossError`."""
+        if not lost:
+            return
+        text = "; ".join(f"{name} {what}" for name, what in sorted(lost.items()))
+        if self._fail:
+            raise DataLossError(f"this query can't have all that it was to read: {text}. {_GO_ON}")
+        if not lost.keys() <= self._told:
+            logger.warning("a query goes on without what it lost: %s", text)
+        self._told |= lost.keys()
+
+    def _lost(self, begun: Progress, span: Span) -> str | None:
+        where = f"after {begun.after}"
+        if span.foreign:
+            return f"{where}: the topic was deleted and made again"
+        if span.torn is not None:
+            return (
+                f"at {Place.of(span.torn)}: the first chunks of that message are too far back to"
+                " be read with its last one"
+            )
+        name = f"subscription {self._subscription!r}"
+        gone = f"{span.trimmed} entries are trimmed" if span.trimmed else "nothing is trimmed yet"
+        if begun.mark is not None and begun.mark != span.incarnation:
+            return f"{where}: {name}, which keeps what is to be read, was deleted; {gone}"
+        if span.passed and begun.mark is not None:
+            return (
+                f"{where}: {name} was moved forward by others, and doesn't keep the next"
+                f" {span.passed} entries; {gone}"
+            )
+        return None

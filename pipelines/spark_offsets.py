@@ -1,0 +1,103 @@
+"""How far a streaming query is, as Spark keeps it in its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from velaray import MessageId
+from velaray.pipelines.spark_positions import Place, number_of
+from velaray.spans import Span, Spot
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a query is in one topic partition: after an entry.
+
+    ``entries`` and ``given_up`` are as in `velaray.spans.Spot`. ``mark`` is the incarnation of the
+    query's subscription. Messages that have chunks up to here and others behind begin after
+    ``chunks``. What is None isn't known, or there is none.
+    """
+
+    after: Place
+    entries: int | None = None
+    mark: int | None = None
+    chunks: Place | None = None
+    given_up: bool = False
+
+    @staticmethod
+    def at_end_of(span: Span) -> Progress:
+        """Where a step ends."""
+        spot = span.end
+        chunks = None if spot.chunks_after is None else Place.of(spot.chunks_after)
+        after = Place.of(spot.after)
+        return Progress(after, spot.entries, span.incarnation, chunks, spot.given_up)
+
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Progress:
+        """Read what `to_json` wrote."""
+        places = {name: Place.parse(found[name]) for name in ("after", "chunks") if name in found}
+        return Progress(**{**found, **places})
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint has of it."""
+        named = {
+            "after": str(self.after),
+            "entries": self.entries,
+            "mark": self.mark,
+            "chunks": None if self.chunks is None else str(self.chunks),
+            "given_up": self.given_up or None,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    def spot(self, partition: str) -> Spot:
+        """The same for the service."""
+        number = number_of(partition)
+
+        def entry(place: Place) -> MessageId:
+            return MessageId(number, *place)
+
+        chunks = None if self.chunks is None else entry(self.chunks)
+        return Spot(entry(self.after), self.entries, chunks, self.given_up)
+
+    @property
+    def kept(self) -> Place:
+        """What is up to here is never read again."""
+        return self.after if self.chunks is None else min(self.after, self.chunks)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How far a query is in each partition, and the name of the subscription that keeps the
+    rest: so a query finds that again by its checkpoint alone.
+
+    Spark keeps ends of batches, but not where the first one began: that is in its end as ``begun``.
+    A query that has no batch yet has no subscription either.
+    """
+
+    subscription: str | None
+    partitions: Mapping[str, Progress]
+    begun: Mapping[str, Progress] | None = None
+
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> Offset:
+        """Read what `to_json` wrote."""
+        begun = _read(found["begun"]) if "begun" in found else None
+        return Offset(found["subscription"], _read(found["partitions"]), begun)
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark keeps."""
+        written = {"subscription": self.subscription, "partitions": _written(self.partitions)}
+        return written if self.begun is None else {**written, "begun": _written(self.begun)}
+
+
+NOWHERE = Offset(None, {})
+
+
+def _read(found: Mapping[str, Any]) -> dict[str, Progress]:
+    return {name: Progress.from_json(found[name]) for name in found}
+
+
+def _written(partitions: Mapping[str, Progress]) -> dict[str, Any]:
+    return {name: partitions[name].to_json() for name in sorted(partitions)}

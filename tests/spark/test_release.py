@@ -1,0 +1,81 @@
+"""A query that is over for good leaves nothing behind in the service."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import velaray
+from velaray.cli import main
+from velaray.pipelines import release
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def admin(cluster):
+    return velaray.Admin(cluster.admin_url)
+
+
+@pytest.fixture
+def done(copy, make_topic, client, topic, tmp_path):
+    """A query that copied four partitions; returns its checkpoint."""
+    make_topic(topic, 4)
+    with client.create_producer(topic) as producer:
+        producer.send_many([b"1", b"2", b"3"], keys=["a", "b", "c"])
+    copy()
+    return tmp_path / "checkpoint"
+
+
+def marks(admin, topic):
+    return {
+        name for number in range(4) for name in admin.subscriptions(f"{topic}-partition-{number}")
+    }
+
+
+def test_a_query_is_released_by_its_checkpoint_and_again_is_harmless(done, admin, client, topic):
+    query = json.loads((done / "metadata").read_text())["id"]
+    assert client.commit_series(f"spark/{query}").last == 0
+    assert len(marks(admin, topic)) == 1
+    found = release(client, checkpoint=done)
+    assert len(found.marks) == 4 and found.series == [f"spark/{query}"]
+    assert marks(admin, topic) == set()
+    assert client.commit_series(f"spark/{query}").last == -1
+    assert release(client, checkpoint=done) == found
+
+
+def test_a_topic_that_is_gone_stays_gone(done, admin, client, topic):
+    admin.delete_topic(topic, force=True)
+    release(client, checkpoint=done)
+    assert topic not in admin.topics("public/default")
+
+
+def test_a_query_that_runs_is_not_released(writing, admin, client, topic, tmp_path):
+    with client.create_producer(topic) as producer:
+        producer.send(b"1")
+    query = writing(subscription="mark").format("noop").start()
+    try:
+        query.processAllAvailable()
+        with pytest.raises(velaray.VelarayError, match=r"mark on .* is in use"):
+            release(client, subscription="mark", topics=[topic])
+        assert admin.subscriptions(topic) == ["mark"]
+    finally:
+        query.stop()
+    release(client, subscription="mark", topics=[topic])
+    assert admin.subscriptions(topic) == []
+
+
+def test_the_command_does_the_same(done, cluster, admin, topic, tmp_path):
+    where = ["--service-url", cluster.service_url]
+    command = ["pipelines", "release", "--checkpoint", str(done), *where]
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, result.output) == (
+        0,
+        "released 4 retention marks, 1 series of commits\n",
+    )
+    assert marks(admin, topic) == set()
+    result = CliRunner().invoke(
+        main, ["pipelines", "release", "--checkpoint", str(tmp_path), *where]
+    )
+    assert result.exit_code == 1 and "no checkpoint" in result.output
+    assert CliRunner().invoke(main, ["pipelines", "release", *where]).exit_code == 2

@@ -1,0 +1,101 @@
+"""Spark's source: nothing is lost or doubled, whatever dies between which steps of a batch."""
+
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = [
+    "before planning",
+    "after planning",
+    "before reading",
+    "before moving the mark",
+    "after moving the mark",
+]
+
+
+@pytest.fixture
+def copy(spark, cluster, topic, tmp_path):
+    """Copies the topic in limited batches, with a fault if there is one to happen."""
+    from tests.spark.faults import FaultySourceAndSink
+
+    spark.dataSource.register(FaultySourceAndSink)
+    faults = tmp_path / "faults"
+    faults.mkdir()
+
+    def copy(fault=None, checkpoint="checkpoint", **options):
+        if fault is not None:
+            (faults / fault).touch()
+        query = (
+            spark.readStream.format("velaray-faulty-source")
+            .option("faults", str(faults))
+            .options(service_url=cluster.service_url, topic=topic, columns="key,value")
+            .options(**{"starting_position": "earliest", **options})
+            .option("max_messages_per_trigger", 20)
+            .load()
+            .writeStream.format("velaray")
+            .options(service_url=cluster.service_url, topic=topic + "-copy")
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(300)
+        finally:
+            query.stop()
+        assert fault is None or not (faults / fault).exists()
+
+    return copy
+
+
+def send(client, topic, values):
+    values = list(values)
+    with client.create_producer(topic) as producer:
+        for at in range(0, len(values), 5):
+            some = values[at : at + 5]
+            producer.send_many([b"%d" % value for value in some], keys=[f"{at}"] * len(some))
+
+
+def test_whatever_step_the_driver_dies_at_every_message_counts_once(
+    copy, make_topic, client, topic, contents, counted
+):
+    make_topic(topic, 2)
+    send(client, topic, range(50))
+    copy()
+    for number, fault in enumerate(STEPS, 1):
+        send(client, topic, range(50 * number, 50 * number + 50))
+        with pytest.raises(Exception, match=r"STREAM_FAILED"):
+            copy(fault)
+        copy()
+    assert counted(contents(topic + "-copy")) == Counter(map(str, range(50 * len(STEPS) + 50)))
+
+
+def test_a_first_batch_that_is_done_again_begins_where_it_began(
+    copy, client, topic, contents, counted
+):
+    send(client, topic, range(10))
+    with pytest.raises(Exception, match=r"STREAM_FAILED"):
+        copy("before reading", starting_position="latest")
+    send(client, topic, range(10, 20))
+    copy(starting_position="latest")
+    assert counted(contents(topic + "-copy")) == Counter(map(str, range(10, 20)))
+
+
+def test_a_task_that_fails_in_the_middle_is_tried_again(copy, client, topic, contents, counted):
+    send(client, topic, range(50))
+    copy("in reading")
+    assert counted(contents(topic + "-copy")) == Counter(map(str, range(50)))
+
+
+def test_a_fresh_checkpoint_begins_again_though_its_mark_has_an_old_ones_name(
+    copy, client, topic, contents, counted
+):
+    send(client, topic, range(50))
+    copy(subscription="mark")
+    copy(subscription="mark", checkpoint="fresh")
+    send(client, topic, range(50, 60))
+    copy(subscription="mark", checkpoint="fresh")
+    assert counted(contents(topic + "-copy")) == Counter(
+        dict.fromkeys(map(str, range(50)), 2) | dict.fromkeys(map(str, range(50, 60)), 1)
+    )
