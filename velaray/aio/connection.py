@@ -188,7 +188,11 @@ class Connection:
             connect.proxy_to_broker_url = self._proxy_to
         if self._authentication is not None:
             connect.auth_method_name = self._authentication.method
-            connect.auth_data = self._authentication.data()
+            try:
+                connect.auth_data = self._authentication.data()
+            except VelarayError as error:
+                self.abort(error)
+                return
         connection.send(connect)
 
     def on_frame(self, connection: WireConnection, command: Any, entry: bytes | None) -> None:
