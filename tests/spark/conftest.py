@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 import sys
 from collections import Counter
 
@@ -10,6 +9,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from tests.support.spark import missing
 from velaray.events.ids import ActorKey
 
 _numbers = itertools.count(1)
@@ -21,8 +21,8 @@ def spark():
     sql = pytest.importorskip("pyspark.sql", reason="pyspark isn't installed")
     from velaray.pipelines import register
 
-    if not shutil.which("java") and not os.environ.get("JAVA_HOME"):
-        pytest.skip("Spark needs Java 17, and this machine has none")
+    if why := missing():
+        pytest.skip(why)
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,

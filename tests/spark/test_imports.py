@@ -16,7 +16,7 @@ def test_importing_the_pipelines_imports_no_pyspark():
 
 def test_without_pyspark_it_says_what_to_install():
     said = run("import sys; sys.modules['pyspark'] = None; from velaray.pipelines import register")
-    assert "ImportError: velaray's Spark source and sink need" in said
+    assert "SparkMissing: velaray's Spark source and sink need" in said
     assert "pip install 'velaray[spark]'" in said
 
 

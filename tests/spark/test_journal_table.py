@@ -1,10 +1,13 @@
 """``format("velaray-journal")``: what happened to actors, as a table."""
 
+import importlib
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+import velaray
 from velaray.events.ids import ActorKind
 
 pytestmark = pytest.mark.slow
@@ -65,3 +68,26 @@ def test_actors_are_chosen_by_key_by_kind_and_by_pattern(journal, client, topic)
         journal(data_dir="").collect()
     with pytest.raises(Exception, match="no journals of a cluster"):
         journal(data_dir="/nowhere").collect()
+
+
+def test_the_example_draws_what_a_cluster_left(
+    spark, cluster, client, topic, tmp_path, monkeypatch
+):
+    pytest.importorskip("matplotlib", reason="matplotlib isn't installed")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    plots = importlib.import_module("journal_plots")
+    consumer = client.subscribe(topic, "some", velaray.ConsumerType.Shared)
+    with client.create_producer(topic) as producer:
+        for n in range(4):
+            with client.transaction() as txn:
+                producer.send(b"%d" % n, txn=txn)
+        client.transaction().abort()
+        consumer.acknowledge(consumer.receive(10_000))
+    consumer.close()
+    data, name = Path(cluster.config.data_dir), topic.rpartition("/")[2]
+    assert plots.draw(spark, data, tmp_path, name, "some") >= 5
+    assert plots.backlog(spark, data, name, "some").iloc[-1] == 3
+    verdicts = Counter(plots.decisions(spark, data).committed)
+    assert verdicts[True] >= 4 and verdicts[False] >= 1
+    drawn = sorted(each.name for each in tmp_path.iterdir())
+    assert drawn == ["backlog.png", "commits.png", "transactions.png"]

