@@ -19,6 +19,7 @@ from velaray.enums import InitialPosition
 from velaray.exceptions import (
     ConsumerAssignError,
     ConsumerBusy,
+    ConsumerNotFound,
     InvalidMessage,
     InvalidTopicName,
     InvalidTxnStatusError,
@@ -44,6 +45,7 @@ PASSING: tuple[type[VelarayError], ...] = (
     *RETRIABLE,
     ConsumerAssignError,
     ConsumerBusy,
+    ConsumerNotFound,
     InvalidTxnStatusError,
     TransactionConflict,
     TransactionHasOperationFailed,

@@ -18,6 +18,7 @@ from velaray.enums import ConsumerType, InitialPosition
 from velaray.events.ids import ActorKind
 from velaray.pipelines import Output, Transform, TransformCounts, TransformWorker
 from velaray.policies import ConsumerDeadLetterPolicy
+from velaray.topology.partition_session import PartitionSession
 from velaray.wire import pulsar_pb2 as pb
 
 EARLIEST = InitialPosition.Earliest
@@ -350,6 +351,33 @@ def test_the_answer_to_a_commit_is_lost(cluster, topic, monkeypatch) -> None:
         done = await drained(cluster, transform)
         assert len(lost) == 3
         assert (done.consumed, done.committed, done.aborted) == (20, 2, 0)
+        assert await values(client, f"{topic}-out") == sent
+
+    run(cluster, scenario)
+
+
+def test_the_consumer_is_closed_before_its_acknowledgement_arrives(
+    cluster, topic, monkeypatch
+) -> None:
+    """As it is when the subscription's actor dies between the two."""
+    late: list[pb.CommandAck] = []
+    on_ack = PartitionSession._on_ack
+
+    def closed(self: PartitionSession, command: pb.CommandAck) -> None:
+        if command.HasField("txnid_least_bits") and not late:
+            late.append(command)
+            self._refuse_ack(command, pb.ConsumerNotFound, "the consumer is not connected")
+        else:
+            on_ack(self, command)
+
+    monkeypatch.setattr(PartitionSession, "_on_ack", closed)
+
+    async def scenario(client: Client) -> None:
+        sent = await fill(client, topic, 20)
+        transform = Transform(copying(f"{topic}-out"), topic, "s", batch_size=10)
+        done = await drained(cluster, transform)
+        assert late
+        assert (done.consumed, done.aborted) == (20, 1)
         assert await values(client, f"{topic}-out") == sent
 
     run(cluster, scenario)
