@@ -13,14 +13,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.ledger_table import NoSuchEntryError
-from velaray.actors.machine import Refusal
+from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import Chunk, Publish
+from velaray.actors.policies import DEFAULTS
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, TopicName
+from velaray.schemas.compatibility import Strategy
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
 from velaray.wire.dead_letters import Courier, dead_letter_topic
 from velaray.wire.errors import CompressionError, MalformedEntryError
 from velaray.wire.messages import read_metadata
+from velaray.wire.schemas import NO_VERSION, read_version, version_bytes
 
 if TYPE_CHECKING:
     from velaray.topology.channel import Channel
@@ -34,6 +38,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 
 _PASSING = (RemoteError, Unreachable, LinkClosed, TimeoutError, InvalidNameError)
+_TAKES_ALL = {**DEFAULTS, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE), LEGACY_JSON: True}
 _UNREADABLE = (MalformedEntryError, CompressionError)
 
 
@@ -78,6 +83,7 @@ class DeadLetterMover:
         self._courier = Courier(producer, self._topic, channel.name)
         self._letters: deque[list[Any]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._versions: dict[tuple[ActorKey, bytes], bytes] = {}
 
     @property
     def busy(self) -> bool:
@@ -120,35 +126,53 @@ class DeadLetterMover:
         at = MessageId(*partition.position_of(offset), partition.partition_index)
         mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
         now_ms = partition.fabric.clock_ms()
+        policy = partition.policies.raw["deadLetter"] or {}
+        key = await self._destination(policy)
         try:
-            copied, messages = self._courier.copy(entry, at, number, mask or None, now_ms)
+            version = await self._version_there(key, read_metadata(entry).schema_version)
+            copied, messages = self._courier.copy(entry, at, number, mask or None, now_ms, version)
         except _UNREADABLE:
             copied, messages = entry, 1  # whoever reads it there may know what it is
-        policy = partition.policies.raw["deadLetter"] or {}
+        args = {
+            "producer": self._producer,
+            "number": number,
+            "entry": copied,
+            "messages": messages,
+            "initial_subscription": policy.get("initialSubscriptionName"),
+        }
+        await partition.fabric.call(key, "append", args)
+        return offset
+
+    async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
+        """What a version of the topic's schema is in the dead-letter topic, whose registry takes
+        all of them. A version that nobody knows is left out: there it would mean another one."""
+        partition = self._partition
+        registry = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation)
+        known = self._versions.get((registry, version))
+        if known is not None:
+            return known
+        try:
+            number = read_version(version)
+            if number is None:
+                return NO_VERSION
+            info = info_of(await partition.schemas.find(number))
+            found = await partition.fabric.call(registry, "register", asked(info, _TAKES_ALL))
+        except (ValueError, RemoteError) as error:
+            if isinstance(error, RemoteError) and error.kind != Reason.NOT_FOUND:
+                raise
+            return NO_VERSION
+        translated = self._versions[registry, version] = version_bytes(found["version"])
+        return translated
+
+    async def _destination(self, policy: dict[str, Any]) -> ActorKey:
+        """The partition that takes the letters; it is made if need be."""
+        fabric = self._partition.fabric
         topic = TopicName.parse(
             policy.get("deadLetterTopic") or dead_letter_topic(self._topic, self._channel.name)
         )
-        await self._publish(topic, copied, number, messages, policy)
-        return offset
-
-    async def _publish(
-        self, topic: TopicName, entry: bytes, number: int, messages: int, policy: dict[str, Any]
-    ) -> None:
-        fabric = self._partition.fabric
         found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
         if found["partitions"]:
             topic = topic.of_partition(0)  # always the same one, whatever is added
             args = {"topic": str(topic)}
             found = await fabric.call(ActorKey.catalog(), "ensure_topic", args)
-        key = ActorKey.of_partition(topic, found["incarnation"])
-        await fabric.call(
-            key,
-            "append",
-            {
-                "producer": self._producer,
-                "number": number,
-                "entry": entry,
-                "messages": messages,
-                "initial_subscription": policy.get("initialSubscriptionName"),
-            },
-        )
+        return ActorKey.of_partition(topic, found["incarnation"])

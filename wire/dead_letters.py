@@ -10,6 +10,7 @@ from velaray.wire.batches import BatchLayout
 from velaray.wire.compression import Compression, compress, decompress
 from velaray.wire.messages import build_batch, build_entry, is_batch, split_entry
 from velaray.wire.pulsar_pb2 import KeyValue, MessageMetadata, SingleMessageMetadata
+from velaray.wire.schemas import NO_VERSION
 
 REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
@@ -32,21 +33,30 @@ class Courier:
         self._fixed = {REAL_TOPIC: topic, REAL_SUBSCRIPTION: subscription}
 
     def copy(
-        self, entry: bytes | memoryview, at: MessageId, number: int, mask: int | None, now_ms: int
+        self,
+        entry: bytes | memoryview,
+        at: MessageId,
+        number: int,
+        mask: int | None,
+        now_ms: int,
+        schema_version: bytes = NO_VERSION,
     ) -> tuple[bytes, int]:
         """The copy of an entry, and how many messages it has.
 
         Key, ordering key, event time, properties and payload stay, and which chunk it is. Of a
-        batch the messages in ``mask`` go (None: all); if it's encrypted, the whole of it.
+        batch the messages in ``mask`` go (None: all); if it's encrypted, the whole of it. It bears
+        the ``schema_version`` that its schema has in the dead-letter topic.
         Raises `MalformedEntryError` and `CompressionError`.
         """
         metadata, payload = split_entry(entry)
         copied = MessageMetadata()
         copied.CopyFrom(metadata)
-        for name in ("highest_sequence_id", "deliver_at_time"):
+        for name in ("highest_sequence_id", "deliver_at_time", "schema_version"):
             copied.ClearField(name)
         copied.producer_name, copied.sequence_id = self._producer, number
         copied.publish_time = now_ms
+        if schema_version:
+            copied.schema_version = schema_version
         if not is_batch(metadata) or metadata.encryption_keys:
             self._mark(copied.properties, at)
             return build_entry(copied, payload), max(metadata.num_messages_in_batch, 1)

@@ -12,6 +12,7 @@ from random import Random
 
 from tests.sim.cluster import DOOR, SERVING, Activation, SimCluster, Trap
 from tests.sim.moments import ACTIONS, MOMENTS, Ambush
+from tests.sim.schemas import has_schemas
 from tests.sim.transaction_cast import has_transactions
 from velaray.journal.memory import Step
 
@@ -79,6 +80,7 @@ _OF_TRANSACTIONS = {
     "late": 1,
     "passivate": 1,
 }
+_OF_SCHEMAS = ("SCHEMA_REGISTRY", "SCHEMA_REGISTRY", "PARTITION")
 _THEIR_KINDS = ("COORDINATOR", "COORDINATOR", "COORDINATOR", "PARTITION", "SUBSCRIPTION")
 
 
@@ -104,7 +106,8 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
     """The faults of a seed, by time. One run in ten has none.
 
     If partitions are synced on a timer, the power is lost up to three times more. If there are
-    transactions, there are up to seven faults more that hit those who decide and end them.
+    transactions, there are up to seven faults more that hit those who decide and end them; if there
+    are schemas, up to six that hit their registries and partitions.
     """
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
@@ -118,6 +121,10 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
         more = Random(f"{seed}/coordinators")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 7))]
         faults += [_make(more, round(at, 6), _OF_TRANSACTIONS, _THEIR_KINDS) for at in times]
+    if has_schemas(seed):
+        more = Random(f"{seed}/registries")
+        times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 6))]
+        faults += [_make(more, round(at, 6), _WEIGHTS, _OF_SCHEMAS) for at in times]
     faults.sort(key=lambda fault: fault.at)
     return faults
 

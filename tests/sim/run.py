@@ -22,7 +22,7 @@ import velaray.aio.batcher
 import velaray.aio.core
 import velaray.aio.pool
 import velaray.aio.reader
-from tests.sim import compacting
+from tests.sim import compacting, schema_checkers
 from tests.sim.administration import PREFIX
 from tests.sim.cast import Cast, make_cast
 from tests.sim.checkers import CHECKERS, Evidence, judge
@@ -38,6 +38,8 @@ from tests.sim.key_shared_checkers import KEY_SHARED_CHECKERS
 from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
 from tests.sim.moments import watch_moments
 from tests.sim.readers import ReaderScript
+from tests.sim.schema_checkers import SchemaEvidence
+from tests.sim.schemas import has_schemas, make_schema_cast
 from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
 from tests.sim.stored import audit, expected_journals, read_log, strays
@@ -232,6 +234,7 @@ class World:
         self._compacting: Compacting | None = None
         self._transactions: TransactionCast | None = None
         self._past: TransactionEvidence | None = None
+        self._schemas: SchemaEvidence | None = None
 
     def problems(self) -> list[str]:
         """What was wrong with the run."""
@@ -250,6 +253,8 @@ class World:
             found += judge(evidence, ALL_CHECKERS)
             if past is not None:
                 found += judge_transactions(evidence, past)
+        if self._schemas is not None:
+            found += schema_checkers.judge_schemas(self._schemas)
         return found
 
     async def live(self) -> None:
@@ -272,6 +277,7 @@ class World:
         if self._transactions is not None:
             consumers += self._begin(self._transactions.consumers)
             producers += self._begin(self._transactions.producers)
+        producers += self._begin(make_schema_cast(self._seed, shared))
         self._stage = "in the storm"
         await carry_out(cluster, self._faults, self._seed)
         await asyncio.sleep(2.0)
@@ -483,7 +489,11 @@ class World:
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
         self._problems += await audit(cluster) + await strays(cluster)
         for key in await self._partitions():
-            self._logs[str(key.topic_name)] = await read_log(MemoryStore(cluster.disk), key)
+            if not key.topic.startswith("sc"):
+                self._logs[str(key.topic_name)] = await read_log(MemoryStore(cluster.disk), key)
+        if has_schemas(self._seed):
+            expected = await expected_journals(cluster)
+            self._schemas = await schema_checkers.collect(cluster.disk, expected, self._history)
         if self._transactions is not None:
             self._past = await collect(cluster.disk, await expected_journals(cluster))
         if cluster.plan is not None:

@@ -103,6 +103,9 @@ async def expected_journals(cluster: SimCluster) -> set[str]:
     stored = set(await store.list_journals())
     topics = [topic for found in catalog.namespaces.values() for topic in found.values()]
     for topic in topics:
+        registry = ActorKey.of_schema_registry(topic.name, topic.incarnation).text()
+        if registry in stored:  # there is none unless a schema was sent
+            expected.add(registry)
         for key in topic.actors():
             coordinator = coordinator_of(key.topic_name)
             if coordinator is not None:

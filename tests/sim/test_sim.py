@@ -38,6 +38,7 @@ QUICK_MUTANTS = (
     "send-again-backwards",
     "acknowledge-unsynced-entries",
     "take-holes-for-granted",
+    "remember-deleted-schemas",
 )
 
 

@@ -17,7 +17,6 @@ from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
 from velaray.wire.schemas import read_version, to_proto, version_bytes
 
-_numbers = itertools.count(1)
 TEXT = SchemaInfo(SchemaType.STRING, "s")
 AUTO = SchemaInfo(SchemaType.AUTO_CONSUME)
 
@@ -49,6 +48,7 @@ class Peer:
     def __init__(self, raw: RawClient, topic: str) -> None:
         self.raw = raw
         self.topic = topic
+        self._numbers = itertools.count(1)
 
     async def _answer(self, request_id: int) -> Any:
         async with asyncio.timeout(30):
@@ -65,13 +65,13 @@ class Peer:
 
     async def ask(self, command: Any) -> Any:
         """Send a command with a request id; the answer to it. Raises `Refused`."""
-        command.request_id = next(_numbers)
+        command.request_id = next(self._numbers)
         self.raw.send(command)
         return await self._answer(command.request_id)
 
     async def produce(self, schema: SchemaInfo | None, *payloads: bytes) -> int | None:
         """Connect a producer, send under its schema; the version that it was given."""
-        number = next(_numbers)
+        number = next(self._numbers)
         command = pb.CommandProducer(topic=self.topic, producer_id=number)
         if schema is not None:
             command.schema.CopyFrom(to_proto(schema))
@@ -94,7 +94,7 @@ class Peer:
 
     async def consume(self, schema: SchemaInfo | None, subscription: str = "s") -> int:
         """Connect a consumer; its number."""
-        number = next(_numbers)
+        number = next(self._numbers)
         command = pb.CommandSubscribe(
             topic=self.topic,
             subscription=subscription,

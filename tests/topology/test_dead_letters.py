@@ -14,6 +14,8 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from tests.topology.schema_wire import ONE, TWO, World
+from tests.topology.schema_wire import run as run_world
 from velaray.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 
@@ -189,3 +191,32 @@ def cut(cluster: LocalCluster, topic: str) -> None:
                     session.connection.abort()
 
     cluster.run(abort())
+
+
+def test_a_letter_bears_the_version_that_its_schema_has_there(
+    cluster: LocalCluster, client: velaray.Client, topic: str
+) -> None:
+    """Its number of the topic it comes from would mean another schema, or none."""
+    admin = Admin(cluster.admin_url)
+    graves = f"{topic}-s-DLQ"
+    admin.create_topic(graves)
+    admin.upload_schema(graves, "STRING")
+
+    async def publish(world: World) -> None:
+        peer = await world.connect()
+        await peer.produce(ONE, b"poison 1")
+        await peer.produce(TWO, b"poison 2", b"poison 3")
+        await peer.produce(None, b"poison 4")
+
+    run_world(cluster, topic, publish)
+    consumer = subscribe(client, topic)
+    nack_until_dead(consumer, *(b"poison %d" % number for number in range(1, 5)))
+    found = letters(client, topic, 4)
+    schemas = {}
+    for letter in found:
+        raw = letter.schema_version()
+        version = int.from_bytes(raw, "big") if raw else None
+        schemas[letter.data()] = None if version is None else admin.schema(graves, version)["data"]
+    one, two = ONE.data.decode(), TWO.data.decode()
+    assert schemas == {b"poison 1": one, b"poison 2": two, b"poison 3": two, b"poison 4": None}
+    assert [each["type"] for each in admin.schemas(graves)] == ["STRING", "AVRO", "AVRO"]

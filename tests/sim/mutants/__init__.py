@@ -12,6 +12,7 @@ from tests.sim.mutants import (
     journal,
     key_shared,
     relaxed,
+    schemas,
     segments,
     topology,
     transactions,
@@ -33,4 +34,5 @@ MUTANTS: dict[str, Mutant] = {
     **compaction.MUTANTS,
     **key_shared.MUTANTS,
     **transactions.MUTANTS,
+    **schemas.MUTANTS,
 }

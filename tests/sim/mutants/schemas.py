@@ -1,0 +1,114 @@
+"""Bugs of schema registries and of what partitions remember of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, always, do_nothing
+from velaray.actors import schema_registry
+from velaray.actors.machine import Decision
+from velaray.actors.schema_registry import Registered, RegistryState, SchemaRegistryMachine
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.topic_schemas import TopicSchemas
+
+
+def _begin_again_after_deletions(original: Any) -> Any:
+    """As a forced deletion does in Pulsar."""
+
+    def add(state: RegistryState, version: Any) -> None:
+        original(state, version)
+        if version.info is None:
+            state.versions.clear()
+            state.live_from = 0
+
+    return add
+
+
+def _compare_with_a_stale_predecessor(original: Any) -> Any:
+    def known(self: RegistryState, *, gone: bool = False) -> Any:
+        found = original(self, gone=gone)
+        return found[:-1] if len(found) > 1 else found
+
+    return known
+
+
+def _register_again(original: Any) -> Any:
+    """Every other time, what is there already."""
+
+    def register(state: RegistryState, command: Any, digest: bytes, now_ms: int) -> Decision:
+        if digest in state.live and len(state.versions) % 2:
+            fresh = replace_live(state)
+            return original(fresh, replace_auto(command), digest, now_ms)
+        return original(state, command, digest, now_ms)
+
+    def replace_live(state: RegistryState) -> RegistryState:
+        return RegistryState(state.versions, state.live_from, {})
+
+    def replace_auto(command: Any) -> Any:
+        return replace(command, auto_update=True)
+
+    return register
+
+
+def _tell_the_next_version(original: Any) -> Any:
+    def decide(self: SchemaRegistryMachine, state: Any, command: Any, now_ms: int) -> Decision:
+        decision = original(self, state, command, now_ms)
+        if isinstance(decision.reply, Registered) and decision.reply.new:
+            later = Registered(decision.reply.version + 1, new=True)
+            return Decision(decision.events, later)
+        return decision
+
+    return decide
+
+
+def _answer_for_the_newest(original: Any) -> Any:
+    """A partition that says the same version for whatever schema of one type."""
+
+    async def of_producer(self: TopicSchemas, info: Any, role: str) -> Any:
+        version = await original(self, info, role)
+        if version is None:
+            return None
+        kept = self.__dict__.setdefault("_mistaken", {})
+        return kept.setdefault(info.type, version)
+
+    return of_producer
+
+
+MUTANTS: dict[str, Mutant] = {
+    "give-versions-again": Mutant(
+        "numbers begin at 0 again after a deletion",
+        ((schema_registry, "_add", _begin_again_after_deletions),),
+        40,
+    ),
+    "compare-with-a-stale-schema": Mutant(
+        "a new schema is compared with the one before the latest",
+        ((RegistryState, "known", _compare_with_a_stale_predecessor),),
+        60,
+    ),
+    "register-twice": Mutant(
+        "a live schema becomes another version",
+        ((schema_registry, "_register", _register_again),),
+        40,
+    ),
+    "tell-the-next-version": Mutant(
+        "who registers is told one version too many",
+        ((SchemaRegistryMachine, "decide", _tell_the_next_version),),
+        40,
+    ),
+    "remember-deleted-schemas": Mutant(
+        "partitions don't forget what was deleted",
+        ((TopicSchemas, "_forget", do_nothing),),
+        80,
+    ),
+    "one-version-for-all-schemas": Mutant(
+        "a partition keeps versions by type",
+        ((TopicSchemas, "of_producer", _answer_for_the_newest),),
+        40,
+    ),
+    "register-for-consumers": Mutant(
+        "no topic counts as active",
+        ((PartitionBody, "active_for_schemas", lambda original: property(always(False)(None))),),
+        60,
+    ),
+}
