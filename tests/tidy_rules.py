@@ -37,11 +37,12 @@ ROOMS: dict[str, Room] = {
     "topology": Room(
         _BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "prometheus_client", "ray")
     ),
+    # typing_extensions is for type checkers, which bring it along; it's never imported.
     FACE: Room(
         (*_BELOW_TOPOLOGY, "topology"),
         (
             *("aiohttp", "click", "fastavro", "google", "jwt", "msgpack", "numpy"),
-            *("pyarrow", "ray", "rich"),
+            *("pyarrow", "ray", "rich", "typing_extensions"),
         ),
     ),
     "pipelines": Room(

@@ -198,6 +198,9 @@ if TYPE_CHECKING:
         TransactionNotFound as TransactionNotFound,
     )
     from velaray.exceptions import (
+        UndecodableMessage as UndecodableMessage,
+    )
+    from velaray.exceptions import (
         UnknownError as UnknownError,
     )
     from velaray.exceptions import (
@@ -329,6 +332,7 @@ _HOMES = {
         "TransactionCoordinatorNotFoundError",
         "TransactionHasOperationFailed",
         "TransactionNotFound",
+        "UndecodableMessage",
         "UnknownError",
         "UnsupportedVersionError",
         "VelarayError",
@@ -357,7 +361,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is not None:
         value = getattr(import_module(home), name)
-    elif name in ("aio", "exceptions"):
+    elif name in ("aio", "exceptions", "schema"):
         return import_module(f"velaray.{name}")
     elif name == "__version__":
         value = import_module("importlib.metadata").version("velaray")
@@ -368,4 +372,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "aio", "__version__"})
+    return sorted({*globals(), *_HOME_OF, "aio", "schema", "__version__"})

@@ -69,6 +69,12 @@ def text_array(values: Any, what: str) -> Any:
     raise InvalidMessage(f"{what} must be an array of text, not of {values.type}")
 
 
+def is_text(values: Any) -> bool:
+    """Whether a pyarrow array holds text."""
+    pa = _pyarrow()
+    return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
+
+
 def sizes_of(array: Any) -> Any:
     """The length of each value, as a numpy array of 64 bit integers."""
     pa = _pyarrow()

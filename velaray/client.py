@@ -25,6 +25,7 @@ from velaray.options import (
 )
 from velaray.producer import Producer
 from velaray.reader import Reader
+from velaray.schema.base import T as V
 from velaray.series import CommitSeries
 from velaray.table_view import TableView
 from velaray.transaction import Transaction
@@ -55,7 +56,7 @@ class Client:
         return self._thread.run(work)
 
     @takes(ProducerOptions)
-    def create_producer(self, options: ProducerOptions) -> Producer:
+    def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
         """A producer for ``topic``, registered with the service.
 
         Parameters: see `velaray.options.ProducerOptions`. Raises the service's refusal
@@ -66,12 +67,12 @@ class Client:
         self._producers.add(producer)
         return producer
 
-    async def _producer(self, options: ProducerOptions) -> AioProducer:
+    async def _producer(self, options: ProducerOptions[V]) -> AioProducer[V]:
         client = self._client
         return await client.adopt(AioProducer(client.core, options, client.forget))
 
     @takes(ConsumerOptions)
-    def subscribe(self, options: ConsumerOptions) -> Consumer:
+    def subscribe(self, options: ConsumerOptions[V]) -> Consumer[V]:
         """A consumer of one topic, a list of topics, or all that match a compiled pattern.
 
         Parameters: see `velaray.options.ConsumerOptions`. The subscription exists, durably,
@@ -87,13 +88,13 @@ class Client:
             consumer.listen(self._workers.next(), options.message_listener)
         return consumer
 
-    async def _subscribe(self, options: ConsumerOptions, inbox: ThreadInbox) -> SubscribedTopics:
+    async def _subscribe(self, options: ConsumerOptions[V], inbox: ThreadInbox) -> SubscribedTopics:
         base = SubscribedTopics(self._client.core, options, inbox)
         inbox.parts = lambda: list(base.topics.parts.values())
         return await self._client.adopt(base)
 
     @takes(ReaderOptions)
-    def create_reader(self, options: ReaderOptions) -> Reader:
+    def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
         """A reader of ``topic`` that begins after ``start_message_id``.
 
         Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
@@ -106,17 +107,17 @@ class Client:
             reader.listen(self._workers.next(), options.reader_listener)
         return reader
 
-    async def _reader(self, options: ReaderOptions, inbox: ThreadInbox) -> ReaderBase:
+    async def _reader(self, options: ReaderOptions[V], inbox: ThreadInbox) -> ReaderBase:
         base = ReaderBase(self._client.core, options, inbox)
         inbox.parts = lambda: list(base.topics.parts.values())
         return await self._client.adopt(base)
 
     @takes(TableViewOptions)
-    def create_table_view(self, options: TableViewOptions) -> TableView:
+    def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
         """The newest value of each key of ``topic``, complete up to now, then followed."""
         return TableView(self._thread, self._run(self._table_view(options)))
 
-    async def _table_view(self, options: TableViewOptions) -> AioTableView:
+    async def _table_view(self, options: TableViewOptions[V]) -> AioTableView[V]:
         client = self._client
         return await client.adopt(AioTableView(client.core, options, client.forget))
 

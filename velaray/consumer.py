@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self
 
 from velaray.aio.blocks import Block, BlockQueue, Segment
 from velaray.aio.consumer import many
@@ -28,6 +28,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE, ConsumerBatchReceivePolicy
 from velaray.received import ReceivedBatch
+from velaray.schema.base import T
 from velaray.spans import Span, SpanLimits, Spot
 from velaray.transaction import Transaction, inner_of
 
@@ -122,7 +123,7 @@ class ThreadInbox:
                 self._thread.call(block.part.received, block.info)
         return segments
 
-    def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message]:
+    def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message[Any]]:
         """Messages until ``policy`` has enough or its time is up."""
         deadline = monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
@@ -194,7 +195,7 @@ class _Note(NamedTuple):
     what: Message | MessageId | ReceivedBatch
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """Receives and acknowledges messages. Made by `velaray.Client.subscribe`; thread-safe.
 
     Delivery is at least once: what isn't acknowledged comes again, after a reconnect as
@@ -224,7 +225,7 @@ class Consumer:
 
     # --- receiving ---
 
-    def receive(self, timeout_millis: int | None = None) -> Message:
+    def receive(self, timeout_millis: int | None = None) -> Message[T]:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Raises `AlreadyClosed` when the consumer is closed.
@@ -247,7 +248,7 @@ class Consumer:
             raise Timeout(f"no message in {timeout_millis} ms")
         return found if self._watch is None else self._watch.before_consume(found)
 
-    def batch_receive(self) -> list[Message]:
+    def batch_receive(self) -> list[Message[T]]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
         self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
@@ -256,7 +257,7 @@ class Consumer:
 
     def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
-    ) -> ReceivedBatch:
+    ) -> ReceivedBatch[T]:
         """All messages that wait, or ``max_messages`` of them, as soon as there is one.
 
         `ReceivedBatch` is a sequence of their values; nothing is made per message until
@@ -274,7 +275,7 @@ class Consumer:
             raise Timeout(f"no message in {timeout_millis} ms")
         return ReceivedBatch(segments)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T]]:
         """Messages as they come, until the consumer is closed."""
         while True:
             try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from velaray.enums import Result
 
 if TYPE_CHECKING:
+    from velaray.message_id import MessageId
     from velaray.sent import SentBatch
 
 
@@ -120,6 +121,36 @@ class InvalidMessage(VelarayError):
     """The message or message id can't be used here."""
 
     result = Result.InvalidMessage
+
+
+class UndecodableMessage(VelarayError):
+    """A message's value can't be had: its payload doesn't fit the schema.
+
+    ``reason`` says why; ``topic``, ``message_id`` and ``schema_version`` (None: none) which
+    message it is, unless a schema was asked directly.
+    """
+
+    result = Result.InvalidMessage
+
+    def __init__(
+        self,
+        reason: str,
+        topic: str = "",
+        message_id: MessageId | None = None,
+        schema_version: int | None = None,
+    ) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.message_id = message_id
+        self.schema_version = schema_version
+        which = "" if message_id is None else f"{topic}: message {message_id}"
+        if which and schema_version is not None:
+            which += f" (schema version {schema_version})"
+        super().__init__(f"{which} can't be decoded: {reason}" if which else reason)
+
+    def of(self, topic: str, message_id: MessageId, version: int | None) -> UndecodableMessage:
+        """The same error, said of this message."""
+        return UndecodableMessage(self.reason, topic, message_id, version)
 
 
 class ConsumerNotInitialized(VelarayError):

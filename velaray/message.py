@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import time
+from typing import Any, Generic, NamedTuple
 
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidMessage
+from velaray.exceptions import InvalidMessage, UndecodableMessage
 from velaray.message_id import MessageId
-from velaray.schema import BYTES
+from velaray.schema.base import BYTES, Decode, Schema, T
+from velaray.schema.key_value import KeyValueSchema
+from velaray.schemas import SchemaInfo
 from velaray.wire.batches import PLAIN
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from velaray.wire.schemas import VERSION_BYTES, read_version
 
 LOCAL_CLUSTER_ONLY = "__local__"
 """The protocol's way to say that a message is not to be replicated."""
@@ -34,6 +38,10 @@ class EntryInfo:
     first_chunk: StoredId | None = None
     generation: int = 0
     """In which of its sessions the consumer got it, if it moves messages elsewhere."""
+    decode: Decode | None = None
+    """How to get its messages' values; None: payloads are what they are."""
+    pairs: bool = False
+    """Whether values are pairs whose first is the message's key."""
 
     @property
     def where(self) -> tuple[int, int]:
@@ -53,7 +61,7 @@ class EntryInfo:
         )
 
 
-class Message:
+class Message(Generic[T]):
     """A received message. Its methods are those of Pulsar's Python client."""
 
     __slots__ = ("_payload", "_single", "index", "info")
@@ -74,9 +82,23 @@ class Message:
         """The payload."""
         return self._payload
 
-    def value(self) -> bytes:
-        """The payload, decoded by the consumer's schema."""
-        return BYTES.decode(self.data())
+    def value(self) -> T:
+        """The payload, decoded by the consumer's schema; None for a tombstone, b"" for bytes.
+
+        Raises `UndecodableMessage` if it doesn't fit the schema.
+        """
+        decode = self.info.decode
+        if decode is None:
+            return self._payload  # type: ignore[return-value]
+        null = self.metadata.null_value
+        try:
+            if self.info.pairs:
+                key = self.partition_key_bytes() if self.metadata.partition_key else None
+                return decode(None if null else self._payload, key)  # type: ignore[no-any-return]
+            return None if null else decode(self._payload, None)  # type: ignore[return-value]
+        except UndecodableMessage as error:
+            version = version_of(self.info.metadata)
+            raise error.of(self.info.topic, self.message_id(), version) from error
 
     def properties(self) -> dict[str, str]:
         """What the producer attached, as a new dict."""
@@ -154,11 +176,51 @@ class Message:
         return f"<Message {self.message_id()} of {self.info.topic}, {len(self)} bytes>"
 
 
+def version_of(metadata: MessageMetadata) -> int | None:
+    """The schema version that an entry is stamped with; None: none, or none of Pulsar's."""
+    raw = metadata.schema_version
+    return read_version(raw) if len(raw) == VERSION_BYTES else None
+
+
+class Content(NamedTuple):
+    """What a value became: payload and key, and the schema if it isn't the producer's own."""
+
+    payload: bytes | None
+    key: str | None
+    key_encoded: bool
+    schema: SchemaInfo | None
+
+    @property
+    def plain(self) -> bool:
+        """Whether there's nothing that a payload and a key of text don't say."""
+        return self.schema is None and not self.key_encoded
+
+
+def content_of(
+    value: Any, key: str | None, own: Schema[Any] | None, other: Schema[Any] | None
+) -> Content:
+    """Encode ``value`` by the producer's own schema, or by another one.
+
+    Raises `InvalidMessage`, which says what is wrong with the value.
+    """
+    schema = other or own or BYTES
+    info = None if other is None else other.info
+    if value is None:
+        return Content(None, key, False, info)
+    if not isinstance(schema, KeyValueSchema) or not schema.separate_key:
+        return Content(schema.encode(value), key, False, info)
+    if key is not None:
+        raise InvalidMessage("partition_key: a SEPARATED KeyValue brings its own key")
+    raw, payload = schema.encode_parts(value)
+    text = None if raw is None else base64.b64encode(raw).decode()
+    return Content(payload, text, text is not None, info)
+
+
 class OutgoingMessage:
     """A message on its way to the service; a ``message_router`` gets it to look at."""
 
-    __slots__ = ("_content", "deliver_at", "event_time", "key", "order_key", "pairs",
-                 "replicate_to", "sequence_id", "transaction")  # fmt: skip
+    __slots__ = ("_content", "deliver_at", "event_time", "key", "key_encoded", "order_key",
+                 "pairs", "replicate_to", "schema", "sequence_id", "transaction")  # fmt: skip
 
     def __init__(
         self,
@@ -184,6 +246,8 @@ class OutgoingMessage:
         self.replicate_to = [LOCAL_CLUSTER_ONLY] if disable_replication else replication_clusters
         self.deliver_at = deliver_at
         self.transaction: TransactionId | None = None
+        self.key_encoded = False
+        self.schema: SchemaInfo | None = None  # None: the producer's own
         if deliver_after is not None:
             self.deliver_at = int((time() + deliver_after.total_seconds()) * 1000)
         if not self.plain:
@@ -206,6 +270,11 @@ class OutgoingMessage:
             if number is not None and (not isinstance(number, int) or number < 0):
                 raise InvalidMessage(f"{label} must be an int of at least 0: {number!r}")
 
+    def of(self, content: Content) -> None:
+        """It was made of a value: take what the constructor doesn't."""
+        self.key_encoded = content.key_encoded
+        self.schema = content.schema
+
     @property
     def plain(self) -> bool:
         """Whether there's nothing but content: no key, properties, times or own sequence id."""
@@ -217,6 +286,7 @@ class OutgoingMessage:
             and self.sequence_id is None
             and self.deliver_at is None
             and self.replicate_to is None
+            and self.schema is None
         )
 
     @property
@@ -260,6 +330,8 @@ class OutgoingMessage:
                 into.properties.add(key=name, value=value)
         if self.key:
             into.partition_key = self.key
+            if self.key_encoded:
+                into.partition_key_b64_encoded = True
         if self.order_key:
             into.ordering_key = self.order_key.encode("utf-8", "surrogateescape")
         if self.event_time:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from velaray.auth import Authentication
 from velaray.enums import (
@@ -35,7 +35,8 @@ from velaray.policies import (
     ConsumerKeySharedPolicy,
     RedeliveryBackoff,
 )
-from velaray.schema import BytesSchema, require_bytes_schema
+from velaray.schema.auto import AutoConsumeSchema
+from velaray.schema.base import Schema, T, typed
 
 Topics = str | Sequence[str] | re.Pattern[str]
 MIN_ACK_TIMEOUT_MS = 10_000
@@ -147,9 +148,10 @@ class ClientOptions(Options):
 
 
 @dataclass(frozen=True)
-class ProducerOptions(Options):
+class ProducerOptions(Options, Generic[T]):
     """Parameters of ``create_producer``.
 
+    schema: how values become payloads, one of `velaray.schema`'s; by default they are bytes.
     producer_name: unique per topic; needed for de-duplication across restarts.
     initial_sequence_id: the first message gets this plus one; by default the service says
         where a producer of this name left off.
@@ -174,7 +176,7 @@ class ProducerOptions(Options):
 
     topic: str
     producer_name: str | None = None
-    schema: BytesSchema | None = None
+    schema: Schema[T] | None = None
     initial_sequence_id: int | None = None
     send_timeout_millis: int = 30000
     compression_type: CompressionType = CompressionType.NONE
@@ -198,7 +200,9 @@ class ProducerOptions(Options):
 
     def validate(self) -> None:
         """Check types, ranges and combinations."""
-        require_bytes_schema(self.schema)
+        typed(self.schema)
+        if isinstance(self.schema, AutoConsumeSchema):
+            raise InvalidConfiguration("AutoConsumeSchema is for consumers and readers")
         self._check_kinds("interceptors", self.interceptors, ProducerInterceptor)
         self._at_least(0, "send_timeout_millis", "batching_max_publish_delay_ms")
         self._at_least(
@@ -217,17 +221,18 @@ class ProducerOptions(Options):
 
 
 @dataclass(frozen=True)
-class AioProducerOptions(ProducerOptions):
+class AioProducerOptions(ProducerOptions[T]):
     """As `ProducerOptions`, with batching on: the default of Pulsar's asyncio client."""
 
     batching_enabled: bool = True
 
 
 @dataclass(frozen=True)
-class ConsumerOptions(Options):
+class ConsumerOptions(Options, Generic[T]):
     """Parameters of ``subscribe``.
 
     topic: a name, a list of names, or a compiled pattern for names of one namespace.
+    schema: how payloads become values, one of `velaray.schema`'s; by default they are bytes.
     receiver_queue_size: messages that wait in the client, per partition; all partitions
         together at most ``max_total_receiver_queue_size_across_partitions``. This bounds
         memory. 0 fetches one message per ``receive``, for a single topic partition.
@@ -265,7 +270,7 @@ class ConsumerOptions(Options):
     topic: Topics
     subscription_name: str
     consumer_type: ConsumerType = ConsumerType.Exclusive
-    schema: BytesSchema | None = None
+    schema: Schema[T] | None = None
     message_listener: Callable[[Any, Any], Any] | None = None
     receiver_queue_size: int = 1000
     max_total_receiver_queue_size_across_partitions: int = 50000
@@ -299,7 +304,7 @@ class ConsumerOptions(Options):
         """Check types, ranges and combinations."""
         if not isinstance(self.subscription_name, str) or not self.subscription_name:
             raise InvalidConfiguration("subscription_name must be a non-empty str")
-        require_bytes_schema(self.schema)
+        typed(self.schema)
         self._at_least(
             0,
             "receiver_queue_size",
@@ -325,18 +330,19 @@ class ConsumerOptions(Options):
 
 
 @dataclass(frozen=True)
-class AioConsumerOptions(ConsumerOptions):
+class AioConsumerOptions(ConsumerOptions[T]):
     """As `ConsumerOptions`; ``is_pattern_topic=True`` reads a str ``topic`` as a pattern."""
 
     is_pattern_topic: bool = False
 
 
 @dataclass(frozen=True)
-class ReaderOptions(Options):
+class ReaderOptions(Options, Generic[T]):
     """Parameters of ``create_reader``.
 
     start_message_id: the first message read is the one after it, or it itself with
         ``start_message_id_inclusive``.
+    schema: how payloads become values; by default they are bytes.
     receiver_queue_size: messages that wait in the client. This bounds memory.
     subscription_role_prefix: put before the generated subscription name.
     reader_listener: called with (reader, message); as a consumer's ``message_listener``.
@@ -350,7 +356,7 @@ class ReaderOptions(Options):
 
     topic: str
     start_message_id: MessageId
-    schema: BytesSchema | None = None
+    schema: Schema[T] | None = None
     reader_listener: Callable[[Any, Any], Any] | None = None
     receiver_queue_size: int = 1000
     reader_name: str | None = None
@@ -367,22 +373,25 @@ class ReaderOptions(Options):
             raise InvalidConfiguration(
                 f"start_message_id must be a MessageId: {self.start_message_id!r}"
             )
-        require_bytes_schema(self.schema)
+        typed(self.schema)
         self._check_callable("reader_listener")
         self._at_least(0, "receiver_queue_size", "max_pending_chunked_message")
 
 
 @dataclass(frozen=True)
-class TableViewOptions(Options):
-    """Parameters of ``create_table_view``."""
+class TableViewOptions(Options, Generic[T]):
+    """Parameters of ``create_table_view``.
+
+    schema: how payloads become values; by default they are bytes.
+    """
 
     topic: str
     subscription_name: str | None = None
-    schema: BytesSchema | None = None
+    schema: Schema[T] | None = None
 
     def validate(self) -> None:
         """Check the schema."""
-        require_bytes_schema(self.schema)
+        typed(self.schema)
 
 
 P = ParamSpec("P")

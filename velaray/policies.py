@@ -89,6 +89,10 @@ class ConsumerDeadLetterPolicy:
     ``dead_letter_topic`` (by default the topic's name with ``-<subscription>-DLQ``).
     ``initial_subscription_name`` is made there, so that nothing is trimmed before somebody
     looks. ``retry_letter_topic`` is for ``reconsume_later``; the default ends in ``-RETRY``.
+    With ``dead_letter_undecodable=True`` a message that doesn't fit the consumer's schema is moved
+    as soon as it comes, and never received: property ``EXCEPTION`` of the copy says why. Each
+    message is decoded when it comes, to see whether it can be. It is off by default: a consumer
+    with the wrong schema would move everything.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class ConsumerDeadLetterPolicy:
         initial_subscription_name: str | None = None,
         *,
         retry_letter_topic: str | None = None,
+        dead_letter_undecodable: bool = False,
     ) -> None:
         if not isinstance(max_redeliver_count, int) or max_redeliver_count < 1:
             raise InvalidConfiguration(
@@ -107,6 +112,7 @@ class ConsumerDeadLetterPolicy:
         self.dead_letter_topic = dead_letter_topic
         self.initial_subscription_name = initial_subscription_name
         self.retry_letter_topic = retry_letter_topic
+        self.dead_letter_undecodable = dead_letter_undecodable
 
 
 class ConsumerKeySharedPolicy:

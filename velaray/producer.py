@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Generic, Self, overload
 
 from velaray.aio.batcher import Done
 from velaray.aio.producer import Producer as AioProducer
@@ -14,16 +14,17 @@ from velaray.aio.transactions import Transaction as AioTransaction
 from velaray.enums import Result
 from velaray.exceptions import AlreadyClosed, ProducerQueueIsFull, VelarayError
 from velaray.loop import LoopThread
-from velaray.message import OutgoingMessage
+from velaray.message import OutgoingMessage, content_of
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
 from velaray.outbox import Item, Outbox
 from velaray.receipt import Callback
+from velaray.schema.base import Schema, T
 from velaray.sent import SentBatch
 from velaray.transaction import Transaction, inner_of
 
 
-class Producer:
+class Producer(Generic[T]):
     """Publishes to a topic. Made by `velaray.Client.create_producer`; safe for many threads.
 
     Messages that one thread sends to one partition are stored in the order of the calls,
@@ -40,6 +41,7 @@ class Producer:
         self._thread = thread
         self._producer = producer
         self._on_close = on_close
+        self._schema = producer.schema
         self._outbox = Outbox(thread, producer, options)
         if producer.interceptors is not None:
             producer.interceptors.owner = self
@@ -48,7 +50,7 @@ class Producer:
 
     def send(
         self,
-        content: bytes | None,
+        content: T | None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -60,6 +62,7 @@ class Producer:
         deliver_after: timedelta | None = None,
         *,
         txn: Transaction | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
 
@@ -67,12 +70,20 @@ class Producer:
         one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
         `InvalidConfiguration` if it is another client's.
 
+        The producer's schema encodes ``content``, or ``schema`` that of this message: it is
+        registered first, unless it is known. Raises `InvalidMessage` for a value that doesn't
+        fit, and `IncompatibleSchema` if the topic's rules refuse the schema.
+
         ``content`` None sends a tombstone. On `Timeout` the message may or may not be
         stored; on any other error it isn't. Doesn't wait for a batch to fill. Raises
         `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
         with ``block_if_queue_full=True``.
         """
         outbox = self._outbox
+        encoded = None
+        if self._schema is not None or schema is not None:
+            encoded = content_of(content, partition_key, self._schema, schema)
+            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
         if (
             type(content) is bytes
             and len(content) <= outbox.largest
@@ -86,6 +97,7 @@ class Producer:
             and deliver_at is None
             and deliver_after is None
             and txn is None
+            and (encoded is None or encoded.plain)
         ):
             self._thread.forbid_here()
             receipt = outbox.add(content, None, partition_key)
@@ -93,17 +105,12 @@ class Producer:
             outbox.hurry()
             return receipt.result()
         message = OutgoingMessage(
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
+            *(content, properties, partition_key, ordering_key, sequence_id),
+            *(replication_clusters, disable_replication, event_timestamp),
+            *(deliver_at, deliver_after),
         )
+        if encoded is not None:
+            message.of(encoded)
         inner = None if txn is None else inner_of(txn)
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
@@ -113,7 +120,7 @@ class Producer:
     @overload
     def send_async(
         self,
-        content: bytes | None,
+        content: T | None,
         callback: Callback,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -126,12 +133,13 @@ class Producer:
         deliver_after: timedelta | None = None,
         *,
         txn: Transaction | None = None,
+        schema: Schema[Any] | None = None,
     ) -> None: ...
 
     @overload
     def send_async(
         self,
-        content: bytes | None,
+        content: T | None,
         callback: None = None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -144,11 +152,12 @@ class Producer:
         deliver_after: timedelta | None = None,
         *,
         txn: Transaction | None = None,
+        schema: Schema[Any] | None = None,
     ) -> Future[MessageId]: ...
 
     def send_async(
         self,
-        content: bytes | None,
+        content: T | None,
         callback: Callback | None = None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
@@ -161,6 +170,7 @@ class Producer:
         deliver_after: timedelta | None = None,
         *,
         txn: Transaction | None = None,
+        schema: Schema[Any] | None = None,
     ) -> Future[MessageId] | None:
         """Publish one message without waiting for its receipt.
 
@@ -172,6 +182,10 @@ class Producer:
         and aborts it instead if one failed.
         """
         outbox = self._outbox
+        encoded = None
+        if self._schema is not None or schema is not None:
+            encoded = content_of(content, partition_key, self._schema, schema)
+            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
         try:
             if (
                 type(content) is bytes
@@ -186,20 +200,16 @@ class Producer:
                 and deliver_at is None
                 and deliver_after is None
                 and txn is None
+                and (encoded is None or encoded.plain)
             ):
                 return outbox.add(content, callback, partition_key)
             message = OutgoingMessage(
-                content,
-                properties,
-                partition_key,
-                ordering_key,
-                sequence_id,
-                replication_clusters,
-                disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
+                *(content, properties, partition_key, ordering_key, sequence_id),
+                *(replication_clusters, disable_replication, event_timestamp),
+                *(deliver_at, deliver_after),
             )
+            if encoded is not None:
+                message.of(encoded)
             inner = None if txn is None else inner_of(txn)
             if callback is not None:
                 outbox.put(Item(message, self._reporting(callback), False, inner))
@@ -219,7 +229,8 @@ class Producer:
         """Publish many values, in order, and wait for all receipts: all are stored then.
 
         ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
-        or text (null is a tombstone). ``keys`` are None, or as many keys as values: a
+        or text (null is a tombstone). With a schema they are what that encodes; an Arrow array
+        becomes a list for it. ``keys`` are None, or as many keys as values: a
         sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
         few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
         client reads, whatever the producer's batching options say; with

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from velaray.aio.consumer import many
 from velaray.aio.consumer_base import SeekTarget, described_topics
@@ -17,9 +17,10 @@ from velaray.loop import Funnel, LoopThread
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.received import ReceivedBatch
+from velaray.schema.base import T
 
 
-class Reader:
+class Reader(Generic[T]):
     """Reads a topic from any position. Made by `velaray.Client.create_reader`; thread-safe.
 
     Nothing is acknowledged and the service keeps no position: a new reader begins where it
@@ -49,7 +50,7 @@ class Reader:
 
         self._listening = Listening(worker, self._inbox, hear)
 
-    def read_next(self, timeout_millis: int | None = None) -> Message:
+    def read_next(self, timeout_millis: int | None = None) -> Message[T]:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Raises `AlreadyClosed` when the reader is closed.
@@ -65,7 +66,7 @@ class Reader:
 
     def read_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
-    ) -> ReceivedBatch:
+    ) -> ReceivedBatch[T]:
         """All messages that wait, or ``max_messages`` of them, as soon as there is one.
 
         As `velaray.Consumer.receive_many`, and raises as that does.
@@ -81,7 +82,7 @@ class Reader:
             self._read.put(message)
         return ReceivedBatch(segments)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T]]:
         """Messages as they come, until the reader is closed."""
         while True:
             try:

@@ -7,21 +7,24 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 from velaray.arrow import array_of
+from velaray.exceptions import UndecodableMessage
 from velaray.message import Message
 from velaray.message_id import MessageId
+from velaray.schema.base import T
 from velaray.wire.batches import PLAIN
 
 if TYPE_CHECKING:
     from velaray.aio.blocks import Segment
 
 
-class ReceivedBatch(Sequence["bytes | None"]):
+class ReceivedBatch(Sequence[T | None]):
     """Messages received together: a sequence of their values, None for a tombstone.
 
     Nothing is made per message until it's asked for: values by `values` or by using the
     batch as a sequence, an Arrow array by `as_arrow`, keys, ids and `velaray.Message` objects
-    by the methods of these names. All of them are in the order of delivery. Acknowledge it
-    with ``consumer.acknowledge_many(batch)``.
+    by the methods of these names. All of them are in the order of delivery. The consumer's schema
+    decodes the values; if one of them can't be decoded, asking for any raises
+    `UndecodableMessage`. Acknowledge the batch with ``consumer.acknowledge_many(batch)``.
     """
 
     __slots__ = ("_segments", "_size", "_values")
@@ -29,15 +32,15 @@ class ReceivedBatch(Sequence["bytes | None"]):
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
         self._size = sum(map(len, segments))
-        self._values: list[bytes | None] | None = None
+        self._values: list[T | None] | None = None
 
     @property
     def segments(self) -> list[Segment]:
         """The parts of delivered entries that it consists of."""
         return self._segments
 
-    def values(self) -> list[bytes | None]:
-        """The values, as a list that is made once."""
+    def values(self) -> list[T | None]:
+        """The values, as a list that is made once. Raises `UndecodableMessage`."""
         if self._values is None:
             if len(self._segments) == 1:
                 self._values = _values(self._segments[0])
@@ -46,7 +49,7 @@ class ReceivedBatch(Sequence["bytes | None"]):
         return self._values
 
     def as_arrow(self) -> Any:
-        """The values as a ``pyarrow.BinaryArray``, without a Python object per message.
+        """The payloads as a ``pyarrow.BinaryArray``, without a Python object per message.
 
         Tombstones are null. Raises `OperationNotSupported` if pyarrow isn't installed.
         """
@@ -70,7 +73,7 @@ class ReceivedBatch(Sequence["bytes | None"]):
             for index in segment.indexes
         ]
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Message[T]]:
         """The messages, with everything that is known of each."""
         return list(chain.from_iterable(segment.messages() for segment in self._segments))
 
@@ -82,16 +85,16 @@ class ReceivedBatch(Sequence["bytes | None"]):
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[bytes | None]:
+    def __iter__(self) -> Iterator[T | None]:
         return iter(self.values())
 
     @overload
-    def __getitem__(self, index: int) -> bytes | None: ...
+    def __getitem__(self, index: int) -> T | None: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[bytes | None]: ...
+    def __getitem__(self, index: slice) -> list[T | None]: ...
 
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes | None] | None:
+    def __getitem__(self, index: int | slice) -> T | list[T | None] | None:
         return self.values()[index]
 
     def __repr__(self) -> str:
@@ -117,8 +120,17 @@ def nulls_of(segment: Segment) -> list[int]:
     ]
 
 
-def _values(segment: Segment) -> list[bytes | None]:
-    values: list[bytes | None] = list(segment.values())
-    for number in nulls_of(segment):
-        values[number] = None
-    return values
+def _values(segment: Segment) -> list[Any]:
+    info, nulls = segment.block.info, nulls_of(segment)
+    decode = info.decode
+    if decode is None:
+        values: list[bytes | None] = list(segment.values())
+        for number in nulls:
+            values[number] = None
+        return values
+    if not (nulls or info.pairs):
+        try:
+            return [decode(payload, None) for payload in segment.values()]
+        except UndecodableMessage:
+            pass  # one of the messages says that it is the one
+    return [message.value() for message in segment.messages()]

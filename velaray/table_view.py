@@ -4,49 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self
 
 from velaray.aio.table_view import TableView as AioTableView
 from velaray.loop import LoopThread
+from velaray.schema.base import T
 
 
-class TableView:
+class TableView(Generic[T]):
     """A live map from key to newest value. Made by `velaray.Client.create_table_view`.
 
     A tombstone or an empty value removes its key; messages without key are left out. Memory
-    is that of all keys and their newest values. When it's created it holds everything that
+    is that of all keys and their newest values. A value that can't be decoded is logged and leaves
+    the former one. When it's created it holds everything that
     was published before.
     """
 
-    def __init__(self, thread: LoopThread, view: AioTableView) -> None:
+    def __init__(self, thread: LoopThread, view: AioTableView[T]) -> None:
         self._thread = thread
         self._view = view
         self._closed = False
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> T | None:
         """The newest value of ``key``, None if there is none.
 
         Raises the error that ended the view, if the service refused to go on.
         """
         return self._view.get(key)
 
-    def for_each(self, callback: Callable[[str, bytes], None]) -> None:
+    def for_each(self, callback: Callable[[str, T], None]) -> None:
         """Call ``callback(key, value)``, on this thread, for every key there is now."""
         for key, value in self._thread.run(self._items()):
             callback(key, value)
 
-    async def _items(self) -> list[tuple[str, bytes]]:
+    async def _items(self) -> list[tuple[str, T]]:
         return self._view.items()
 
-    def for_each_and_listen(self, callback: Callable[[str, bytes], None]) -> None:
+    def for_each_and_listen(self, callback: Callable[[str, Any], None]) -> None:
         """As `for_each`, then for every new value as it comes, both on the client's thread.
 
-        The value of a key that is removed is b"". The callback must not block; what it raises
-        for a new value is logged.
+        The value of a key that is removed is None, or b"" without a schema. The callback must
+        not block; what it raises for a new value is logged.
         """
         self._thread.run(self._listen(callback))
 
-    async def _listen(self, callback: Callable[[str, bytes], None]) -> None:
+    async def _listen(self, callback: Callable[[str, Any], None]) -> None:
         self._view.for_each_and_listen(callback)
 
     def close(self) -> None:

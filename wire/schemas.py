@@ -8,6 +8,9 @@ from velaray.wire import pulsar_pb2 as pb
 NO_VERSION = b""
 """The schema version of messages that have none."""
 
+VERSION_BYTES = 8
+"""What every other version takes."""
+
 _TYPES: dict[SchemaType, pb.Schema.Type] = {
     SchemaType.NONE: pb.Schema.NONE,
     SchemaType.STRING: pb.Schema.String,
@@ -58,13 +61,13 @@ def from_proto(schema: pb.Schema) -> SchemaInfo:
 
 def version_bytes(version: int | None) -> bytes:
     """A version as commands and metadata carry it; None: none."""
-    return NO_VERSION if version is None else version.to_bytes(8, "big")
+    return NO_VERSION if version is None else version.to_bytes(VERSION_BYTES, "big")
 
 
 def read_version(raw: bytes) -> int | None:
     """What `version_bytes` was given. Raises ValueError for bytes that are no version."""
     if not raw:
         return None
-    if len(raw) != 8:
+    if len(raw) != VERSION_BYTES:
         raise ValueError(f"a schema version of {len(raw)} bytes")
     return int.from_bytes(raw, "big", signed=True)

@@ -93,6 +93,7 @@ def test_wrong_service_urls_are_refused_at_once(url):
             "key_shared_policy",
         ),
         (lambda: ReaderOptions("t", 5), "start_message_id"),
+        (lambda: ProducerOptions("t", schema=object()), "schema"),
         (lambda: ConsumerOptions("t", "s", dead_letter_policy=object()), "dead_letter_policy"),
     ],
 )
@@ -107,7 +108,6 @@ def test_values_that_cannot_work_are_refused(make, name):
         lambda: ClientOptions("pulsar://a", io_threads=4),
         lambda: ClientOptions("pulsar://a", use_tls=True),
         lambda: ProducerOptions("t", encryption_key="k"),
-        lambda: ProducerOptions("t", schema=object()),
         lambda: ReaderOptions("t", velaray.MessageId.latest, crypto_key_reader=object()),
     ],
 )

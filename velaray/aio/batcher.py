@@ -20,6 +20,7 @@ from velaray.wire.compression import Compression, compress
 from velaray.wire.frames import ENTRY_HEADER_SIZE
 from velaray.wire.messages import build_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from velaray.wire.schemas import NO_VERSION
 
 Done = Callable[[VelarayError | None, MessageId | None], None]
 """Called once per message: with an error, or with the id of the stored message."""
@@ -89,6 +90,8 @@ class Batch:
             self.first = sequence_id
             if message.key:
                 self._metadata.partition_key = message.key
+                if message.key_encoded:
+                    self._metadata.partition_key_b64_encoded = True
             if message.order_key:
                 self._metadata.ordering_key = message.order_key.encode("utf-8", "surrogateescape")
         self._parts += (head, payload)
@@ -113,6 +116,8 @@ class EntryBuilder:
         self.max_message_size = max_size
         #: What messages are added in from now on; a batch is of one transaction, or of none.
         self.transaction: TransactionId | None = None
+        #: Likewise the version of their schema; b"" for none.
+        self.schema_version = NO_VERSION
         self._compression = options.compression_type
         self._batching = options.batching_enabled
         self._chunking = options.chunking_enabled
@@ -246,6 +251,8 @@ class EntryBuilder:
         metadata.producer_name = self.producer_name
         metadata.sequence_id = sequence_id
         metadata.publish_time = int(time() * 1000)
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
         if self.transaction is not None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = self.transaction
         # Nothing is not compressed: zlib's eight bytes for it break Pulsar's C++ client.

@@ -26,6 +26,7 @@ from velaray.options import (
     TableViewOptions,
     takes,
 )
+from velaray.schema.base import T as V
 
 
 class Child(Protocol):
@@ -104,7 +105,7 @@ class Client:
         self._children.discard(child)
 
     @takes(AioProducerOptions)
-    async def create_producer(self, options: ProducerOptions) -> Producer:
+    async def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
         """A producer for ``topic``, registered with the service.
 
         Parameters: see `velaray.options.ProducerOptions`. Raises the service's refusal
@@ -113,7 +114,7 @@ class Client:
         return await self.adopt(Producer(self._live(), options, self.forget))
 
     @takes(AioConsumerOptions)
-    async def subscribe(self, options: AioConsumerOptions) -> Consumer:
+    async def subscribe(self, options: AioConsumerOptions[V]) -> Consumer[V]:
         """A consumer of one topic, a list of topics, or all that match a pattern.
 
         Parameters: see `velaray.options.ConsumerOptions`. The subscription exists, durably,
@@ -123,7 +124,7 @@ class Client:
         return await self.adopt(Consumer(self._live(), options, self.forget))
 
     @takes(ReaderOptions)
-    async def create_reader(self, options: ReaderOptions) -> Reader:
+    async def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
         """A reader of ``topic`` that begins after ``start_message_id``.
 
         Parameters: see `velaray.options.ReaderOptions`. Raises the service's refusal, or
@@ -132,7 +133,7 @@ class Client:
         return await self.adopt(Reader(self._live(), options, self.forget))
 
     @takes(TableViewOptions)
-    async def create_table_view(self, options: TableViewOptions) -> TableView:
+    async def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
         """The newest value of each key of ``topic``, complete up to now, then followed."""
         return await self.adopt(TableView(self._live(), options, self.forget))
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from velaray.aio.consumer_base import SeekTarget, SubscribedTopics, described_topics
 from velaray.aio.core import Core
@@ -26,6 +26,7 @@ from velaray.message_id import MessageId
 from velaray.options import ConsumerOptions
 from velaray.policies import DEFAULT_BATCH_RECEIVE
 from velaray.received import ReceivedBatch
+from velaray.schema.base import T
 from velaray.spans import Span, SpanLimits, Spot
 
 EVERYTHING = sys.maxsize
@@ -40,7 +41,7 @@ def many(max_messages: int | None) -> int:
     return max_messages
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """Receives and acknowledges messages. Made by `velaray.aio.Client.subscribe`.
 
     Delivery is at least once: what isn't acknowledged comes again, after a reconnect as
@@ -96,7 +97,7 @@ class Consumer:
         """Go on after `pause`."""
         self._base.resume()
 
-    async def receive(self, timeout_millis: int | None = None) -> Message:
+    async def receive(self, timeout_millis: int | None = None) -> Message[T]:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Cancelling loses no message. Raises `AlreadyClosed` when the consumer is closed.
@@ -107,7 +108,7 @@ class Consumer:
             message = await self._next(timeout_millis)
         return message if self._watch is None else self._watch.before_consume(message)
 
-    async def _next(self, timeout_millis: int | None) -> Message:
+    async def _next(self, timeout_millis: int | None) -> Message[T]:
         if timeout_millis is None:
             return await self._inbox.get()
         try:
@@ -120,7 +121,7 @@ class Consumer:
         if self._options.message_listener is not None:
             raise InvalidConfiguration("this consumer's messages go to its message_listener")
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T]]:
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
         self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
@@ -143,7 +144,7 @@ class Consumer:
 
     async def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
-    ) -> ReceivedBatch:
+    ) -> ReceivedBatch[T]:
         """All messages that wait, or ``max_messages`` of them, as soon as there is one.
 
         `ReceivedBatch` is a sequence of their values; nothing is made per message until
@@ -371,7 +372,7 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[T]]:
         """Messages as they come, until the consumer is closed."""
         while True:
             try:

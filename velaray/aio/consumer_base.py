@@ -30,6 +30,7 @@ from velaray.message_id import MessageId
 from velaray.options import AioConsumerOptions, ConsumerOptions
 from velaray.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
 from velaray.received import ReceivedBatch
+from velaray.schema.base import typed
 from velaray.spans import Span, SpanLimits, Spot
 from velaray.wire.dead_letters import dead_letter_topic
 
@@ -57,6 +58,7 @@ def subscription_of(options: ConsumerOptions) -> Subscription:
         max_chunked=options.max_pending_chunked_message,
         nack_backoff=options.negative_ack_redelivery_backoff,
         ack_timeout_backoff=options.ack_timeout_redelivery_backoff,
+        schema=options.schema,
     )
 
 
@@ -84,7 +86,13 @@ def letter_rules(options: ConsumerOptions) -> LetterRules | None:
             first = str(topic_name(first).topic)
             retry = retry or retry_letter_topic(first, options.subscription_name)
             dead = dead or dead_letter_topic(first, options.subscription_name)
-    return LetterRules(policy.max_redeliver_count, dead, retry, policy.initial_subscription_name)
+    return LetterRules(
+        policy.max_redeliver_count,
+        policy.dead_letter_undecodable,
+        dead,
+        retry,
+        policy.initial_subscription_name,
+    )
 
 
 class ConsumerBase:
@@ -345,7 +353,7 @@ class SubscribedTopics(ConsumerBase):
         rules = letter_rules(options)
         letters = None if rules is None else Letters(core, options.subscription_name, rules)
         watching = ConsumerInterceptors(options.interceptors) if options.interceptors else None
-        extras = Extras(letters, watching)
+        extras = Extras(letters, watching, typed(options.schema))
         super().__init__(core, subscription_of(options), limit, inbox, extras)
         self._options = options
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from velaray.aio.lookup import ATTEMPTS_PER_OPERATION, Lookup, retrying
 from velaray.aio.pool import ConnectionPool
+from velaray.aio.schemas import Schemas
 from velaray.events.ids import InvalidNameError, TopicName
 from velaray.exceptions import AlreadyClosed, InvalidTopicName, VelarayError
 from velaray.options import ClientOptions
@@ -42,6 +43,7 @@ class Core:
         self.loop = asyncio.get_running_loop()
         self.pool = ConnectionPool(options)
         self.lookup = Lookup(options, self.pool)
+        self.schemas = Schemas(self)
         self.closed = False
         self._ids = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()

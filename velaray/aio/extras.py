@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from velaray.aio.letters import Letters
 from velaray.interceptors import ConsumerInterceptors
+from velaray.schema.base import Schema
 
 
 @dataclass(frozen=True)
 class Extras:
-    """Topics that messages are moved to, and interceptors."""
+    """Topics that messages are moved to, interceptors, and a schema other than that of bytes."""
 
     letters: Letters | None = None
     interceptors: ConsumerInterceptors | None = None
+    schema: Schema[Any] | None = None

@@ -21,7 +21,13 @@ from velaray.aio.core import Core, topic_name
 from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.transactions import Transaction
 from velaray.events.ids import TopicName
-from velaray.exceptions import AlreadyClosed, InvalidMessage, VelarayError
+from velaray.exceptions import (
+    AlreadyClosed,
+    IncompatibleSchema,
+    InvalidMessage,
+    TopicNotFound,
+    VelarayError,
+)
 from velaray.message import Message, OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
@@ -39,6 +45,8 @@ logger = logging.getLogger("velaray")
 
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
+EXCEPTION = "EXCEPTION"
+"""The property that says why a message couldn't be worked with."""
 
 MOVES_AT_ONCE = 32
 """Messages that one consumer moves at a time."""
@@ -52,6 +60,9 @@ class LetterRules:
     """When messages are moved, and where to."""
 
     max_redeliver_count: int
+    undecodable: bool = False
+    """Whether messages that don't fit the schema are moved at once."""
+
     dead_letter_topic: str | None = None
     """None: each topic has its own, named after it and the subscription."""
 
@@ -64,7 +75,7 @@ class LetterRules:
 class Letter(OutgoingMessage):
     """A copy of a received message, with other properties."""
 
-    __slots__ = ("_key_encoded", "_order_bytes", "_schema_version")
+    __slots__ = ("_order_bytes",)
 
     def __init__(
         self, message: Message, properties: Mapping[str, str], deliver_at: int | None = None
@@ -78,19 +89,14 @@ class Letter(OutgoingMessage):
             event_timestamp=own.event_time or None,
             deliver_at=deliver_at,
         )
-        self._key_encoded = own.partition_key_b64_encoded
+        self.key_encoded = own.partition_key_b64_encoded
         self._order_bytes = own.ordering_key
-        self._schema_version = message.schema_version()
 
     def describe(self, into: MessageMetadata | SingleMessageMetadata) -> None:
         """Write what both kinds of metadata can hold, keys that aren't text included."""
         super().describe(into)
-        if self._key_encoded:
-            into.partition_key_b64_encoded = True
         if self._order_bytes:
             into.ordering_key = self._order_bytes
-        if self._schema_version and isinstance(into, MessageMetadata):
-            into.schema_version = self._schema_version
 
 
 class Addressed(NamedTuple):
@@ -165,7 +171,7 @@ class Letters:
             if self._closed:
                 raise AlreadyClosed("the consumer is closed")
             producer = await self._producer(name, addressed)
-            await _sent(producer.send, addressed.letter)
+            await self._send(producer.send, message, addressed.letter)
             if await settle():
                 self._producers.pop(name, None)
                 await producer.close()
@@ -185,7 +191,24 @@ class Letters:
             starting = self._shared[topic] = self._core.spawn(made)
         producer = await asyncio.shield(starting)
         addressed.letter.sequence_id = None
-        await _sent(partial(txn.send, producer, urgent=True), addressed.letter)
+        await self._send(partial(txn.send, producer, urgent=True), message, addressed.letter)
+
+    async def _send(
+        self, send: Callable[[Letter, Done], None], message: Message, letter: Letter
+    ) -> None:
+        """Send the copy with the schema of the original, if the topic takes it."""
+        version = message.schema_version()
+        if version:
+            try:
+                letter.schema = await self._core.schemas.at(message.topic_name(), version)
+            except TopicNotFound as error:
+                logger.info("%r goes on without its schema: %s", message, error)
+        try:
+            await _sent(send, letter)
+        except IncompatibleSchema as error:
+            logger.warning("%r goes on without its schema: %s", message, error)
+            letter.schema = None
+            await _sent(send, letter)
 
     async def _producer(self, name: str, addressed: Addressed) -> PartitionProducer:
         known = self._producers.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from velaray.aio.extras import Extras
 from velaray.aio.letters import Addressed
 from velaray.aio.lookup import RETRIABLE
 from velaray.aio.redelivering import Redeliverer
+from velaray.aio.schemas import Decoders
 from velaray.aio.subscription import Subscription
 from velaray.aio.tail import Tail
 from velaray.aio.transactions import Transaction
@@ -117,6 +119,11 @@ class PartitionConsumer:
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
         self._letters = extras.letters
         self._interceptors = extras.interceptors
+        self._decoders = None
+        if extras.schema is not None:
+            self._decoders = Decoders(core.schemas, self.topic, extras.schema)
+        self._held: deque[tuple[Block, int]] = deque()  # with permits, until they can be decoded
+        self._learning: asyncio.Task[None] | None = None
         self._tail = Tail()
         self._again = Redeliverer(core, subscription, self, self._acks.tracker, extras)
 
@@ -176,6 +183,7 @@ class PartitionConsumer:
         self._reader.forget_chunks()
         self._tail.restart()
         self._again.clear()
+        self._held.clear()
         self._acks.tracker.subscribed_again()
         if self._seek is not None:
             self._acks.moved()
@@ -301,12 +309,23 @@ class PartitionConsumer:
                 self._note(skipped)
         self._nack_abandoned()
         block = Block(self, opened.info, opened.layout, indexes)
-        if self._letters is not None and indexes:
-            opened.info.generation = self.generation
-            if not self._again.arrived(block):
-                indexes = ()
-        self._settle(permits, len(indexes))
-        if indexes:
+        if self._decoders is not None and (self._held or not self._decoders.set(opened.info)):
+            self._held.append((block, permits))
+            if self._learning is None:
+                self._learning = self._core.spawn(self._learn(self._decoders))
+            return
+        self._hand_over(block, permits)
+
+    def _hand_over(self, block: Block, permits: int) -> None:
+        delivered = len(block)
+        if self._letters is not None and delivered:
+            block.info.generation = self.generation
+            block = self._again.sifted(block)
+            delivered = len(block)
+            if delivered and not self._again.arrived(block):
+                delivered = 0
+        self._settle(permits, delivered)
+        if delivered:
             self._inbox.put(block)
 
     def _note_chunked(self, last: Where, first: Where) -> None:
@@ -314,6 +333,25 @@ class PartitionConsumer:
             taken = self.taken.message_id().position
             self._chunked = {at: begin for at, begin in self._chunked.items() if at > taken}
         self._chunked[last] = first
+
+    async def _learn(self, decoders: Decoders) -> None:
+        """Find out how to decode what is held, in order."""
+        backoff = Backoff()
+        try:
+            while self._held:
+                info = self._held[0][0].info
+                if decoders.set(info):
+                    self._hand_over(*self._held.popleft())
+                    self._tail.wake()
+                    continue
+                try:
+                    await decoders.learn(info.metadata.schema_version)
+                except RETRIABLE as error:
+                    logger.warning("consumer of %s waits for a schema: %s", self.topic, error)
+                    await asyncio.sleep(backoff.delay())
+        finally:
+            self._learning = None
+            self._tail.wake()
 
     def _settle(self, permits: int, delivered: int) -> None:
         """Give back the permits of an entry that the user won't give back by receiving."""
@@ -498,7 +536,8 @@ class PartitionConsumer:
         self._acks.flush()
         if self.connection is None:
             return
-        dropped = self._inbox.drop(self)
+        dropped = self._inbox.drop(self) + sum(permits for _, permits in self._held)
+        self._held.clear()
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self.consumer_id)
         if not self._subscription.shared:
             self._epoch += 1
@@ -611,7 +650,7 @@ class PartitionConsumer:
         try:
             async with asyncio.timeout(self._core.timeout):
                 while not len(self._inbox):
-                    if self._tail.last >= last.position:
+                    if self._tail.last >= last.position and not self._held:
                         return False
                     if self.error is not None:
                         raise self.error
@@ -660,6 +699,8 @@ class PartitionConsumer:
         if self.error is None:
             self.error = error
         self._ready.set()
+        if self._learning is not None:
+            self._learning.cancel()
         self._acks.stop()
         self._again.stop()
         self._tail.wake()

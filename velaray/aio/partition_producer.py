@@ -14,6 +14,7 @@ from velaray.aio.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatc
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
 from velaray.aio.lookup import RETRIABLE
+from velaray.aio.schemas import MOST_KNOWN, Recent
 from velaray.enums import ProducerAccessMode
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName, TransactionId
@@ -26,14 +27,18 @@ from velaray.exceptions import (
     ProducerBusy,
     ServiceUnitNotReady,
     Timeout,
+    UnknownError,
     VelarayError,
     from_server,
 )
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.schemas import SchemaInfo
+from velaray.schemas.validation import UNSTORED
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import entry_header
+from velaray.wire.schemas import NO_VERSION, to_proto
 
 logger = logging.getLogger("velaray")
 
@@ -73,8 +78,13 @@ class PartitionProducer:
         *,
         name_is_ours: bool = True,
         initial_subscription: str | None = None,
+        schema: SchemaInfo | None = None,
     ) -> None:
         """A name that isn't ours is forgotten by the service when the producer is closed."""
+        self._schema = schema
+        self._schema_version = NO_VERSION
+        self._versions: Recent[SchemaInfo, bytes] = Recent(MOST_KNOWN)
+        self._learning: asyncio.Task[bytes] | None = None
         self._name_is_ours = name_is_ours and options.producer_name is not None
         self._initial_subscription = initial_subscription
         self.topic = str(topic)
@@ -177,6 +187,8 @@ class PartitionProducer:
             producer_access_mode=int(options.access_mode),  # type: ignore[arg-type]
         )
         self._epoch += 1
+        if self._schema is not None:
+            register.schema.CopyFrom(to_proto(self._schema))
         if self._initial_subscription is not None:
             register.initial_subscription_name = self._initial_subscription
         if self.name:
@@ -191,6 +203,8 @@ class PartitionProducer:
         self.name = answer.producer_name
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
+        if self._schema is not None:
+            self._schema_version = answer.schema_version
         self._connection = connection
         if self._builder is None:
             self._begin(connection, answer.last_sequence_id)
@@ -232,12 +246,15 @@ class PartitionProducer:
             self._failed(done, self.error)
             return
         builder = self._builder
-        if builder is None:
+        if builder is None or self._learning is not None:
             self._early.append(partial(self.send, message, done))
             return
-        if message.transaction != builder.transaction:
-            self.flush_batch()
-            builder.transaction = message.transaction
+        version = self._version_of(message.schema)
+        if version is None:
+            assert message.schema is not None
+            self._learn(message.schema, message, done)
+            return
+        self._put_into(builder, message.transaction, version)
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence
@@ -268,14 +285,51 @@ class PartitionProducer:
             self._failed(done, self.error)
             return
         builder = self._builder
-        if builder is None:
+        if builder is None or self._learning is not None:
             self._early.append(partial(self.send_batch, batch, done, transaction))
             return
         self.flush_batch()
-        builder.transaction = transaction
+        self._put_into(builder, transaction, self._schema_version)
         entry = builder.packed(batch, self._next_sequence, done)
         self._next_sequence = entry.last_sequence_id + 1
         self._transmit(entry)
+
+    def _put_into(
+        self, builder: EntryBuilder, transaction: TransactionId | None, version: bytes
+    ) -> None:
+        """What is added next is in this transaction and of this schema version."""
+        if transaction != builder.transaction or version != builder.schema_version:
+            self.flush_batch()
+            builder.transaction = transaction
+            builder.schema_version = version
+
+    # --- schemas of single messages ---
+
+    def _version_of(self, schema: SchemaInfo | None) -> bytes | None:
+        """The version of a message's schema, None: the producer's; None if it isn't known yet."""
+        if schema is None:
+            return self._schema_version
+        return NO_VERSION if schema.type in UNSTORED else self._versions.get(schema)
+
+    def _learn(self, schema: SchemaInfo, message: OutgoingMessage, done: Done) -> None:
+        """Register the message's schema; it fails alone, and those after it wait meanwhile."""
+
+        def learned(learning: asyncio.Task[bytes]) -> None:
+            self._learning = None
+            if learning.cancelled():
+                closed = AlreadyClosed(f"the producer on {self.topic} is closed")
+                self._failed(done, self.error or closed)
+            elif (error := learning.exception()) is not None:
+                known = error if isinstance(error, VelarayError) else UnknownError(repr(error))
+                self._failed(done, known)
+            else:
+                self._versions.put(schema, learning.result())
+                self.send(message, done)
+            self._send_early()
+
+        self._learning = self._core.spawn(self._core.schemas.version_of(self.topic, schema))
+        # A task that is cancelled before its first step does nothing by itself.
+        self._learning.add_done_callback(learned)
 
     def flush_batch(self) -> None:
         """Send the current batch without waiting for more messages."""
@@ -319,10 +373,10 @@ class PartitionProducer:
         failures = self._failures
         if self._awaited:
             await asyncio.wait(self._awaited)
-        if self._early:
-            begun = self._core.loop.create_future()
-            self._early.append(partial(begun.set_result, None))
-            await begun
+        if self._early or self._learning is not None:
+            reached: asyncio.Future[None] = self._core.loop.create_future()
+            self._early.append(partial(self._reach, reached))
+            await reached
         self.flush_batch()
         last = self._sent
         while self._pending and self._pending[0].number <= last:
@@ -333,6 +387,13 @@ class PartitionProducer:
             await complete
         if self._failures > failures and self._last_failure is not None:
             raise self._last_failure
+
+    def _reach(self, reached: asyncio.Future[None]) -> None:
+        """Everything before this is on its way, unless a message waits for its schema."""
+        if self._learning is not None:
+            self._early.append(partial(self._reach, reached))
+        elif not reached.done():
+            reached.set_result(None)
 
     def _failed(self, done: Done | EntryDone, error: VelarayError) -> None:
         self._failures += 1
@@ -479,6 +540,8 @@ class PartitionProducer:
             self._send_timer.cancel()
         pending, self._pending = self._pending, deque()
         self._begun.set()
+        if self._learning is not None:
+            self._learning.cancel()
         self._send_early()
         self._fail_all(pending, error)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from velaray.aio.batcher import Done
 from velaray.aio.core import Core, start_all, topic_name, watch_partitions
@@ -15,8 +15,9 @@ from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.routing import Router
 from velaray.aio.sending import Room, SendMany
 from velaray.aio.transactions import Transaction
-from velaray.aio.values import values_of
+from velaray.aio.values import encoded_values, values_of
 from velaray.enums import BatchingType
+from velaray.events.ids import TopicName
 from velaray.exceptions import (
     AlreadyClosed,
     InvalidMessage,
@@ -25,13 +26,17 @@ from velaray.exceptions import (
     VelarayError,
 )
 from velaray.interceptors import ProducerInterceptors
-from velaray.message import OutgoingMessage
+from velaray.message import OutgoingMessage, content_of
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.schema.auto import AutoProduceBytesSchema
+from velaray.schema.base import Schema, T, typed
+from velaray.schemas import SchemaInfo
+from velaray.schemas.validation import UNSTORED
 from velaray.sent import SentBatch
 
 
-class Producer:
+class Producer(Generic[T]):
     """Publishes to a topic. Made by `velaray.aio.Client.create_producer`.
 
     Messages of one producer to one partition are stored in the order of the ``send`` calls,
@@ -45,6 +50,7 @@ class Producer:
         self._options = options
         self._on_close = on_close
         self._topic = topic_name(options.topic)
+        self.schema = typed(options.schema)
         self._parts: list[PartitionProducer] = []
         self._router: Router | None = None
         self._closed = False
@@ -60,8 +66,10 @@ class Producer:
     async def start(self) -> None:
         """Register with the service; called by the client."""
         count = await self._core.partitions_of(str(self._topic))
+        if isinstance(self.schema, AutoProduceBytesSchema):
+            self.schema = self.schema.bound(await self._core.schemas.latest(str(self._topic)))
         if count == 0:
-            self._parts = [PartitionProducer(self._core, self._topic, self._options)]
+            self._parts = [self._made_one(self._topic)]
         else:
             self._parts = self._made(0, count)
         self._router = Router(self._options, len(self._parts))
@@ -74,10 +82,16 @@ class Producer:
             self._watcher = self._core.spawn(watch)
 
     def _made(self, first: int, count: int) -> list[PartitionProducer]:
-        return [
-            PartitionProducer(self._core, self._topic.of_partition(index), self._options)
-            for index in range(first, count)
-        ]
+        return [self._made_one(self._topic.of_partition(index)) for index in range(first, count)]
+
+    def _made_one(self, topic: TopicName) -> PartitionProducer:
+        return PartitionProducer(self._core, topic, self._options, schema=self._registered)
+
+    @property
+    def _registered(self) -> SchemaInfo | None:
+        """The schema that the service is told of; None for bytes."""
+        stored = self.schema is not None and self.schema.info.type not in UNSTORED
+        return self.schema.info if self.schema is not None and stored else None
 
     async def _grow(self, known: int, now: int) -> None:
         added = self._made(known, now)
@@ -96,7 +110,7 @@ class Producer:
 
     async def send(
         self,
-        content: bytes | None,
+        content: T | None,
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -108,6 +122,7 @@ class Producer:
         deliver_after: timedelta | None = None,
         *,
         txn: Transaction | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish one message and wait for its receipt: it's stored durably then.
 
@@ -115,23 +130,31 @@ class Producer:
         one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
         `InvalidConfiguration` if it is another client's.
 
+        The producer's schema encodes ``content``, or ``schema`` that of this message: it is
+        registered first, unless it is known. Raises `InvalidMessage` for a value that doesn't
+        fit, and `IncompatibleSchema` if the topic's rules refuse the schema.
+
         ``content`` None sends a tombstone. On `Timeout`, or if the call is cancelled, the
         message may or may not be stored; on any other error it isn't. Raises
         `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
         with ``block_if_queue_full=True``.
         """
+        encoded = None
+        if schema is not None or self.schema is not None:
+            encoded = content_of(content, partition_key, self.schema, schema)
+            content, partition_key = encoded.payload, encoded.key
         message = OutgoingMessage(
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
+            *(content, properties, partition_key, ordering_key, sequence_id),
+            *(
+                replication_clusters,
+                disable_replication,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            ),
         )
+        if encoded is not None:
+            message.of(encoded)
         await self._make_room()
         receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
 
@@ -157,7 +180,8 @@ class Producer:
         """Publish many values, in order, and wait for all receipts: all are stored then.
 
         ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
-        or text (null is a tombstone). ``keys`` are None, or as many keys as values: a
+        or text (null is a tombstone). With a schema they are what that encodes; an Arrow array
+        becomes a list for it. ``keys`` are None, or as many keys as values: a
         sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
         few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
         client reads, whatever the producer's batching options say; with
@@ -180,6 +204,8 @@ class Producer:
         assert self._router is not None
         by_key = self._options.batching_type == BatchingType.KeyBased
         call = SendMany(self._parts, self._router, self._batch_room, by_key, txn)
+        if self.schema is not None:
+            values = encoded_values(values, self.schema)
         if txn is None:
             return await call.run(values_of(values, keys))
         txn.belongs_to(self._core)

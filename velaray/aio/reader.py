@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from velaray.aio.blocks import Segment
 from velaray.aio.consumer import many
 from velaray.aio.consumer_base import ConsumerBase, SeekTarget, described_topics
 from velaray.aio.core import Core
+from velaray.aio.extras import Extras
 from velaray.aio.inbox import AsyncInbox
 from velaray.aio.listening import Listening
 from velaray.aio.partition_consumer import PartitionConsumer
@@ -23,6 +24,7 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ReaderOptions
 from velaray.received import ReceivedBatch
+from velaray.schema.base import T, typed
 
 QUEUE_LIMIT = 50000
 """Messages that wait in a reader, all partitions of its topic together."""
@@ -41,8 +43,10 @@ class ReaderBase(ConsumerBase):
             read_compacted=options.is_read_compacted,
             queue_size=options.receiver_queue_size,
             max_chunked=options.max_pending_chunked_message,
+            schema=options.schema,
         )
-        super().__init__(core, subscription, QUEUE_LIMIT, inbox)
+        extras = Extras(schema=typed(options.schema))
+        super().__init__(core, subscription, QUEUE_LIMIT, inbox, extras)
         self._topic = options.topic
 
     async def start(self) -> None:
@@ -79,13 +83,13 @@ class ReaderBase(ConsumerBase):
         return any(await asyncio.gather(*(part.has_message_available() for part in parts)))
 
 
-def last_of(segments: list[Segment]) -> Iterator[Message]:
+def last_of(segments: list[Segment]) -> Iterator[Message[Any]]:
     """The last message of each partition in ``segments``."""
     newest = {segment.block.part: segment for segment in segments}
     return (segment.last for segment in newest.values())
 
 
-class Reader:
+class Reader(Generic[T]):
     """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
 
     Nothing is acknowledged and the service keeps no position: a new reader begins where it
@@ -113,7 +117,7 @@ class Reader:
         self._base.read(message)
         return self._listener(self, message)
 
-    async def read_next(self, timeout_millis: int | None = None) -> Message:
+    async def read_next(self, timeout_millis: int | None = None) -> Message[T]:
         """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
 
         Cancelling loses no message. Raises `AlreadyClosed` when the reader is closed.
@@ -133,7 +137,7 @@ class Reader:
 
     async def read_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
-    ) -> ReceivedBatch:
+    ) -> ReceivedBatch[T]:
         """All messages that wait, or ``max_messages`` of them, as soon as there is one.
 
         As `velaray.aio.Consumer.receive_many`, and raises as that does.
@@ -204,7 +208,7 @@ class Reader:
     ) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[T]]:
         """Messages as they come, until the reader is closed."""
         while True:
             try:

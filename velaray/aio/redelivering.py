@@ -16,10 +16,10 @@ from velaray.aio.acks import AckTracker, Where
 from velaray.aio.blocks import Block
 from velaray.aio.core import Core
 from velaray.aio.extras import Extras
-from velaray.aio.letters import Letters
+from velaray.aio.letters import EXCEPTION, Addressed, Letters
 from velaray.aio.redelivery import RedeliveryTimer
 from velaray.aio.subscription import Subscription
-from velaray.exceptions import AlreadyClosed, VelarayError
+from velaray.exceptions import AlreadyClosed, UndecodableMessage, VelarayError
 from velaray.interceptors import ConsumerInterceptors
 from velaray.message import EntryInfo, Message
 from velaray.message_id import MessageId
@@ -177,6 +177,28 @@ class Redeliverer:
 
     # --- dead letters ---
 
+    def sifted(self, block: Block) -> Block:
+        """What of a delivery can be decoded; the rest is moved, if that's the rule."""
+        letters, info = self._letters, block.info
+        if letters is None or not letters.rules.undecodable or info.decode is None:
+            return block
+        wrong: dict[int, tuple[Message, UndecodableMessage]] = {}
+        for index, message in zip(block.indexes, block.messages(0, len(block)), strict=True):
+            try:
+                message.value()
+            except UndecodableMessage as error:
+                wrong[index] = (message, error)
+        if not wrong:
+            return block
+        if info.where not in self._moving:
+            dead = [
+                (message, letters.dead(message, {EXCEPTION: f"{type(error).__name__}: {error}"}))
+                for message, error in wrong.values()
+            ]
+            self._move_all(info, dead)
+        rest = [index for index in block.indexes if index not in wrong]
+        return Block(block.part, info, block.layout, rest)
+
     def arrived(self, block: Block) -> bool:
         """A delivery is about to be handed out; False if the user isn't to get it."""
         letters, info = self._letters, block.info
@@ -203,23 +225,27 @@ class Redeliverer:
             for message in block.messages(number, number + 1)
         ]
         if messages:
-            self._moving.add(info.where)
-            self._core.spawn(self._move_all(letters, info, messages))
+            self._move_all(info, [(message, letters.dead(message)) for message in messages])
 
-    async def _move_all(self, letters: Letters, info: EntryInfo, messages: list[Message]) -> None:
+    def _move_all(self, info: EntryInfo, letters: list[tuple[Message, Addressed]]) -> None:
+        self._moving.add(info.where)
+        self._core.spawn(self._moved(info, letters))
+
+    async def _moved(self, info: EntryInfo, letters: list[tuple[Message, Addressed]]) -> None:
         try:
-            moves = [self._move(letters, message) for message in messages]
+            moves = [self._move(message, letter) for message, letter in letters]
             failed = not all(await asyncio.gather(*moves))
         finally:
             self._moving.discard(info.where)
         if failed:
             self.nack(info.where, info.redelivery_count)
 
-    async def _move(self, letters: Letters, message: Message) -> bool:
+    async def _move(self, message: Message, letter: Addressed) -> bool:
         """Whether it worked; if not, the message comes again."""
+        assert self._letters is not None
         settle = partial(self._deliverer.settle, message)
         try:
-            await letters.move(message, letters.dead(message), settle)
+            await self._letters.move(message, letter, settle)
         except AlreadyClosed:
             return True  # with the consumer; it goes to others
         except VelarayError as error:

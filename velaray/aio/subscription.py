@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from velaray.enums import ConsumerType, InitialPosition
 from velaray.message_id import MessageId
 from velaray.policies import ConsumerKeySharedPolicy, RedeliveryBackoff
+from velaray.schema.base import Schema
+from velaray.schemas import SchemaType
 from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.schemas import to_proto
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Subscription:
     max_chunked: int = 10
     nack_backoff: RedeliveryBackoff | None = None
     ack_timeout_backoff: RedeliveryBackoff | None = None
+    schema: Schema[Any] | None = None
 
     @property
     def durable(self) -> bool:
@@ -54,6 +59,8 @@ class Subscription:
             read_compacted=self.read_compacted,
             initialPosition=int(self.initial_position),  # type: ignore[arg-type]
         )
+        if self.schema is not None and self.schema.info.type is not SchemaType.BYTES:
+            subscribe.schema.CopyFrom(to_proto(self.schema.info))
         if self.consumer_name is not None:
             subscribe.consumer_name = self.consumer_name
         for key, value in (self.properties or {}).items():

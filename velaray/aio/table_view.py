@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self
 
 from velaray.aio.core import Core
 from velaray.aio.reader import Reader
-from velaray.exceptions import AlreadyClosed, VelarayError
+from velaray.exceptions import AlreadyClosed, UndecodableMessage, VelarayError
 from velaray.interceptors import Harmless
 from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.options import ReaderOptions, TableViewOptions
+from velaray.schema.base import T, typed
 
-Listener = Callable[[str, bytes], None]
+logger = logging.getLogger("velaray")
+
+Listener = Callable[[str, Any], None]
 
 
-class TableView:
+class TableView(Generic[T]):
     """A live map from key to newest value. Made by `velaray.aio.Client.create_table_view`.
 
     A tombstone or an empty value removes its key; messages without key are left out. Memory
-    is that of all keys and their newest values. When it's created it holds everything that
+    is that of all keys and their newest values. A value that can't be decoded is logged and leaves
+    the former one. When it's created it holds everything that
     was published before.
     """
 
@@ -34,11 +39,13 @@ class TableView:
             MessageId.earliest,
             is_read_compacted=True,
             subscription_role_prefix=options.subscription_name,
+            schema=options.schema,
         )
         self._core = core
         self._topic = options.topic
-        self._reader = Reader(core, reading, lambda _: None)
-        self._values: dict[str, bytes] = {}
+        self._reader: Reader[T] = Reader(core, reading, lambda _: None)
+        self._values: dict[str, T] = {}
+        self._nothing: Any = b"" if typed(options.schema) is None else None
         self._listeners: list[Listener] = []
         self._updates: asyncio.Task[None] | None = None
         self._error: VelarayError | None = None
@@ -64,16 +71,20 @@ class TableView:
         key = message.partition_key()
         if not key:
             return
-        value = b"" if message.has_null_value() else message.value()
-        if value:
-            self._values[key] = value
+        value = self._nothing
+        if len(message) and not message.has_null_value():
+            try:
+                value = self._values[key] = message.value()
+            except UndecodableMessage as error:
+                logger.warning("a table view keeps the former value of %r: %s", key, error)
+                return
         else:
             self._values.pop(key, None)
         for listener in self._listeners:
             with Harmless("a listener of a table view"):
                 listener(key, value)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str) -> T | None:
         """The newest value of ``key``, None if there is none.
 
         Raises the error that ended the view, if the service refused to go on.
@@ -82,7 +93,7 @@ class TableView:
             raise self._error
         return self._values.get(key)
 
-    def items(self) -> list[tuple[str, bytes]]:
+    def items(self) -> list[tuple[str, T]]:
         """All keys and their newest values, as of now."""
         return list(self._values.items())
 
@@ -92,9 +103,10 @@ class TableView:
             callback(key, value)
 
     def for_each_and_listen(self, callback: Listener) -> None:
-        """As `for_each`, then for every new value as it comes, b"" for a key that is removed.
+        """As `for_each`, then for every new value as it comes.
 
-        What it raises for a new value is logged.
+        For a key that is removed that is None, or b"" without a schema. What the callback raises
+        for a new value is logged.
         """
         self.for_each(callback)
         self._listeners.append(callback)

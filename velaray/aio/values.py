@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
-from velaray.arrow import KEY_LIMIT, binary_array, is_array, pack_array, sizes_of, text_array
-from velaray.exceptions import InvalidMessage, MessageTooBig
-from velaray.schema import BYTES
+from velaray.arrow import (
+    KEY_LIMIT,
+    binary_array,
+    is_array,
+    is_text,
+    pack_array,
+    sizes_of,
+    text_array,
+)
+from velaray.exceptions import InvalidMessage, MessageTooBig, OperationNotSupported
+from velaray.schema.base import BYTES, Schema
+from velaray.schema.primitives import StringSchema
 from velaray.wire.batches import pack, pack_plain
 
 ENTRY_SIZE = 512 * 1024
@@ -232,6 +241,29 @@ def values_of(values: Any, keys: Any | None) -> Values:
     if keys is not None and is_array(keys):
         keys = keys.to_pylist()
     return _lists_of(values, keys)
+
+
+def encoded_values(values: Any, schema: Schema[Any]) -> Any:
+    """What ``schema`` makes of each value; None stays None. All or nothing.
+
+    Raises `InvalidMessage`, which says which value is wrong, and `OperationNotSupported` for a
+    schema whose values bring their keys.
+    """
+    if schema.separate_key:
+        raise OperationNotSupported("send_many: a SEPARATED KeyValue brings its key; use send")
+    if is_array(values):
+        if isinstance(schema, StringSchema) and is_text(values):
+            return values
+        values = values.to_pylist()
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidMessage("values must be a sequence; send one message with send()")
+    encode, found = schema.encode, []
+    try:
+        for value in values:
+            found.append(None if value is None else encode(value))
+    except InvalidMessage as error:
+        raise InvalidMessage(f"value {len(found)}: {error}; nothing was sent") from error
+    return found
 
 
 def _key_array(keys: Any, kind: Any) -> Any | None:
