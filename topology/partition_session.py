@@ -24,7 +24,7 @@ from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName, TransactionId
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import StorageFull
-from velaray.schemas import SchemaType
+from velaray.schemas import SchemaInfo, SchemaType
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.compacted_channel import GONE
 from velaray.topology.fabric import Unreachable
@@ -545,11 +545,24 @@ class PartitionSession(Session):
     # -- schemas -------------------------------------------------------------------
 
     async def _on_get_schema(self, command: pb.CommandGetSchema) -> None:
-        self.connection.send(await get_schema(command, self._partition.schemas.find))
+        async def find(version: int | None) -> dict[str, Any]:
+            self._check_same_topic(command.topic)
+            return await self._partition.schemas.find(version)
+
+        self.connection.send(await get_schema(command, find))
+
+    def _check_same_topic(self, text: str) -> None:
+        """Partitions of a topic share its schemas, others don't."""
+        topic = TopicName.parse(text).topic
+        if topic != self._partition.key.topic_name.topic:
+            raise RemoteError(Reason.UNAVAILABLE, f"{text} is not served here; look it up again")
 
     async def _on_get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
-        schemas = self._partition.schemas
-        self.connection.send(await get_or_create_schema(command, schemas, self.role))
+        async def register(info: SchemaInfo) -> int | None:
+            self._check_same_topic(command.topic)
+            return await self._partition.schemas.of_producer(info, self.role)
+
+        self.connection.send(await get_or_create_schema(command, register))
 
     # -- acknowledgements ----------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.schema_calls import info_fields, info_of, no_schema
 
+QUIET_S = 2.0
+"""A registry that has answered within so many seconds isn't idle."""
 FORGET_S = 5.0
 """A partition that doesn't say within so many seconds that it has forgotten is cut off: then it
 forgets by itself."""
@@ -58,6 +61,7 @@ class SchemaRegistryBody(HostedBody):
         super().__init__(key, fabric, SchemaRegistryMachine())
         self._followers: set[Link] = set()
         self._busy = 0
+        self._used_s = -math.inf
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog for the topic."""
@@ -99,6 +103,7 @@ class SchemaRegistryBody(HostedBody):
             return await calls[method](args)
         finally:
             self._busy -= 1
+            self._used_s = asyncio.get_running_loop().time()
 
     async def _ask(self, command: Any) -> Any:
         """The reply. What wrote nothing was decided by the newest activation all the same."""
@@ -203,5 +208,6 @@ class SchemaRegistryBody(HostedBody):
         ]
 
     def idle(self) -> bool:
-        """Whether nobody waits for an answer: links that only keep followers told don't count."""
-        return not self._busy
+        """Whether nobody has asked for a while: links that only keep followers told don't count."""
+        quiet_s = asyncio.get_running_loop().time() - self._used_s
+        return not self._busy and quiet_s > QUIET_S

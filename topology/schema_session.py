@@ -11,7 +11,6 @@ from velaray.schemas import SchemaInfo
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.schema_calls import info_of
-from velaray.topology.topic_schemas import TopicSchemas
 from velaray.topology.wire_errors import code_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.schemas import from_proto, read_version, to_proto, version_bytes
@@ -20,6 +19,8 @@ _ERRORS = (InvalidNameError, RemoteError, Unreachable, LinkClosed, TimeoutError,
 
 Find = Callable[[int | None], Awaitable[dict[str, Any]]]
 """Finds a version, or the latest one, as `find_schema` does."""
+Register = Callable[[SchemaInfo], Awaitable[int | None]]
+"""The version of a schema, which becomes one unless it is."""
 
 
 def schema_of(command: pb.CommandProducer | pb.CommandSubscribe) -> SchemaInfo | None:
@@ -43,12 +44,12 @@ async def get_schema(command: pb.CommandGetSchema, find: Find) -> pb.CommandGetS
 
 
 async def get_or_create_schema(
-    command: pb.CommandGetOrCreateSchema, schemas: TopicSchemas, role: str
+    command: pb.CommandGetOrCreateSchema, register: Register
 ) -> pb.CommandGetOrCreateSchemaResponse:
     """The version of a schema under which a producer is about to send."""
     answer = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     try:
-        version = await schemas.of_producer(from_proto(command.schema), role)
+        version = await register(from_proto(command.schema))
     except _ERRORS as error:
         answer.error_code, answer.error_message = code_of(error), reason_of(error)
     else:

@@ -282,6 +282,9 @@ def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
             assert (
                 await who.ask(pb.CommandGetSchema(topic=who.topic, schema_version=b"abc"))
             ).error_code == pb.MetadataError
+        peer.topic += "-other"
+        assert (await peer.get()).error_code == pb.ServiceNotReady
+        assert (await peer.get_or_create(ONE)).error_code == pb.ServiceNotReady
         door.topic += "-gone"
         assert (await door.get()).error_code == pb.TopicNotFound
 
@@ -378,6 +381,28 @@ def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
         with pytest.raises(Exception, match="was deleted"):
             await world.call(gone, "schemas", {"all": True})
         assert not await has_registry(world.cluster.fabric, gone)
+
+    run(scenario)
+
+
+def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> None:
+    """It isn't while it is asked; a link alone keeps no process."""
+
+    async def scenario(world: World) -> None:
+        peer = await world.connect()
+        await peer.produce(ONE)
+        body = world.cluster.fabric.bodies[await world.registry()]
+
+        async def idle() -> bool:
+            return body.idle()
+
+        def now() -> Awaitable[bool]:
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(idle(), world.cluster.loop))
+
+        assert not await now()
+        body._used_s -= 60.0
+        assert body.links.links
+        assert await now()
 
     run(scenario)
 
