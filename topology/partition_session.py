@@ -23,7 +23,7 @@ from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promoti
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName, TransactionId
 from velaray.events.ids_pb2 import MessageIdData
-from velaray.journal.errors import StorageFull
+from velaray.journal.errors import JournalError
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.compacted_channel import GONE
@@ -53,7 +53,7 @@ _CALL_ERRORS = (
     Unreachable,
     LinkClosed,
     TimeoutError,
-    StorageFull,
+    JournalError,
     Stopped,
     NoSuchEntryError,
 )

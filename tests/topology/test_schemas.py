@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support.local_cluster import LocalCluster
 from tests.topology.schema_wire import AUTO, ONE, TEXT, THREE, TWO, Peer, Refused, World, avro
 from tests.topology.schema_wire import run as run_world
 from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.journal.files import FileStore
+from velaray.journal.replay import load_manifest
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.info import key_value
 from velaray.topology.schema_calls import has_registry
@@ -403,6 +406,33 @@ def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> No
         body._used_s -= 60.0
         assert body.links.links
         assert await now()
+
+    run(scenario)
+
+
+def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run) -> None:
+    """Nothing of it is changed; once it is whole again, all goes on."""
+
+    async def scenario(world: World) -> None:
+        peer, other = await world.connect(), await world.connect()
+        await peer.produce(ONE)
+        await peer.produce(TWO)
+        key, store = await world.registry(), FileStore(world.cluster.config.data_dir)
+        world.cluster.kill(key)
+        (ledger,) = (await load_manifest(store, key.text())).ledgers
+        file = Path(store.location(key.text(), ledger.ledger_id))
+        whole = file.read_bytes()
+        at = whole.index(b"f2") - 100
+        broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        file.write_bytes(broken)
+        with pytest.raises(Refused) as refusal:
+            await peer.produce(THREE)
+        assert refusal.value.code == pb.ServiceNotReady
+        assert await other.produce(None, b"x") is None  # nobody else notices
+        assert await peer.produce(None, b"y") is None
+        assert file.read_bytes() == broken
+        file.write_bytes(whole)
+        assert await peer.produce(THREE) == 2
 
     run(scenario)
 
