@@ -395,7 +395,8 @@ class Channel:
         while self._fed < limit:
             end = self._log.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
             if end == self._fed < self._hidden_passed:
-                self._fed = self._log.hidden_within(end, limit)[0][1]
+                # What is hidden may go on behind what the brain was told of.
+                self._fed = min(self._log.hidden_within(end, limit)[0][1], self._hidden_passed)
                 continue
             if end == self._fed:
                 work = self._pass_hidden(min(limit, end + FEED_ENTRIES))
