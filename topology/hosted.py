@@ -178,7 +178,8 @@ class HostedBody(Body):
         """Close links, finish what is under way, close the journal."""
         self.links.stop()
         self._cancel()
-        await self.runtime.close()
+        if hasattr(self, "runtime"):  # else it never started
+            await self.runtime.close()
 
     def abort(self) -> None:
         """Stop as a crash would."""

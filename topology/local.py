@@ -51,8 +51,6 @@ class LocalFabric(Fabric):
         finally:
             if not started:
                 body.abort()
-                if self.bodies.get(key) is body:
-                    del self.bodies[key]
         return address
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
