@@ -458,7 +458,7 @@ class Channel:
     def due(self, offsets: list[int]) -> None:
         """The delivery time of these has come: what the brain was fed of them, it may give out."""
         fed = [offset for offset in offsets if offset < self._fed]
-        if fed and self.consumers:
+        if fed:  # also while nobody is attached: it may know of them, for who is about to be
             self.tell("due", flat_ranges(fed))
 
     async def _pass_hidden(self, end: int) -> None:

@@ -25,6 +25,8 @@ from velaray.exceptions import (
 from velaray.wire import pulsar_pb2 as pb
 
 FORGOTTEN = "there is no such transaction"
+CONTRADICTED = 0.1
+"""The share of transactions of which somebody asks for the opposite while they end."""
 
 
 class Transacted:
@@ -35,6 +37,8 @@ class Transacted:
         #: Those that may be asked for again: whether their client wanted to commit, and whether
         #: it knows that it was told.
         self.asked: dict[TransactionId, tuple[bool, bool]] = {}
+        #: Those that a client has just asked for, to commit or abort: for who contradicts it.
+        self.asking: asyncio.Queue[tuple[TransactionId, bool]] = asyncio.Queue()
 
     async def begin(self, client: Client, by: str, timeout_s: float) -> Transaction:
         """Begin one. Raises `VelarayError`."""
@@ -57,6 +61,7 @@ class Transacted:
         if txn.state == TransactionState.TIME_OUT:
             return None
         self._asks(txn.txn_id, commit)
+        self.asking.put_nowait((txn.txn_id, commit))
         verdict: bool | None = None
         error = ""
         try:
@@ -113,7 +118,8 @@ class Transacted:
 
 class AskingScript:
     """Asks again how transactions ended, in the calm for all that anybody asked for until then;
-    for the opposite as well, of those whose clients were told."""
+    for the opposite as well, of those whose clients were told. Some it contradicts meanwhile:
+    it asks for the opposite of what their clients wait for."""
 
     def __init__(self, shared: Shared, transacted: Transacted, rng: Random) -> None:
         self._shared = shared
@@ -124,7 +130,7 @@ class AskingScript:
         """Returns when it knows."""
         known = self._transacted.asked
         while not self._shared.draining.is_set():
-            await asyncio.sleep(self._rng.random() * 2)
+            await self._contradict(client, self._rng.random() * 2)
             if known:
                 txn = self._rng.choice(list(known))
                 wanted, told = known[txn]
@@ -133,4 +139,18 @@ class AskingScript:
         for txn, (wanted, told) in list(known.items()):
             await self._transacted.ask_again(client, txn, wanted)
             if told:
+                await self._transacted.ask_again(client, txn, not wanted)
+
+    async def _contradict(self, client: Client, for_s: float) -> None:
+        """Ask for the opposite of what clients begin to wait for, of some."""
+        loop, asking = asyncio.get_running_loop(), self._transacted.asking
+        until = loop.time() + for_s
+        while loop.time() < until:
+            try:
+                async with asyncio.timeout_at(until):
+                    txn, wanted = await asking.get()
+            except TimeoutError:
+                return
+            if self._rng.random() < CONTRADICTED:
+                await asyncio.sleep(self._rng.random() * 0.02)
                 await self._transacted.ask_again(client, txn, not wanted)

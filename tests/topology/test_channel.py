@@ -319,3 +319,18 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
         ]
 
     run(scenario)
+
+
+def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
+    """Simulation found it, seed 44000024: the brain had it for delayed, and for ever."""
+
+    async def scenario(setting: Setting) -> None:
+        setting.cache.append(CachedEntry(entry(0), 1, ""))
+        setting.postponed.add(DelayedEntry(1, 0, 1, 0))
+        setting.channel.consumers.clear()
+        setting.channel.feed_from(0, 10, False)
+        assert setting.take() == [("feed", [0, [1], {}, None, [0, 1]])]
+        setting.channel.due([0])
+        assert setting.take() == [("due", [0, 1])]
+
+    run(scenario)
