@@ -150,16 +150,13 @@ def copy(run, cluster, topic):
 
 
 @pytest.fixture
-def collect(run):
-    """The values of each batch, up to what there is now."""
+def driver(cluster, topic):
+    """Makes a query that is driven as Spark would, without Spark."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed")
+    from tests.spark.driving import Driver
 
-    def collect(**options):
-        batches = {}
+    def made(**options):
+        named = {} if {"topics", "topics_pattern"} & options.keys() else {"topic": topic}
+        return Driver(**({"service_url": cluster.service_url} | named | options))
 
-        def note(frame, number):
-            batches[number] = [bytes(row.value) for row in frame.select("value").collect()]
-
-        run(lambda writer: writer.foreachBatch(note), **options)
-        return [batches[number] for number in sorted(batches)]
-
-    return collect
+    return made
