@@ -25,6 +25,7 @@ from benchmarks import (
     recovery,
     recovery_bytes,
     report,
+    schemas,
 )
 from benchmarks.install import install, missing
 from benchmarks.machine import describe_machine, load
@@ -42,6 +43,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "memory": memory.run,
     "recovery": recovery.run,
     "node_loss": node_loss.run,
+    "schemas": schemas.run,
 }
 NAMES = (*plan.LOADS, *ALONE)
 

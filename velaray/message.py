@@ -234,7 +234,9 @@ class OutgoingMessage:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        encoded: Content | None = None,
     ) -> None:
+        """``encoded`` is what a schema made of the value, with ``content`` and key from there."""
         if type(content) is not bytes and content is not None:
             content = BYTES.encode(content)
         self._content = content
@@ -246,8 +248,8 @@ class OutgoingMessage:
         self.replicate_to = [LOCAL_CLUSTER_ONLY] if disable_replication else replication_clusters
         self.deliver_at = deliver_at
         self.transaction: TransactionId | None = None
-        self.key_encoded = False
-        self.schema: SchemaInfo | None = None  # None: the producer's own
+        self.key_encoded = encoded is not None and encoded.key_encoded
+        self.schema = None if encoded is None else encoded.schema  # None: the producer's own
         if deliver_after is not None:
             self.deliver_at = int((time() + deliver_after.total_seconds()) * 1000)
         if not self.plain:
@@ -269,11 +271,6 @@ class OutgoingMessage:
         for label, number in numbers:
             if number is not None and (not isinstance(number, int) or number < 0):
                 raise InvalidMessage(f"{label} must be an int of at least 0: {number!r}")
-
-    def of(self, content: Content) -> None:
-        """It was made of a value: take what the constructor doesn't."""
-        self.key_encoded = content.key_encoded
-        self.schema = content.schema
 
     @property
     def plain(self) -> bool:

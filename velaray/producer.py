@@ -41,7 +41,10 @@ class Producer(Generic[T]):
         self._thread = thread
         self._producer = producer
         self._on_close = on_close
-        self._schema = producer.schema
+        self._schema = schema = producer.schema
+        self._encode = None if schema is None or schema.separate_key else schema.encode
+        # What the schema of a message is that stays as it is: None, or nothing that there is.
+        self._bytes: object = None if schema is None else object()
         self._outbox = Outbox(thread, producer, options)
         if producer.interceptors is not None:
             producer.interceptors.owner = self
@@ -81,9 +84,12 @@ class Producer(Generic[T]):
         """
         outbox = self._outbox
         encoded = None
-        if self._schema is not None or schema is not None:
-            encoded = content_of(content, partition_key, self._schema, schema)
-            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+        if schema is not self._bytes:
+            if schema is not None or self._encode is None:
+                encoded = content_of(content, partition_key, self._schema, schema)
+                content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+            elif content is not None:
+                content = self._encode(content)
         if (
             type(content) is bytes
             and len(content) <= outbox.largest
@@ -107,10 +113,8 @@ class Producer(Generic[T]):
         message = OutgoingMessage(
             *(content, properties, partition_key, ordering_key, sequence_id),
             *(replication_clusters, disable_replication, event_timestamp),
-            *(deliver_at, deliver_after),
+            *(deliver_at, deliver_after, encoded),
         )
-        if encoded is not None:
-            message.of(encoded)
         inner = None if txn is None else inner_of(txn)
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
@@ -183,9 +187,12 @@ class Producer(Generic[T]):
         """
         outbox = self._outbox
         encoded = None
-        if self._schema is not None or schema is not None:
-            encoded = content_of(content, partition_key, self._schema, schema)
-            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+        if schema is not self._bytes:
+            if schema is not None or self._encode is None:
+                encoded = content_of(content, partition_key, self._schema, schema)
+                content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+            elif content is not None:
+                content = self._encode(content)
         try:
             if (
                 type(content) is bytes
@@ -206,10 +213,8 @@ class Producer(Generic[T]):
             message = OutgoingMessage(
                 *(content, properties, partition_key, ordering_key, sequence_id),
                 *(replication_clusters, disable_replication, event_timestamp),
-                *(deliver_at, deliver_after),
+                *(deliver_at, deliver_after, encoded),
             )
-            if encoded is not None:
-                message.of(encoded)
             inner = None if txn is None else inner_of(txn)
             if callback is not None:
                 outbox.put(Item(message, self._reporting(callback), False, inner))

@@ -142,19 +142,12 @@ class Producer(Generic[T]):
         encoded = None
         if schema is not None or self.schema is not None:
             encoded = content_of(content, partition_key, self.schema, schema)
-            content, partition_key = encoded.payload, encoded.key
+            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
         message = OutgoingMessage(
             *(content, properties, partition_key, ordering_key, sequence_id),
-            *(
-                replication_clusters,
-                disable_replication,
-                event_timestamp,
-                deliver_at,
-                deliver_after,
-            ),
+            *(replication_clusters, disable_replication, event_timestamp),
+            *(deliver_at, deliver_after, encoded),
         )
-        if encoded is not None:
-            message.of(encoded)
         await self._make_room()
         receipt: asyncio.Future[MessageId] = self._core.loop.create_future()
 

@@ -257,13 +257,17 @@ def encoded_values(values: Any, schema: Schema[Any]) -> Any:
         values = values.to_pylist()
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
         raise InvalidMessage("values must be a sequence; send one message with send()")
-    encode, found = schema.encode, []
+    encode = schema.encode
+    items: Sequence[Any] = values if isinstance(values, list | tuple) else list(values)
     try:
-        for value in values:
-            found.append(None if value is None else encode(value))
-    except InvalidMessage as error:
-        raise InvalidMessage(f"value {len(found)}: {error}; nothing was sent") from error
-    return found
+        return [None if value is None else encode(value) for value in items]
+    except InvalidMessage:
+        for number, value in enumerate(items):
+            try:
+                None if value is None else encode(value)
+            except InvalidMessage as error:
+                raise InvalidMessage(f"value {number}: {error}; nothing was sent") from error
+        raise
 
 
 def _key_array(keys: Any, kind: Any) -> Any | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from json import encoder as json_encoder
 from typing import Any
 
 import fastavro
@@ -24,8 +25,29 @@ _REFUSED = (ValueError, TypeError, OverflowError, RecursionError)
 _NO_SCHEMA = (*_REFUSED, LookupError, SchemaParseException, UnknownType)
 _UNREADABLE = (*_REFUSED, LookupError, EOFError, SchemaResolutionError)
 
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_writer = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+)
 _first_of_json = json.JSONDecoder().raw_decode
+
+
+def _json_of() -> Callable[[Any], str]:
+    """What turns plain values into JSON's text.
+
+    `json` makes its C encoder anew for each call, which takes as long as encoding a record does.
+    """
+    if json_encoder.c_make_encoder is None:
+        return _writer.encode
+    encode = json_encoder.c_make_encoder(
+        *(None, _writer.default, json_encoder.encode_basestring, None),
+        *(_writer.key_separator, _writer.item_separator),
+        *(_writer.sort_keys, _writer.skipkeys, _writer.allow_nan),
+    )
+    join = "".join
+    return lambda plain: join(encode(plain, 0))
+
+
+_to_json = _json_of()
 
 
 def _info(kind: SchemaType, definition: Any) -> SchemaInfo:
