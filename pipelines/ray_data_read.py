@@ -18,11 +18,13 @@ except ImportError as error:
         f" pip install 'velaray[data]' ({error})"
     ) from error
 
+from velaray import Client
 from velaray.exceptions import InvalidConfiguration
 from velaray.pipelines import ledgers, service_parts
 from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named, record_batch
 from velaray.pipelines.service_parts import ServicePart
+from velaray.pipelines.spark_client import Service
 from velaray.pipelines.spark_positions import Start
 
 Part: TypeAlias = LedgerPart | ServicePart
@@ -46,7 +48,8 @@ def read_topic(
     From the service, or with ``data_dir`` from the files of its ledgers: then every node must see
     that directory. What is to be read is settled now: nothing of transactions that are open, and
     nothing behind their first messages. Columns and positions are those of Spark's batch source.
-    ``parallelism`` is how many read tasks there are, if there is so much to read.
+    There is a read task for each 64 MiB, at most ``parallelism`` of them if that is given; of
+    files as many, if there is so much to read.
 
     Raises `InvalidConfiguration`, `TopicNotFound`, and what the service says.
     """
@@ -59,12 +62,16 @@ def read_topic(
     if data_dir is not None and service_url is None:
         parts = _ledger_parts(data_dir, names, *bounds, parallelism)
     elif service_url is not None and data_dir is None:
-        parts = service_parts.plan(service_url, names, *bounds)
+        parts = service_parts.plan(Service(service_url), partial(_partitions, names), *bounds)
     else:
         raise InvalidConfiguration("read_topic needs either service_url or data_dir")
     return ray.data.read_datasource(
         TopicDatasource(parts, wanted), override_num_blocks=parallelism or max(len(parts), 1)
     )
+
+
+def _partitions(topics: Sequence[str], client: Client) -> list[str]:
+    return [name for topic in topics for name in client.get_topic_partitions(topic)]
 
 
 def _ledger_parts(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from velaray import Client, MessageId
+from velaray.pipelines.ledgers import PART_BYTES
 from velaray.pipelines.rows import record_batch
-from velaray.pipelines.spark_client import link_to
+from velaray.pipelines.spark_client import Service, link_to
+from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place, Start, number_of
+from velaray.spans import SpanLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,22 +27,28 @@ WAIT_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """What is after ``start`` and up to ``end`` in a topic's partition."""
+    """What is after ``start`` and up to ``end`` in a topic's partition.
 
-    service_url: str
+    A chunked message is where its last chunk is; from behind ``chunks`` on are the others.
+    """
+
+    service: Service
     partition: str
     start: Place
     end: Place
+    chunks: Place | None = None
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The messages that consumers get, in order, as rows.
 
         Raises `Timeout` if the service doesn't deliver what it has.
         """
-        begin = self.start.message_id(number_of(self.partition))
+        begin = (self.chunks or self.start).message_id(number_of(self.partition))
         with (
-            link_to(self.service_url) as link,
-            link.client.create_reader(self.partition, begin, receiver_queue_size=ROWS) as reader,
+            link_to(self.service) as link,
+            link.client.create_reader(
+                self.partition, begin, receiver_queue_size=ROWS, max_pending_chunked_message=0
+            ) as reader,
         ):
             over = False
             # What is left may have been hidden or trimmed: then nothing comes, and that's the end.
@@ -49,35 +58,46 @@ class ServicePart:
                     yield record_batch(segments, columns)
 
     def _within(self, segments: list[Segment]) -> tuple[list[Segment], bool]:
-        """Those of ``segments`` up to the end, and whether there is nothing more up to there."""
+        """Those of ``segments`` in this part, and whether there is nothing more of it."""
         found = []
         for segment in segments:
             at = Place(*segment.block.info.where)
             if at > self.end:
                 return found, True
-            found.append(segment)
+            if at > self.start:
+                found.append(segment)
             if at == self.end and segment.end == len(segment.block):
                 return found, True
         return found, False
 
 
-def plan(service_url: str, topics: Sequence[str], start: Start, end: Start) -> list[ServicePart]:
-    """What there is to read between two positions, a part for each partition.
+def plan(
+    service: Service,
+    partitions: Callable[[Client], Sequence[str]],
+    start: Start,
+    end: Start,
+    size: int = PART_BYTES,
+) -> list[ServicePart]:
+    """What there is to read between two positions, in parts of about ``size`` bytes.
 
-    Nothing of a transaction that is open, and nothing behind its first message. Raises
-    `InvalidConfiguration` if a position is missing, and what the service says.
+    Nothing of a transaction that is open, and nothing behind its first message. The service
+    looks at all of it to find where to cut. Raises `InvalidConfiguration` if a position is
+    missing, and what the service says.
     """
-    with Client(service_url) as client:
-        names = [name for each in topics for name in client.get_topic_partitions(each)]
+    with service.client() as client:
+        names = list(partitions(client))
         start.check(names)
         end.check(names)
-        parts = [
-            ServicePart(service_url, name, *_bounds(client, name, start, end)) for name in names
+        return [
+            ServicePart(service, name, *cut)
+            for name in names
+            for cut in _cuts(client, name, start, end, size)
         ]
-    return [part for part in parts if part.start < part.end]
 
 
-def _bounds(client: Client, partition: str, start: Start, end: Start) -> tuple[Place, Place]:
+def _cuts(
+    client: Client, partition: str, start: Start, end: Start, size: int
+) -> list[tuple[Place, Place, Place | None]]:
     with client.create_reader(partition, MessageId.latest, receiver_queue_size=0) as reader:
 
         def sought(time: int) -> Place:
@@ -85,4 +105,16 @@ def _bounds(client: Client, partition: str, start: Start, end: Start) -> tuple[P
             return Place.of(reader.get_positions()[partition][1])
 
         last = Place.of(reader.get_positions()[partition][0])
-        return start.place(partition, last, sought), end.place(partition, last, sought)
+        begin, until = (each.place(partition, last, sought) for each in (start, end))
+        at, cuts = Progress(begin), []
+        limits = SpanLimits(bytes=size, some=True, until=MessageId(-1, *until))
+        while at.after < until:
+            step = reader.get_spans({partition: (at.spot(partition), limits)})[partition]
+            to = Progress.at_end_of(step)
+            if step.torn is not None:  # a message too long to be cut: read all at once
+                return [(begin, until, None)]
+            if to.after <= at.after:
+                break
+            cuts.append((at.after, to.after, at.chunks))
+            at = to
+        return cuts

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from velaray import Client, MessageId
 from velaray.exceptions import InvalidConfiguration
-from velaray.pipelines.ledgers import LedgerPart, plan
+from velaray.pipelines import ledgers, service_parts
+from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named
+from velaray.pipelines.service_parts import ServicePart
 from velaray.pipelines.spark_client import CONNECTION
 from velaray.pipelines.spark_options import Options
-from velaray.pipelines.spark_positions import Place, Start
-from velaray.pipelines.spark_reading import OPTIONS, Origin, Span, spans, topics_named
+from velaray.pipelines.spark_positions import Start
+from velaray.pipelines.spark_reading import OPTIONS, Origin, topics_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir"}
 
 
-class LedgerSpan(InputPartition):
-    """What one task reads from files."""
+class PartitionToRead(InputPartition):
+    """What one task reads."""
 
-    def __init__(self, part: LedgerPart) -> None:
+    def __init__(self, part: LedgerPart | ServicePart) -> None:
         self.part = part
 
 
@@ -57,37 +58,19 @@ class BatchSource(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task for each part of a partition that has something to read."""
+        parts: Sequence[LedgerPart | ServicePart]
         if self._data_dir is not None:
-            parts = plan(self._data_dir, self._topics, self._start, self._end)
-            return [LedgerSpan(part) for part in parts]
-        return self._spans()
-
-    def _spans(self) -> list[Span]:
-        with self._origin.service.client() as client:
-            names = self._origin.partitions(client)
-            self._start.check(names)
-            self._end.check(names)
-            bounds = {name: self._bounds(client, name) for name in names}
-        start = {name: begin for name, (begin, _) in bounds.items()}
-        return spans(start, {name: end for name, (_, end) in bounds.items()})
-
-    def _bounds(self, client: Client, partition: str) -> tuple[Place, Place]:
-        latest = MessageId.latest
-        with client.create_reader(partition, latest, receiver_queue_size=0) as reader:
-
-            def sought(time: int) -> Place:
-                reader.seek(time)
-                return Place.of(reader.get_positions()[partition][1])
-
-            last = Place.of(reader.get_positions()[partition][0])
-            start, end = (each.place(partition, last, sought) for each in (self._start, self._end))
-        return start, end
+            parts = ledgers.plan(self._data_dir, self._topics, self._start, self._end)
+        else:
+            origin = self._origin
+            parts = service_parts.plan(origin.service, origin.partitions, self._start, self._end)
+        return [PartitionToRead(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs in an executor."""
-        match partition:
-            case LedgerSpan():
-                return partition.part.read(self._columns)
-            case Span():
-                return self._origin.read(partition)
-        return iter(())  # Spark plans a task for nothing if there is nothing to read
+        # Spark plans a task for nothing if there is nothing to read.
+        return (
+            partition.part.read(self._columns)
+            if isinstance(partition, PartitionToRead)
+            else iter(())
+        )

@@ -10,22 +10,17 @@ from pyspark.sql.datasource import InputPartition
 
 from velaray import Client
 from velaray.exceptions import InvalidConfiguration
-from velaray.pipelines.rows import columns_named, record_batch
-from velaray.pipelines.spark_client import CONNECTION, Service, link_to
+from velaray.pipelines.rows import columns_named
+from velaray.pipelines.service_parts import ServicePart
+from velaray.pipelines.spark_client import CONNECTION, Service
 from velaray.pipelines.spark_options import Options
-from velaray.pipelines.spark_positions import BEGINNING, Place, Positions, number_of
+from velaray.pipelines.spark_positions import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from velaray.aio.blocks import Segment
 
 OPTIONS = CONNECTION | {"topic", "topics", "topics_pattern", "columns", "starting_position"}
-
-ROWS = 50_000
-"""Rows of a record batch, at most, and messages that wait for a task."""
-WAIT_MS = 60_000
-"""How long a task waits for messages that are there."""
 
 
 class Span(InputPartition):
@@ -85,36 +80,5 @@ class Origin:
 
         Raises `Timeout` if the service doesn't deliver what it has.
         """
-        begin = (span.chunks or span.start).message_id(number_of(span.partition))
-        with (
-            link_to(self.service) as link,
-            link.client.create_reader(
-                span.partition, begin, receiver_queue_size=ROWS, max_pending_chunked_message=0
-            ) as reader,
-        ):
-            over = False
-            # What is left may have been hidden or trimmed: then nothing comes, and that's the end.
-            while not over and reader.has_message_available():
-                segments, over = _within(reader.read_many(ROWS, WAIT_MS).segments, span)
-                if segments:
-                    yield record_batch(segments, self.columns)
-
-
-def _within(segments: list[Segment], span: Span) -> tuple[list[Segment], bool]:
-    """Those of ``segments`` in the span, and whether there is nothing more of it."""
-    found = []
-    for segment in segments:
-        at = Place(*segment.block.info.where)
-        if at > span.end:
-            return found, True
-        if at > span.start:
-            found.append(segment)
-        if at == span.end and segment.end == len(segment.block):
-            return found, True
-    return found, False
-
-
-def spans(start: Positions, end: Positions) -> list[Span]:
-    """What there is to read up to ``end``, of each partition."""
-    begun = {name: start.get(name, BEGINNING) for name in end}
-    return [Span(name, begun[name], end[name]) for name in end if begun[name] < end[name]]
+        part = ServicePart(self.service, span.partition, span.start, span.end, span.chunks)
+        return part.read(self.columns)

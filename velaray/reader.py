@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Self
@@ -18,6 +18,7 @@ from velaray.message import Message
 from velaray.message_id import MessageId
 from velaray.received import ReceivedBatch
 from velaray.schema.base import T
+from velaray.spans import Span, SpanLimits, Spot
 
 
 class Reader(Generic[T]):
@@ -111,6 +112,10 @@ class Reader(Generic[T]):
     async def _positions(self) -> dict[str, tuple[MessageId, MessageId]]:
         self._read.drain()
         return await self._base.positions()
+
+    def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
+        """As `velaray.Consumer.get_spans`."""
+        return self._thread.run(self._base.spans(steps))
 
     def seek(self, messageid: SeekTarget) -> None:
         """Go on after ``messageid``, or at a publish time in milliseconds.

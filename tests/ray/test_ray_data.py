@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import ray
@@ -28,7 +29,9 @@ def nodes():
 
 @pytest.fixture(scope="module")
 def cluster(nodes, tmp_path_factory):
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+    made = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    made.config = replace(made.config, upkeep_s=3600)  # nothing is trimmed while a test runs
+    with made as running:
         running.fabric.journal_settings = JournalSettings(roll_records=15)
         yield running
 

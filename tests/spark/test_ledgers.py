@@ -16,7 +16,9 @@ from velaray.pipelines.rows import COLUMNS
 from velaray.pipelines.spark_positions import Start
 
 pytest.importorskip("pyarrow", reason="pyarrow isn't installed")
+from velaray.pipelines import service_parts
 from velaray.pipelines.ledgers import plan
+from velaray.pipelines.spark_client import Service
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +29,12 @@ WHOLE = 1 << 40
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A cluster whose ledgers have a few records each, and whose messages are short."""
+    """A cluster whose ledgers have a few records each, and whose messages are short.
+
+    What no subscription wants isn't trimmed while a test runs.
+    """
     made = LocalCluster(tmp_path_factory.mktemp("ledgers"))
-    made.config = replace(made.config, max_message_size=20_000)
+    made.config = replace(made.config, max_message_size=20_000, upkeep_s=3600)
     with made as running:
         running.fabric.journal_settings = JournalSettings(roll_records=15)
         yield running
@@ -117,6 +122,13 @@ def test_files_say_what_the_service_says(cluster, client, topic, table):
     ]
     for size in (1, 30_000, 200_000):
         assert in_order(stored(cluster, topic, size)) == whole
+    names = [f"{topic}-partition-{n}" for n in range(2)]
+    parts = service_parts.plan(
+        Service(cluster.service_url), lambda client: names, EARLIEST, LATEST, 1
+    )
+    assert len(parts) > 20
+    rows = [row for part in parts for each in part.read(tuple(COLUMNS)) for row in each.to_pylist()]
+    assert in_order(rows) == whole
     assert len(plan(cluster.config.data_dir, [topic], EARLIEST, LATEST, 1)) > 5
     txn.abort()
 
@@ -152,13 +164,16 @@ def test_a_chunked_message_is_read_once_wherever_the_parts_are_cut(cluster, clie
         for n in range(12):
             chunks.send(bytes([n]) * 150_000)
             plain.send(b"between")
-    parts = plan(cluster.config.data_dir, [topic], EARLIEST, LATEST, 1)
-    assert len(parts) > 5
-    rows = stored(cluster, topic, 1, columns=("value",))
-    assert sorted(row["value"] for row in rows if len(row["value"]) > 10) == [
-        bytes([n]) * 150_000 for n in range(12)
-    ]
-    assert len(rows) == 24
+    by_wire = service_parts.plan(
+        Service(cluster.service_url), lambda client: [topic], EARLIEST, LATEST, 1
+    )
+    for parts in (plan(cluster.config.data_dir, [topic], EARLIEST, LATEST, 1), by_wire):
+        assert len(parts) > 5
+        found = [row for part in parts for batch in part.read(("value",)) for row in batch["value"]]
+        assert sorted(row.as_py() for row in found if len(row.as_py()) > 10) == [
+            bytes([n]) * 150_000 for n in range(12)
+        ]
+        assert len(found) == 24
 
 
 def test_of_a_ledger_that_is_still_open_what_was_acknowledged_is_read(cluster, client, topic):
