@@ -1,7 +1,8 @@
 """Data pipelines over topics.
 
 A `Transform` consumes, processes and produces exactly once: `TransformRun` runs it on Ray,
-`TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``;
+`TransformWorker` in one process. `register` gives a Spark session the source and sink ``velaray``,
+`batch_writer` writes to many topics within ``foreachBatch``;
 `SparkOnRay` is a Spark cluster on Ray, `on_spark` brings up Ray and velaray on Spark. What needs
 Spark is installed with ``velaray[spark]``. `read_topic` and `TopicSink` are Ray Data's.
 """
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from velaray.pipelines.ray_data_read import read_topic as read_topic
     from velaray.pipelines.ray_data_sink import TopicSink as TopicSink
     from velaray.pipelines.spark import register as register
+    from velaray.pipelines.spark_batches import BatchWriter as BatchWriter
+    from velaray.pipelines.spark_batches import batch_writer as batch_writer
     from velaray.pipelines.spark_on_ray import SparkOnRay as SparkOnRay
     from velaray.pipelines.spark_on_ray_needs import NotEnoughResources as NotEnoughResources
     from velaray.pipelines.spark_on_ray_needs import SparkMissing as SparkMissing
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 # Imported on first use: Ray costs a second.
 _HOMES = {
+    "BatchWriter": "spark_batches",
     "NotEnoughResources": "spark_on_ray_needs",
     "Output": "transform",
     "RayOnSpark": "on_spark_cluster",
@@ -41,6 +45,7 @@ _HOMES = {
     "TransformProgress": "transform_counts",
     "TransformRun": "transform_run",
     "TransformWorker": "transform_worker",
+    "batch_writer": "spark_batches",
     "on_spark": "on_spark_cluster",
     "read_topic": "ray_data_read",
     "register": "spark",

@@ -83,8 +83,8 @@ class SparkOnRay:
         self._secret = secrets.token_urlsafe(32)
         self._folder = tempfile.mkdtemp(prefix="velaray-spark-")
         self._port, self._page_port = _free_ports(self._at)
-        config = {"spark.executor.cores": str(cores), "spark.executor.memory": f"{heap}m"}
-        self._sessions = SessionMaker(self.master_url, self._at, self._secret, config)
+        self._config = {"spark.executor.cores": str(cores), "spark.executor.memory": f"{heap}m"}
+        self._sessions = self.session_maker()
         self._actors: list[Any] = []
         self._room = placement_group(
             [{"CPU": cores, "memory": memory}] * workers, strategy="SPREAD"
@@ -182,6 +182,13 @@ class SparkOnRay:
         process has a session of another cluster.
         """
         return self._sessions.session(app_name, config or {})
+
+    def session_maker(self) -> SessionMaker:
+        """What makes and ends a session in another process on this host, which gets it pickled.
+
+        It holds the cluster's secret: give it to nobody who isn't to run code there.
+        """
+        return SessionMaker(self.master_url, self._at, self._secret, self._config)
 
     def stop(self) -> None:
         """End the session, workers and master, and every JVM of theirs; again does nothing."""

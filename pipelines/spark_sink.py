@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -84,11 +85,6 @@ class Target:
         """The name of a series of commits: these parts, and the option's."""
         return "/".join(["spark", *parts, *filter(None, [self.label])])
 
-    def last(self, series: str) -> int:
-        """The number of the last commit; -1 if there was none."""
-        with link_to(self.service) as link:
-            return link.client.commit_series(series).last
-
     def publish(self, series: str, number: int, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish ``rows`` in one transaction of ``series``, complete and open on return.
 
@@ -98,6 +94,7 @@ class Target:
         with link_to(self.service) as link:
             commits = link.client.commit_series(series)
             if commits.last >= number:
+                deque(rows, 0)  # operators on the way keep their state when they have seen it all
                 return Prepared(series, None)
             txn = prepared = None
             send = partial(send_rows, link, self.topic)

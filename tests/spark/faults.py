@@ -1,12 +1,12 @@
 """The data source with faults between any two steps of a batch, each of which happens once."""
 
-import json
 import os
 import signal
 from pathlib import Path
 
 from pyspark import TaskContext
 
+from tests.support.waiting import wait_until
 from velaray.pipelines.spark import VelarayDataSource
 from velaray.pipelines.spark_sink import StreamSink
 from velaray.pipelines.spark_source import StreamSource
@@ -16,13 +16,13 @@ class Fault(RuntimeError):
     """What a test has made fail."""
 
 
-class FaultySink(StreamSink):
+class Faulty:
     """Fails as its folder says: files there name the faults that are to happen yet."""
 
-    def __init__(self, options, schema):
+    def __init__(self, options, *args):
         given = dict(options)
         self._faults = Path(given.pop("faults"))
-        super().__init__(given, schema)
+        super().__init__(given, *args)
 
     def _strike(self, fault):
         file = self._faults / fault
@@ -30,11 +30,31 @@ class FaultySink(StreamSink):
             file.unlink()
             raise Fault(fault)
 
+
+class FailingSource(Faulty, StreamSource):
+    """Fails beside the move of its mark."""
+
+    def commit(self, end):
+        """What Spark calls before it plans the next batch."""
+        self._strike("before the mark moves")
+        super().commit(end)
+        self._strike("after the mark moved")
+
+
+class FaultySink(Faulty, StreamSink):
+    """Fails in tasks and beside the commit."""
+
+    def _wait(self, fault):
+        """Let others do something meanwhile; they end it by removing a file."""
+        if (self._faults / fault).exists():
+            (self._faults / fault).unlink()
+            (self._faults / "waiting").touch()
+            wait_until(lambda: not (self._faults / "waiting").exists(), 60)
+
     def write(self, iterator):
         """Publish; perhaps fail in the middle, or when all is published."""
         prepared = super().write(self._rows(iterator))
-        if TaskContext.get().partitionId() == 0 and (self._faults / "after write").exists():
-            (self._faults / "lost").write_text(json.dumps([prepared.series, *prepared.txn]))
+        if TaskContext.get().partitionId() == 0:
             self._strike("after write")
         return prepared
 
@@ -46,6 +66,7 @@ class FaultySink(StreamSink):
     def commit(self, messages, batchId):
         """Commit; perhaps fail before it or after."""
         self._strike("before commit")
+        self._wait("wait before commit")
         super().commit(messages, batchId)
         self._strike("after commit")
 
@@ -57,6 +78,10 @@ class FaultyDataSource(VelarayDataSource):
     def name(cls):
         """What ``format`` takes."""
         return "velaray-faulty"
+
+    def streamReader(self, schema):
+        """The source with faults."""
+        return FailingSource(self.options)
 
     def streamWriter(self, schema, overwrite):
         """The sink with faults."""
