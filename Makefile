@@ -6,6 +6,7 @@ PYTHON := $(VENV)/bin/python
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 EXAMPLES := $(VENV)/.installed-examples
+SPARK := $(VENV)/.installed-spark
 
 # Ray: send no usage statistics, and ask for no token on a cluster of this machine alone.
 export RAY_USAGE_STATS_ENABLED := 0
@@ -19,7 +20,7 @@ JOBS ?= 2
 PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions test test-fast sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions demo-spark test test-fast sim coverage lint bench proto clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,10 @@ $(PYTHON):
 
 $(EXAMPLES): pyproject.toml | $(PYTHON)
 	$(PYTHON) -m pip install --quiet --editable '.[examples]'
+	@touch $@
+
+$(SPARK): pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --editable '.[examples,spark]'
 	@touch $@
 
 $(DEV): pyproject.toml | $(PYTHON)
@@ -55,6 +60,9 @@ demo: $(EXAMPLES) ## Count a year of flights while the cluster's actors are kill
 
 demo-transactions: $(EXAMPLES) ## Process flights exactly once under 60 kills (under 6 minutes)
 	$(PYTHON) examples/transactions_under_fire.py
+
+demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills (minutes)
+	$(PYTHON) examples/spark_under_fire.py
 
 test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
 	$(PYTEST)

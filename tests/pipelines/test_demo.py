@@ -1,8 +1,9 @@
-"""How the demo of transactions compares topics with the file: it sees every difference."""
+"""How the demos compare topics with the file: they see every difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +54,40 @@ def test_it_sees_what_is_missing_and_what_is_doubled(demo, cluster, client, caps
     publish(client, [late])
     assert not demo.compare(cluster.service_url, every)
     assert figures(capsys, "delays")[2:] == ["0", "1"]
+
+
+@pytest.fixture
+def spark_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The demo of Spark as a module."""
+    pytest.importorskip("pyspark", reason="pyspark isn't installed")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import spark_under_fire
+
+    return spark_under_fire
+
+
+def test_the_demo_of_spark_sees_rows_that_are_missing_doubled_or_wrong(spark_demo, capsys) -> None:
+    every = [
+        spark_demo.Flight(datetime(2013, 1, 1, hour, tzinfo=UTC), "N1", carrier, delay)
+        for hour, carrier, delay in [
+            (5, "UA", 2.0),
+            (5, "UA", None),
+            (5, "AA", 1.0),
+            (6, "UA", 3.0),
+        ]
+    ]
+    first, other, last = found = spark_demo.expected_rows(every)
+    assert first == spark_demo.Delays("2013-01-01 05", "UA", 2, 2.0)
+    assert spark_demo.compare(every, found[::-1])
+    for wrong, missing, surplus in [
+        ([first, other], 1, 0),
+        ([*found, last], 0, 1),
+        ([first._replace(minutes=3.0), other, last], 1, 1),
+    ]:
+        capsys.readouterr()
+        assert not spark_demo.compare(every, wrong)
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"{missing} missing, {surplus} too many" in told
 
 
 def figures(capsys: pytest.CaptureFixture[str], topic: str) -> list[str]:
