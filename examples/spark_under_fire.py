@@ -282,14 +282,19 @@ def everything_of(reader: velaray.Reader) -> Iterator[Delays]:
         yield Delays(*json.loads(reader.read_next(30_000).data()).values())
 
 
-def read_up_to(checkpoint: Path) -> dict[str, str]:
-    """The positions up to which the query has committed."""
+def read_up_to(checkpoint: Path) -> dict[str, tuple[int, int]]:
+    """Ledger and entry up to which the query has committed, for each partition."""
     numbers = [int(each.name) for each in (checkpoint / "commits").glob("[0-9]*")]
     if not numbers:
         return {}
     *_, offset = (checkpoint / "offsets" / str(max(numbers))).read_text().splitlines()
-    positions: dict[str, str] = json.loads(offset)["positions"]
-    return positions
+    partitions: dict[str, dict[str, str]] = json.loads(offset)["partitions"]
+    return {part: _position(progress["after"]) for part, progress in partitions.items()}
+
+
+def _position(text: str) -> tuple[int, int]:
+    ledger, _, entry = text.partition(":")
+    return int(ledger), int(entry)
 
 
 class Publisher(threading.Thread):
@@ -346,7 +351,7 @@ class Publisher(threading.Thread):
 
     def _all_is_read(self) -> bool:
         read = read_up_to(Path(self._task.checkpoint))
-        return read == {part: f"{ledger}:{entry}" for part, (ledger, entry) in self._ends.items()}
+        return all(read.get(part, (-1, -1)) >= end for part, end in self._ends.items())
 
 
 def compare(every: list[Flight], found: list[Delays]) -> bool:
