@@ -84,15 +84,16 @@ class Producer(Generic[T]):
         """
         outbox = self._outbox
         encoded = None
+        payload: Any = content
         if schema is not self._bytes:
             if schema is not None or self._encode is None:
                 encoded = content_of(content, partition_key, self._schema, schema)
-                content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+                payload, partition_key = encoded.payload, encoded.key
             elif content is not None:
-                content = self._encode(content)
+                payload = self._encode(content)
         if (
-            type(content) is bytes
-            and len(content) <= outbox.largest
+            type(payload) is bytes
+            and len(payload) <= outbox.largest
             and properties is None
             and outbox.takes(partition_key)
             and ordering_key is None
@@ -106,19 +107,18 @@ class Producer(Generic[T]):
             and (encoded is None or encoded.plain)
         ):
             self._thread.forbid_here()
-            receipt = outbox.add(content, None, partition_key)
+            receipt = outbox.add(payload, None, partition_key)
             assert receipt is not None
             outbox.hurry()
             return receipt.result()
         message = OutgoingMessage(
-            *(content, properties, partition_key, ordering_key, sequence_id),
+            *(payload, properties, partition_key, ordering_key, sequence_id),
             *(replication_clusters, disable_replication, event_timestamp),
             *(deliver_at, deliver_after, encoded),
         )
-        inner = None if txn is None else inner_of(txn)
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
-        outbox.put(Item(message, self._completing(future), True, inner))
+        outbox.put(Item(message, self._completing(future), True, txn and inner_of(txn)))
         return future.result()
 
     @overload
@@ -187,16 +187,17 @@ class Producer(Generic[T]):
         """
         outbox = self._outbox
         encoded = None
+        payload: Any = content
         if schema is not self._bytes:
             if schema is not None or self._encode is None:
                 encoded = content_of(content, partition_key, self._schema, schema)
-                content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+                payload, partition_key = encoded.payload, encoded.key
             elif content is not None:
-                content = self._encode(content)
+                payload = self._encode(content)
         try:
             if (
-                type(content) is bytes
-                and len(content) <= outbox.largest
+                type(payload) is bytes
+                and len(payload) <= outbox.largest
                 and properties is None
                 and outbox.takes(partition_key)
                 and ordering_key is None
@@ -209,9 +210,9 @@ class Producer(Generic[T]):
                 and txn is None
                 and (encoded is None or encoded.plain)
             ):
-                return outbox.add(content, callback, partition_key)
+                return outbox.add(payload, callback, partition_key)
             message = OutgoingMessage(
-                *(content, properties, partition_key, ordering_key, sequence_id),
+                *(payload, properties, partition_key, ordering_key, sequence_id),
                 *(replication_clusters, disable_replication, event_timestamp),
                 *(deliver_at, deliver_after, encoded),
             )

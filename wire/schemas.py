@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.wire import pulsar_pb2 as pb
 
@@ -55,7 +58,8 @@ def to_proto(info: SchemaInfo) -> pb.Schema:
 
 def from_proto(schema: pb.Schema) -> SchemaInfo:
     """What `to_proto` was given."""
-    properties = {each.key: each.value for each in schema.properties}
+    pairs: Iterable[Any] = schema.properties
+    properties = {pair.key: pair.value for pair in pairs}
     return SchemaInfo(_NAMES[schema.type], schema.name, schema.schema_data, properties)
 
 

@@ -31,7 +31,7 @@ TEXT = schema(SchemaType.STRING)
 @pytest.mark.parametrize(
     "good",
     [
-        *(schema(form, RECORD) for form in AVRO_FORMS),
+        *(schema(form, RECORD) for form in sorted(AVRO_FORMS)),
         schema(SchemaType.JSON, ["null", RECORD]),
         schema(SchemaType.AVRO, "string"),
         schema(SchemaType.AVRO, {**RECORD, "name": "Outer$Inner"}),

@@ -140,11 +140,12 @@ class Producer(Generic[T]):
         with ``block_if_queue_full=True``.
         """
         encoded = None
+        payload: Any = content
         if schema is not None or self.schema is not None:
             encoded = content_of(content, partition_key, self.schema, schema)
-            content, partition_key = encoded.payload, encoded.key  # type: ignore[assignment]
+            payload, partition_key = encoded.payload, encoded.key
         message = OutgoingMessage(
-            *(content, properties, partition_key, ordering_key, sequence_id),
+            *(payload, properties, partition_key, ordering_key, sequence_id),
             *(replication_clusters, disable_replication, event_timestamp),
             *(deliver_at, deliver_after, encoded),
         )

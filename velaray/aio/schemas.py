@@ -62,7 +62,10 @@ class Schemas:
     async def at(self, topic: str, version: bytes) -> SchemaInfo:
         """The schema of this version. Raises `TopicNotFound` if there's none."""
         what = f"asking for a schema of {topic}"
-        return await self._once((_whole(topic), version), what, lambda: self._get(topic, version))
+        found: SchemaInfo = await self._once(
+            (_whole(topic), version), what, lambda: self._get(topic, version)
+        )
+        return found
 
     async def latest(self, topic: str) -> SchemaInfo | None:
         """The newest schema as of now; None if the topic has none."""
@@ -79,7 +82,10 @@ class Schemas:
         Raises `IncompatibleSchema` if they don't.
         """
         what = f"registering a schema of {topic}"
-        return await self._once((_whole(topic), schema), what, lambda: self._put(topic, schema))
+        version: bytes = await self._once(
+            (_whole(topic), schema), what, lambda: self._put(topic, schema)
+        )
+        return version
 
     async def _once(
         self, key: tuple[str, Hashable], what: str, ask: Callable[[], Awaitable[Any]]

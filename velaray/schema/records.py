@@ -36,9 +36,10 @@ def _json_of() -> Callable[[Any], str]:
 
     `json` makes its C encoder anew for each call, which takes as long as encoding a record does.
     """
-    if json_encoder.c_make_encoder is None:
+    make = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:
         return _writer.encode
-    encode = json_encoder.c_make_encoder(
+    encode = make(
         *(None, _writer.default, json_encoder.encode_basestring, None),
         *(_writer.key_separator, _writer.item_separator),
         *(_writer.sort_keys, _writer.skipkeys, _writer.allow_nan),
