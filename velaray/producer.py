@@ -118,7 +118,7 @@ class Producer(Generic[T]):
         )
         future: Future[MessageId] = Future()
         self._thread.forbid_here()
-        outbox.put(Item(message, self._completing(future), True, txn and inner_of(txn)))
+        outbox.put(Item(message, self._completing(future), True, inner_of(txn) if txn else None))
         return future.result()
 
     @overload
