@@ -26,6 +26,7 @@ from benchmarks import (
     recovery_bytes,
     report,
     schemas,
+    spark,
 )
 from benchmarks.install import install, missing
 from benchmarks.machine import describe_machine, load
@@ -44,6 +45,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "recovery": recovery.run,
     "node_loss": node_loss.run,
     "schemas": schemas.run,
+    "spark": spark.run,
 }
 NAMES = (*plan.LOADS, *ALONE)
 

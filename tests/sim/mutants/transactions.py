@@ -181,16 +181,6 @@ def _leave_gates_open(original: Any) -> Any:
     return end
 
 
-def _believe_old_answers(original: Any) -> Any:
-    async def end(self: TransactionGate, *what: Any) -> None:
-        asked = self._asked.pop((*what, None)[:2], None)  # type: ignore[arg-type]
-        await original(self, *what)
-        if asked is not None:
-            self._asked[(*what, None)[:2]] = asked  # type: ignore[index]
-
-    return end
-
-
 # -- partitions ------------------------------------------------------------------------
 
 
@@ -418,11 +408,6 @@ MUTANTS = {
     "leave-gates-open": Mutant(
         "a partition goes on taking what comes after the verdict",
         ((TransactionGate, "end", _leave_gates_open),),
-        300,
-    ),
-    "believe-old-answers": Mutant(
-        "a verdict doesn't make the coordinator's former answer void",
-        ((TransactionGate, "end", _believe_old_answers),),
         300,
     ),
     "read-past-open-transactions": Mutant(

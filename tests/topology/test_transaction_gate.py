@@ -1,0 +1,55 @@
+"""The gate by itself: verdicts that come while the coordinator is being asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from velaray.actors.machine import Reason
+from velaray.events.ids import ActorKey, TopicName, TransactionId
+from velaray.topology.links import RemoteError
+from velaray.topology.transaction_gate import TransactionGate
+
+TXN = TransactionId(0, 7)
+
+
+class Coordinator:
+    """A fabric with one coordinator, which says when it's told to that all may join."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.says = asyncio.Event()
+        self.times = 0
+
+    async def call(self, key: ActorKey, method: str, args: dict[str, Any]) -> None:
+        assert (key, method) == (ActorKey.of_coordinator(0), "may_join")
+        self.times += 1
+        self.asked.set()
+        await self.says.wait()
+
+
+def test_a_verdict_makes_an_answer_void_that_is_on_its_way() -> None:
+    async def scenario() -> None:
+        coordinator, tasks = Coordinator(), set()
+
+        def spawn(work: Any) -> None:
+            tasks.add(asyncio.ensure_future(work))
+
+        key = ActorKey.of_partition(TopicName.parse("t"), 1)
+        gate = TransactionGate(key, coordinator, spawn)  # type: ignore[arg-type]
+        first = asyncio.ensure_future(gate.pass_through(TXN))
+        await coordinator.asked.wait()
+        await gate.end(TXN)
+        coordinator.says.set()
+        with pytest.raises(RemoteError) as refused:
+            await first
+        assert refused.value.kind == Reason.CONFLICT
+        await asyncio.gather(*tasks)
+        assert not gate.is_open(TXN)
+
+        await gate.pass_through(TXN)  # who comes later asks anew
+        assert (coordinator.times, gate.is_open(TXN)) == (2, True)
+
+    asyncio.run(scenario())
