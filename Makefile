@@ -20,7 +20,7 @@ JOBS ?= 2
 PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark test test-fast sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions demo-spark test test-long test-fast sim coverage lint bench proto clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,11 +64,14 @@ demo-transactions: $(EXAMPLES) ## Process flights exactly once under 60 kills (u
 demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills (minutes)
 	$(PYTHON) examples/spark_under_fire.py
 
-test: $(DEV) ## Run every test (under 30 minutes on 2 cores)
-	$(PYTEST)
+test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
+	$(PYTEST) -m "not long"
+
+test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
+	$(PYTHON) -m pytest -m long
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
-	$(PYTEST) -m "not slow and not ray"
+	$(PYTEST) -m "not slow and not ray and not long"
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)

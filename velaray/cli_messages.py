@@ -124,12 +124,12 @@ def consume(
         received += 1
 
 
-def _line(message: Message) -> str:
+def _line(message: Message[Any]) -> str:
     text = message.data().decode("utf-8", "backslashreplace")
     return f"{_id_text(message)}\t{message.partition_key()}\t{text}"
 
 
-def _json_line(message: Message) -> str:
+def _json_line(message: Message[Any]) -> str:
     facts: dict[str, Any] = {
         "id": _id_text(message),
         "topic": message.topic_name(),
@@ -145,7 +145,7 @@ def _json_line(message: Message) -> str:
     return json.dumps(facts, ensure_ascii=False)
 
 
-def _id_text(message: Message) -> str:
+def _id_text(message: Message[Any]) -> str:
     found = message.message_id()
     parts = (found.ledger_id(), found.entry_id(), found.partition(), found.batch_index())
     return ":".join(map(str, parts))

@@ -46,7 +46,7 @@ class Client:
         self._client = AioClient.with_options(options)
         self._thread = LoopThread()
         self._workers = Workers(options.message_listener_threads)
-        self._producers: set[Producer] = set()
+        self._producers: set[Producer[Any]] = set()
         self._closed = False
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -63,7 +63,7 @@ class Client:
         (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
         """
         inner = self._run(self._producer(options))
-        producer = Producer(self._thread, inner, options, self._producers.discard)
+        producer: Producer[V] = Producer(self._thread, inner, options, self._producers.discard)
         self._producers.add(producer)
         return producer
 
@@ -83,7 +83,7 @@ class Client:
         special = bool(options.message_listener or options.interceptors)
         inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track, special)
         base = self._run(self._subscribe(options, inbox))
-        consumer = Consumer(self._thread, base, inbox, options, self._client.forget)
+        consumer: Consumer[V] = Consumer(self._thread, base, inbox, options, self._client.forget)
         if options.message_listener is not None:
             consumer.listen(self._workers.next(), options.message_listener)
         return consumer
@@ -102,7 +102,7 @@ class Client:
         """
         inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, special=True)
         base = self._run(self._reader(options, inbox))
-        reader = Reader(self._thread, base, inbox, self._client.forget)
+        reader: Reader[V] = Reader(self._thread, base, inbox, self._client.forget)
         if options.reader_listener is not None:
             reader.listen(self._workers.next(), options.reader_listener)
         return reader

@@ -100,7 +100,7 @@ class ThreadInbox:
         with self._arrived:
             self.queue.settle()
 
-    def get(self, deadline: float | None) -> Message | None:
+    def get(self, deadline: float | None) -> Message[Any] | None:
         """The next message; None if none comes before ``deadline``, a `monotonic` time."""
         with self._arrived:
             while (message := self._pop()) is None:
@@ -126,7 +126,7 @@ class ThreadInbox:
     def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message[Any]]:
         """Messages until ``policy`` has enough or its time is up."""
         deadline = monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
-        messages: list[Message] = []
+        messages: list[Message[Any]] = []
         size = 0
         with self._arrived:
             while not policy.full(len(messages), size, self._next_size()):
@@ -168,7 +168,7 @@ class ThreadInbox:
         for part in self.parts():
             part.fetch_one()
 
-    def _pop(self) -> Message | None:
+    def _pop(self) -> Message[Any] | None:
         queue = self.queue
         while queue.current or queue.refill():
             try:
@@ -192,7 +192,7 @@ class ThreadInbox:
 
 class _Note(NamedTuple):
     note: Callable[[Any], object]
-    what: Message | MessageId | ReceivedBatch
+    what: Message[Any] | MessageId | ReceivedBatch
 
 
 class Consumer(Generic[T]):
@@ -207,7 +207,7 @@ class Consumer(Generic[T]):
         thread: LoopThread,
         base: SubscribedTopics,
         inbox: ThreadInbox,
-        options: ConsumerOptions,
+        options: ConsumerOptions[Any],
         on_close: Callable[[SubscribedTopics], None],
     ) -> None:
         self._thread = thread
@@ -289,7 +289,7 @@ class Consumer(Generic[T]):
     def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
         """Have all messages handed to ``listener``; called by the client."""
 
-        def hear(message: Message) -> None:
+        def hear(message: Message[Any]) -> None:
             listener(self, message if self._watch is None else self._watch.before_consume(message))
 
         self._listening = Listening(worker, self._inbox, hear)
@@ -329,7 +329,7 @@ class Consumer(Generic[T]):
 
     def acknowledge(
         self,
-        message: Message | MessageId,
+        message: Message[Any] | MessageId,
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -365,7 +365,7 @@ class Consumer(Generic[T]):
 
     def acknowledge_many(
         self,
-        batch: ReceivedBatch | Iterable[Message | MessageId],
+        batch: ReceivedBatch | Iterable[Message[Any] | MessageId],
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -389,7 +389,7 @@ class Consumer(Generic[T]):
         self._notes.put(_Note(self._base.acknowledge_many, batch))
 
     async def _acknowledged(
-        self, batch: ReceivedBatch | Iterable[Message | MessageId], receipt: bool
+        self, batch: ReceivedBatch | Iterable[Message[Any] | MessageId], receipt: bool
     ) -> None:
         parts = self._base.acknowledge_many(batch)
         if receipt:
@@ -397,7 +397,7 @@ class Consumer(Generic[T]):
 
     def acknowledge_cumulative(
         self,
-        message: Message | MessageId,
+        message: Message[Any] | MessageId,
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -449,7 +449,7 @@ class Consumer(Generic[T]):
         if receipt:
             await part.receipt()
 
-    def negative_acknowledge(self, message: Message | MessageId) -> None:
+    def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
         """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.
 
         On an Exclusive or Failover subscription everything unacknowledged comes again.
@@ -460,7 +460,7 @@ class Consumer(Generic[T]):
 
     def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_millis: int = 0,
         properties: Mapping[str, str] | None = None,
         *,
@@ -482,7 +482,7 @@ class Consumer(Generic[T]):
 
     def dead_letter(
         self,
-        message: Message,
+        message: Message[Any],
         properties: Mapping[str, str] | None = None,
         *,
         txn: Transaction | None = None,

@@ -22,7 +22,7 @@ class ConsumerInterceptor:
     not block. What a method raises is logged and changes nothing.
     """
 
-    def before_consume(self, consumer: Any, message: Message) -> Message:
+    def before_consume(self, consumer: Any, message: Message[Any]) -> Message[Any]:
         """The user is about to get ``message``; return it, or what the user is to get instead."""
         return message
 
@@ -98,7 +98,7 @@ class ConsumerInterceptors:
         self.owner: Any = None
         self._interceptors = interceptors
 
-    def before_consume(self, message: Message) -> Message:
+    def before_consume(self, message: Message[Any]) -> Message[Any]:
         """What the user is to get instead of ``message``."""
         for interceptor in self._interceptors:
             with Harmless(f"{interceptor!r}.before_consume"):

@@ -34,7 +34,7 @@ class UnreadableEvent(JournalError):
     """A record holds no event that this version knows."""
 
 
-def event_of(sequence: int, raw: bytes | memoryview) -> Message:
+def event_of(sequence: int, raw: bytes | memoryview) -> Message[Any]:
     """The event of a record. Raises `UnreadableEvent`."""
     try:
         return decode(bytes(raw))
@@ -68,7 +68,7 @@ def told_of(key: ActorKey, record: HistoryRecord) -> Told:
     )
 
 
-def _transactions(key: ActorKey, event: Message) -> Sequence[tuple[int, int]]:
+def _transactions(key: ActorKey, event: Message[Any]) -> Sequence[tuple[int, int]]:
     match event:
         case EntryAppended():
             return [(event.txn_coordinator, event.txn_sequence)] if event.txn_sequence else []

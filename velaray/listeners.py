@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from velaray.exceptions import VelarayError
 from velaray.interceptors import Harmless
@@ -20,7 +20,7 @@ class Waiting(Protocol):
 
     on_arrival: Callable[[], object] | None
 
-    def get(self, deadline: float | None) -> Message | None:
+    def get(self, deadline: float | None) -> Message[Any] | None:
         """The next message, None if none comes before the deadline."""
         ...
 
@@ -77,7 +77,7 @@ class Listening:
     """
 
     def __init__(
-        self, worker: Worker, waiting: Waiting, listener: Callable[[Message], object]
+        self, worker: Worker, waiting: Waiting, listener: Callable[[Message[Any]], object]
     ) -> None:
         self._worker = worker
         self._waiting = waiting

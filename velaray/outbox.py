@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velaray.aio.batcher import Done, PackedBatch
 from velaray.aio.partition_producer import PartitionProducer
@@ -58,7 +58,9 @@ class Outbox:
     else is handed over message by message. The loop is woken once for many of either.
     """
 
-    def __init__(self, thread: LoopThread, producer: AioProducer, options: ProducerOptions) -> None:
+    def __init__(
+        self, thread: LoopThread, producer: AioProducer[Any], options: ProducerOptions[Any]
+    ) -> None:
         collects = (
             options.batching_enabled
             and options.batching_type == BatchingType.Default

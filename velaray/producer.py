@@ -34,9 +34,9 @@ class Producer(Generic[T]):
     def __init__(
         self,
         thread: LoopThread,
-        producer: AioProducer,
-        options: ProducerOptions,
-        on_close: Callable[[Producer], None],
+        producer: AioProducer[Any],
+        options: ProducerOptions[Any],
+        on_close: Callable[[Producer[Any]], None],
     ) -> None:
         self._thread = thread
         self._producer = producer

@@ -45,7 +45,7 @@ class Reader(Generic[T]):
     def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
         """Have all messages handed to ``listener``; called by the client."""
 
-        def hear(message: Message) -> None:
+        def hear(message: Message[Any]) -> None:
             self._read.put(message)
             listener(self, message)
 

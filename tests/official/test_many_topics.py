@@ -121,6 +121,7 @@ def test_a_list_of_topics(client, server, topic):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["local"], indirect=True)
 def test_a_pattern_finds_topics_that_come_later(client, server, topic):
     """Takes a minute: this client ignores its own ``pattern_auto_discovery_period``."""

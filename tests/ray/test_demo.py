@@ -64,7 +64,10 @@ def test_the_demo_passes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", BROKEN)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.long] * ("dropped" in fault)) for fault in BROKEN],
+)
 def test_the_demo_fails_when(fault: str, data_dir: Path) -> None:
     file, text, replacement, expected = BROKEN[fault]
     for room in ROOMS:

@@ -17,6 +17,7 @@ from tests.support.spark import missing, processes_naming
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.ray,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()), reason=missing() or "Spark can run"),

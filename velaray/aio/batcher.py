@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velaray.aio.chunks import cut
 from velaray.enums import BatchingType, CompressionType
@@ -111,7 +111,7 @@ class Batch:
 class EntryBuilder:
     """Collects messages into batches and builds entries of at most ``max_message_size``."""
 
-    def __init__(self, options: ProducerOptions, producer_name: str, max_size: int) -> None:
+    def __init__(self, options: ProducerOptions[Any], producer_name: str, max_size: int) -> None:
         self.producer_name = producer_name
         self.max_message_size = max_size
         #: What messages are added in from now on; a batch is of one transaction, or of none.

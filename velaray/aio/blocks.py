@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from velaray.message import EntryInfo, Message
 from velaray.wire.batches import BatchLayout
@@ -36,7 +36,7 @@ class Block:
     def __len__(self) -> int:
         return len(self.indexes)
 
-    def messages(self, first: int, end: int) -> list[Message]:
+    def messages(self, first: int, end: int) -> list[Message[Any]]:
         """The messages from the ``first`` of this block up to, not including, ``end``."""
         info, layout, indexes = self.info, self.layout, self.indexes[first:end]
         if not info.batch_size:
@@ -89,12 +89,12 @@ class Segment:
         """Their payloads."""
         return self.block.values(self.first, self.end)
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Message[Any]]:
         """The messages."""
         return self.block.messages(self.first, self.end)
 
     @property
-    def last(self) -> Message:
+    def last(self) -> Message[Any]:
         """The last of the messages."""
         return self.block.messages(self.end - 1, self.end)[0]
 
@@ -109,7 +109,7 @@ class BlockQueue:
     """
 
     def __init__(self, on_taken: Callable[[PartitionConsumer, int], None]) -> None:
-        self.current: deque[Message] = deque()
+        self.current: deque[Message[Any]] = deque()
         self._on_taken = on_taken
         self._blocks: deque[Block] = deque()
         self._at = 0  # messages of the first block that are not in `_waiting` any more
@@ -153,7 +153,7 @@ class BlockQueue:
         self._waiting = sum(map(len, self._blocks)) - self._at
         return dropped
 
-    def _emptied(self) -> list[Message]:
+    def _emptied(self) -> list[Message[Any]]:
         """What was left in `current`. Another thread may have got hold of the old one."""
         old, self.current = self.current, deque()
         left = []

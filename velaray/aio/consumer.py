@@ -49,7 +49,7 @@ class Consumer(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, options: ConsumerOptions, on_close: Callable[[Consumer], None]
+        self, core: Core, options: ConsumerOptions[Any], on_close: Callable[[Consumer[Any]], None]
     ) -> None:
         self._options = options
         fetch = options.receiver_queue_size == 0
@@ -68,8 +68,8 @@ class Consumer(Generic[T]):
         if listener is not None:
             self._listening = Listening(self._base.core, self._inbox, self._hear(listener))
 
-    def _hear(self, listener: Callable[[Any, Any], Any]) -> Callable[[Message], Any]:
-        def hear(message: Message) -> Any:
+    def _hear(self, listener: Callable[[Any, Any], Any]) -> Callable[[Message[Any]], Any]:
+        def hear(message: Message[Any]) -> Any:
             if self._watch is not None:
                 message = self._watch.before_consume(message)
             return listener(self, message)
@@ -125,7 +125,7 @@ class Consumer(Generic[T]):
         """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
         self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
-        messages: list[Message] = []
+        messages: list[Message[Any]] = []
         size = 0
         loop = asyncio.get_running_loop()
         end = loop.time() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
@@ -166,7 +166,7 @@ class Consumer(Generic[T]):
 
     async def acknowledge_many(
         self,
-        batch: ReceivedBatch | Iterable[Message | MessageId],
+        batch: ReceivedBatch | Iterable[Message[Any] | MessageId],
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -186,7 +186,7 @@ class Consumer(Generic[T]):
 
     async def acknowledge(
         self,
-        message: Message | MessageId,
+        message: Message[Any] | MessageId,
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -215,7 +215,7 @@ class Consumer(Generic[T]):
 
     async def acknowledge_cumulative(
         self,
-        message: Message | MessageId,
+        message: Message[Any] | MessageId,
         *,
         receipt: bool | None = None,
         txn: Transaction | None = None,
@@ -233,7 +233,7 @@ class Consumer(Generic[T]):
         if self._options.ack_receipt_enabled if receipt is None else receipt:
             await part.receipt()
 
-    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+    async def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
         """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.
 
         On an Exclusive or Failover subscription everything unacknowledged comes again.
@@ -243,7 +243,7 @@ class Consumer(Generic[T]):
 
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_millis: int = 0,
         properties: Mapping[str, str] | None = None,
         *,
@@ -264,7 +264,7 @@ class Consumer(Generic[T]):
 
     async def dead_letter(
         self,
-        message: Message,
+        message: Message[Any],
         properties: Mapping[str, str] | None = None,
         *,
         txn: Transaction | None = None,

@@ -38,7 +38,7 @@ SeekTarget = MessageId | int | Callable[[str], MessageId | int]
 """An id, a publish time in milliseconds, or a function that says either of each partition."""
 
 
-def subscription_of(options: ConsumerOptions) -> Subscription:
+def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
     """What ``options`` say about the subscription."""
     timeout = options.unacked_messages_timeout_ms
     return Subscription(
@@ -62,7 +62,7 @@ def subscription_of(options: ConsumerOptions) -> Subscription:
     )
 
 
-def letter_rules(options: ConsumerOptions) -> LetterRules | None:
+def letter_rules(options: ConsumerOptions[Any]) -> LetterRules | None:
     """When messages go elsewhere, and where to; None if never.
 
     Raises `InvalidConfiguration` for a pattern whose retry topic isn't named.
@@ -126,7 +126,7 @@ class ConsumerBase:
         await self.topics.add(await pattern.matches(self.core))
         self.topics.watch_pattern(pattern, period)
 
-    def acknowledge(self, message: Message | MessageId) -> PartitionConsumer:
+    def acknowledge(self, message: Message[Any] | MessageId) -> PartitionConsumer:
         """Note an acknowledgement; returns the partition it belongs to."""
         if type(message) is Message and not self.closed:
             info = message.info
@@ -140,7 +140,7 @@ class ConsumerBase:
         return part
 
     def acknowledge_many(
-        self, batch: ReceivedBatch | Iterable[Message | MessageId]
+        self, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
     ) -> list[PartitionConsumer]:
         """Note acknowledgements; returns the partitions they belong to."""
         if not isinstance(batch, ReceivedBatch):
@@ -152,7 +152,7 @@ class ConsumerBase:
             segment.block.part.acknowledge_indexes(segment.block.info, segment.indexes)
         return list(dict.fromkeys(segment.block.part for segment in batch.segments))
 
-    def acknowledge_run(self, messages: deque[Any], first: Message) -> None:
+    def acknowledge_run(self, messages: deque[Any], first: Message[Any]) -> None:
         """Note an acknowledgement of ``first`` and of what follows it in ``messages``.
 
         Takes from the left of ``messages`` those that follow ``first`` within its batch.
@@ -175,7 +175,7 @@ class ConsumerBase:
             if self.topics.parts.get(part.topic) is not part:
                 raise InvalidMessage(f"{batch!r} of {part.topic} was received elsewhere")
 
-    def acknowledge_cumulative(self, message: Message | MessageId) -> PartitionConsumer:
+    def acknowledge_cumulative(self, message: Message[Any] | MessageId) -> PartitionConsumer:
         """Note a cumulative acknowledgement; returns the partition it belongs to."""
         self.check_cumulative()
         part, message_id = self.located(message)
@@ -191,7 +191,7 @@ class ConsumerBase:
                 f" this one is {kind.name}"
             )
 
-    def located(self, message: Message | MessageId) -> tuple[PartitionConsumer, MessageId]:
+    def located(self, message: Message[Any] | MessageId) -> tuple[PartitionConsumer, MessageId]:
         """The partition and the id of a message. Raises `InvalidMessage`."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
@@ -201,14 +201,14 @@ class ConsumerBase:
             raise InvalidMessage(f"not a Message or MessageId: {message!r}")
         return self.topics.of(message), message
 
-    async def acknowledge_in(self, txn: Transaction, message: Message | MessageId) -> None:
+    async def acknowledge_in(self, txn: Transaction, message: Message[Any] | MessageId) -> None:
         """Acknowledge one message in a transaction; returns when the service has it."""
         part, message_id = self.located(message)
         where, size, bits = place_of(message_id)
         await self.in_transaction(txn, part.acknowledge_in(txn, {where: (size, bits)}))
 
     async def acknowledge_many_in(
-        self, txn: Transaction, batch: ReceivedBatch | Iterable[Message | MessageId]
+        self, txn: Transaction, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
     ) -> None:
         """Acknowledge many messages in a transaction, with one request for each partition."""
         places = self._places(batch)
@@ -222,7 +222,7 @@ class ConsumerBase:
         await self.in_transaction(txn, acknowledge_all())
 
     def _places(
-        self, batch: ReceivedBatch | Iterable[Message | MessageId]
+        self, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
     ) -> dict[PartitionConsumer, dict[Where, Part]]:
         places: list[tuple[PartitionConsumer, Where, int, int]] = []
         if isinstance(batch, ReceivedBatch):
@@ -243,7 +243,9 @@ class ConsumerBase:
             acks[where] = (size, acks.get(where, (0, 0))[1] | bits)
         return found
 
-    async def acknowledge_until_in(self, txn: Transaction, message: Message | MessageId) -> None:
+    async def acknowledge_until_in(
+        self, txn: Transaction, message: Message[Any] | MessageId
+    ) -> None:
         """Acknowledge all up to a message in a transaction."""
         self.check_cumulative()
         part, message_id = self.located(message)
@@ -348,7 +350,7 @@ class ConsumerBase:
 class SubscribedTopics(ConsumerBase):
     """What both faces' consumers have in common; on the loop's thread."""
 
-    def __init__(self, core: Core, options: ConsumerOptions, inbox: ConsumerInbox) -> None:
+    def __init__(self, core: Core, options: ConsumerOptions[Any], inbox: ConsumerInbox) -> None:
         limit = options.max_total_receiver_queue_size_across_partitions
         rules = letter_rules(options)
         letters = None if rules is None else Letters(core, options.subscription_name, rules)
@@ -376,7 +378,7 @@ class SubscribedTopics(ConsumerBase):
 
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_millis: int,
         properties: Mapping[str, str] | None,
         txn: Transaction | None,
@@ -391,7 +393,7 @@ class SubscribedTopics(ConsumerBase):
         await self._move(part, message, letters.later(message, delay_millis, properties), txn)
 
     async def dead_letter(
-        self, message: Message, properties: Mapping[str, str] | None, txn: Transaction | None
+        self, message: Message[Any], properties: Mapping[str, str] | None, txn: Transaction | None
     ) -> None:
         """Move the message to the dead-letter topic."""
         letters = self.extras.letters
@@ -402,13 +404,17 @@ class SubscribedTopics(ConsumerBase):
         part = self._part_of(message)
         await self._move(part, message, letters.dead(message, properties), txn)
 
-    def _part_of(self, message: Message) -> PartitionConsumer:
+    def _part_of(self, message: Message[Any]) -> PartitionConsumer:
         if not isinstance(message, Message):
             raise InvalidMessage(f"only a Message as received can be moved: {message!r}")
         return self.located(message)[0]
 
     async def _move(
-        self, part: PartitionConsumer, message: Message, letter: Addressed, txn: Transaction | None
+        self,
+        part: PartitionConsumer,
+        message: Message[Any],
+        letter: Addressed,
+        txn: Transaction | None,
     ) -> None:
         moving = part.move(message, letter, txn)
         await (moving if txn is None else self.in_transaction(txn, moving))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from velaray.aio.blocks import Block, BlockQueue, Segment
 from velaray.aio.partition_consumer import PartitionConsumer
@@ -56,7 +57,7 @@ class AsyncInbox:
             self._queue.clear()
         self._wake(len(self._waiting))
 
-    def pop(self) -> Message | None:
+    def pop(self) -> Message[Any] | None:
         """The next message, None if none waits."""
         queue = self._queue
         if not queue.current and not queue.refill():
@@ -73,7 +74,7 @@ class AsyncInbox:
         queue = self._queue
         return len(queue.current[0]) if queue.current or queue.refill() else 0
 
-    async def get(self) -> Message:
+    async def get(self) -> Message[Any]:
         """The next message, as soon as there is one. Raises the error that ended it."""
         while (message := self.pop()) is None:
             await self.arrival()

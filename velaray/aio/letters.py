@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velaray.aio.batcher import Done
 from velaray.aio.core import Core, topic_name
@@ -78,7 +78,7 @@ class Letter(OutgoingMessage):
     __slots__ = ("_order_bytes",)
 
     def __init__(
-        self, message: Message, properties: Mapping[str, str], deliver_at: int | None = None
+        self, message: Message[Any], properties: Mapping[str, str], deliver_at: int | None = None
     ) -> None:
         own = message.metadata
         super().__init__(
@@ -123,17 +123,19 @@ class Letters:
 
     # --- what goes where ---
 
-    def dead(self, message: Message, extra: Mapping[str, str] | None = None) -> Addressed:
+    def dead(self, message: Message[Any], extra: Mapping[str, str] | None = None) -> Addressed:
         """The copy of ``message`` for the dead-letter topic."""
         return self._dead(message, self._properties(message) | dict(extra or {}))
 
-    def _dead(self, message: Message, properties: Mapping[str, str]) -> Addressed:
+    def _dead(self, message: Message[Any], properties: Mapping[str, str]) -> Addressed:
         topic = self.rules.dead_letter_topic
         if topic is None:
             topic = dead_letter_topic(origin_topic(message), self._subscription)
         return Addressed(Letter(message, properties), topic, "DLQ")
 
-    def later(self, message: Message, delay_ms: int, extra: Mapping[str, str] | None) -> Addressed:
+    def later(
+        self, message: Message[Any], delay_ms: int, extra: Mapping[str, str] | None
+    ) -> Addressed:
         """The copy for the retry topic, or for the dead-letter topic if it was there too often."""
         properties = self._properties(message) | dict(extra or {})
         known = message.properties().get(RECONSUMETIMES, "0")
@@ -148,7 +150,7 @@ class Letters:
         deliver_at = int(time() * 1000) + delay_ms if delay_ms else None
         return Addressed(Letter(message, properties, deliver_at), retry, "RETRY")
 
-    def _properties(self, message: Message) -> dict[str, str]:
+    def _properties(self, message: Message[Any]) -> dict[str, str]:
         properties = message.properties()
         origin = described_id(message.message_id())
         properties.setdefault(REAL_TOPIC, origin_topic(message))
@@ -159,7 +161,7 @@ class Letters:
 
     # --- moving ---
 
-    async def move(self, message: Message, addressed: Addressed, settle: Settle) -> None:
+    async def move(self, message: Message[Any], addressed: Addressed, settle: Settle) -> None:
         """Publish the copy, then have ``settle`` acknowledge the original.
 
         Raises what either raises. The copy may be stored then and the original not
@@ -176,7 +178,7 @@ class Letters:
                 self._producers.pop(name, None)
                 await producer.close()
 
-    async def send_in(self, txn: Transaction, message: Message, addressed: Addressed) -> None:
+    async def send_in(self, txn: Transaction, message: Message[Any], addressed: Addressed) -> None:
         """Publish the copy in a transaction; returns when it is stored.
 
         What the transaction does with copy and original it does with both: no name has to keep
@@ -194,7 +196,7 @@ class Letters:
         await self._send(partial(txn.send, producer, urgent=True), message, addressed.letter)
 
     async def _send(
-        self, send: Callable[[Letter, Done], None], message: Message, letter: Letter
+        self, send: Callable[[Letter, Done], None], message: Message[Any], letter: Letter
     ) -> None:
         """Send the copy with the schema of the original, if the topic takes it."""
         version = message.schema_version()
@@ -282,7 +284,7 @@ async def _sent(send: Callable[[Letter, Done], None], letter: Letter) -> None:
     await receipt
 
 
-def origin_topic(message: Message) -> str:
+def origin_topic(message: Message[Any]) -> str:
     """The topic that a message was received from, without its partition."""
     return str(topic_name(message.topic_name()).topic)
 

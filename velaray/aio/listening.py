@@ -21,7 +21,9 @@ class Listening:
     awaitable, that is awaited before the next message.
     """
 
-    def __init__(self, core: Core, inbox: AsyncInbox, listener: Callable[[Message], Any]) -> None:
+    def __init__(
+        self, core: Core, inbox: AsyncInbox, listener: Callable[[Message[Any]], Any]
+    ) -> None:
         self._inbox = inbox
         self._listener = listener
         self._stopped = False

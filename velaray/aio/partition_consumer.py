@@ -100,7 +100,7 @@ class PartitionConsumer:
         self._paused = False
         self._withheld = 0  # permits that are for when it's resumed
         self._epoch = 0  # how often everything was asked for again
-        self.taken: Message | None = None
+        self.taken: Message[Any] | None = None
         self._core = core
         self._subscription = subscription
         self._inbox = inbox
@@ -476,7 +476,7 @@ class PartitionConsumer:
 
     # --- redelivery ---
 
-    def negative_acknowledge(self, message: Message | MessageId) -> None:
+    def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
         """Have the message's entry delivered again after the configured delay."""
         if isinstance(message, Message):
             info = message.info
@@ -502,7 +502,7 @@ class PartitionConsumer:
         """The id of an entry, of no message of it in particular."""
         return MessageId(self.partition, *where, topic=self.topic)
 
-    async def move(self, message: Message, letter: Addressed, txn: Transaction | None) -> None:
+    async def move(self, message: Message[Any], letter: Addressed, txn: Transaction | None) -> None:
         """Send the message's copy where it goes, and acknowledge the message."""
         letters = self._letters
         assert letters is not None
@@ -513,7 +513,7 @@ class PartitionConsumer:
         await letters.send_in(txn, message, letter)
         await self.acknowledge_in(txn, {where: (size, bits)})
 
-    async def settle(self, message: Message) -> bool:
+    async def settle(self, message: Message[Any]) -> bool:
         """Acknowledge a message that went elsewhere and return when that is durable.
 
         True if no other consumer can have got it meanwhile.

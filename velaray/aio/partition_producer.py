@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from velaray.aio.backoff import Backoff
 from velaray.aio.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatch
@@ -74,7 +75,7 @@ class PartitionProducer:
         self,
         core: Core,
         topic: TopicName,
-        options: ProducerOptions,
+        options: ProducerOptions[Any],
         *,
         name_is_ours: bool = True,
         initial_subscription: str | None = None,

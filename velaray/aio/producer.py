@@ -44,7 +44,7 @@ class Producer(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, options: ProducerOptions, on_close: Callable[[Producer], None]
+        self, core: Core, options: ProducerOptions[Any], on_close: Callable[[Producer[Any]], None]
     ) -> None:
         self._core = core
         self._options = options

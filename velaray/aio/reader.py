@@ -33,7 +33,7 @@ QUEUE_LIMIT = 50000
 class ReaderBase(ConsumerBase):
     """What the asyncio and the synchronous reader have in common; on the loop's thread."""
 
-    def __init__(self, core: Core, options: ReaderOptions, inbox: ConsumerInbox) -> None:
+    def __init__(self, core: Core, options: ReaderOptions[Any], inbox: ConsumerInbox) -> None:
         prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
         subscription = Subscription(
             name=f"{prefix}reader-{token_hex(5)}",
@@ -63,12 +63,12 @@ class ReaderBase(ConsumerBase):
             if last.entry_id() >= 0:
                 await part.seek(last)
 
-    def read(self, message: Message) -> None:
+    def read(self, message: Message[Any]) -> None:
         """The user got ``message``: the service needs to hold it no longer."""
         part = self.topics.parts[message.topic_name()]
         part.acknowledge_cumulative(message.message_id())
 
-    def read_all(self, messages: deque[Message]) -> None:
+    def read_all(self, messages: deque[Message[Any]]) -> None:
         """The user got ``messages``, in this order."""
         newest: dict[str, Message] = {}
         while messages:
@@ -97,7 +97,7 @@ class Reader(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, options: ReaderOptions, on_close: Callable[[Reader], None]
+        self, core: Core, options: ReaderOptions[Any], on_close: Callable[[Reader[Any]], None]
     ) -> None:
         fetch = options.receiver_queue_size == 0
         self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
@@ -112,7 +112,7 @@ class Reader(Generic[T]):
         if self._listener is not None:
             self._listening = Listening(self._base.core, self._inbox, self._hear)
 
-    def _hear(self, message: Message) -> Any:
+    def _hear(self, message: Message[Any]) -> Any:
         assert self._listener is not None
         self._base.read(message)
         return self._listener(self, message)

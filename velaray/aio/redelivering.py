@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from velaray.aio.acks import AckTracker, Where
 from velaray.aio.blocks import Block
@@ -43,7 +43,7 @@ class Deliverer(Protocol):
         """The id of an entry."""
         ...
 
-    async def settle(self, message: Message) -> bool:
+    async def settle(self, message: Message[Any]) -> bool:
         """Acknowledge ``message``, which went elsewhere, and return when that is durable.
 
         True if no other consumer can have got it meanwhile.
@@ -182,7 +182,7 @@ class Redeliverer:
         letters, info = self._letters, block.info
         if letters is None or not letters.rules.undecodable or info.decode is None:
             return block
-        wrong: dict[int, tuple[Message, UndecodableMessage]] = {}
+        wrong: dict[int, tuple[Message[Any], UndecodableMessage]] = {}
         for index, message in zip(block.indexes, block.messages(0, len(block)), strict=True):
             try:
                 message.value()
@@ -227,11 +227,11 @@ class Redeliverer:
         if messages:
             self._move_all(info, [(message, letters.dead(message)) for message in messages])
 
-    def _move_all(self, info: EntryInfo, letters: list[tuple[Message, Addressed]]) -> None:
+    def _move_all(self, info: EntryInfo, letters: list[tuple[Message[Any], Addressed]]) -> None:
         self._moving.add(info.where)
         self._core.spawn(self._moved(info, letters))
 
-    async def _moved(self, info: EntryInfo, letters: list[tuple[Message, Addressed]]) -> None:
+    async def _moved(self, info: EntryInfo, letters: list[tuple[Message[Any], Addressed]]) -> None:
         try:
             moves = [self._move(message, letter) for message, letter in letters]
             failed = not all(await asyncio.gather(*moves))
@@ -240,7 +240,7 @@ class Redeliverer:
         if failed:
             self.nack(info.where, info.redelivery_count)
 
-    async def _move(self, message: Message, letter: Addressed) -> bool:
+    async def _move(self, message: Message[Any], letter: Addressed) -> bool:
         """Whether it worked; if not, the message comes again."""
         assert self._letters is not None
         settle = partial(self._deliverer.settle, message)

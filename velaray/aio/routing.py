@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velaray.aio.values import Values
 from velaray.enums import PartitionsRoutingMode
@@ -35,7 +35,7 @@ class Router:
     the same partition.
     """
 
-    def __init__(self, options: ProducerOptions, partitions: int) -> None:
+    def __init__(self, options: ProducerOptions[Any], partitions: int) -> None:
         self._custom = options.message_router
         self._single = options.message_routing_mode == PartitionsRoutingMode.UseSinglePartition
         self._current = random.randrange(partitions)

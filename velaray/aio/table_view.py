@@ -32,7 +32,7 @@ class TableView(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, options: TableViewOptions, on_close: Callable[[TableView], None]
+        self, core: Core, options: TableViewOptions[Any], on_close: Callable[[TableView[Any]], None]
     ) -> None:
         reading = ReaderOptions(
             options.topic,
@@ -67,7 +67,7 @@ class TableView(Generic[T]):
         except VelarayError as error:
             self._error = error
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: Message[Any]) -> None:
         key = message.partition_key()
         if not key:
             return

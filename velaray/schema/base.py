@@ -11,7 +11,7 @@ from velaray.schemas import SchemaInfo, SchemaType
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    T = TypeVar("T", default=Any)
+    T = TypeVar("T", default=bytes)
 else:
     from typing import TypeVar
 
