@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import pulsar.schema
 import pyarrow as pa
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 import velaray
 from tests.support.waiting import wait_until
 from velaray import aio
+from velaray.aio.schemas import Schemas
 from velaray.exceptions import (
     IncompatibleSchema,
     InvalidConfiguration,
@@ -28,6 +30,7 @@ from velaray.schema import (
     JsonSchema,
     KeyValue,
     KeyValueSchema,
+    ProtobufNativeSchema,
     StringSchema,
 )
 
@@ -281,8 +284,6 @@ def test_messages_are_decoded_by_the_version_that_they_were_written_with(client,
 
 
 def test_each_version_is_asked_for_once(client, topic, monkeypatch):
-    from velaray.aio.schemas import Schemas
-
     asked = []
     inner = Schemas._get
     monkeypatch.setattr(
@@ -460,6 +461,21 @@ def test_a_dead_letter_takes_its_schema_along(client, topic):
     assert found == [{"sensor": "a"}, {"sensor": "b", "lux": 1}]
 
 
+def test_a_dead_letter_goes_without_a_schema_that_its_topic_refuses(client, topic):
+    client.create_producer(f"{topic}-s-DLQ", schema=StringSchema()).close()
+    consumer = client.subscribe(
+        topic,
+        "s",
+        velaray.ConsumerType.Shared,
+        dead_letter_policy=velaray.ConsumerDeadLetterPolicy(1, initial_subscription_name="dead"),
+    )
+    with client.create_producer(topic, schema=reading()) as producer:
+        producer.send({"sensor": "a"})
+    consumer.dead_letter(consumer.receive(5000))
+    letter = client.subscribe(f"{topic}-s-DLQ", "dead").receive(5000)
+    assert (letter.data(), letter.schema_version()) == (b"\x02a", b"")
+
+
 # --- the official client ---
 
 
@@ -501,3 +517,187 @@ def test_pairs_and_text_of_partitioned_topics(client, catalog, topic):
     producer.flush()
     found = [consumer.receive(5000).value() for _ in range(60)]
     assert sorted(each.celsius for each in found) == sorted([*range(30)] * 2)
+
+
+def test_the_official_client_and_this_one_read_each_others_protobuf(client, official, topic):
+    theirs = pulsar.schema.ProtobufNativeSchema(Timestamp)
+    ours = ProtobufNativeSchema(Timestamp)
+    ear = client.subscribe(topic, "ours", schema=ours)
+    there = official.subscribe(topic, "theirs", schema=theirs)
+    client.create_producer(topic, schema=ours).send(Timestamp(seconds=1))
+    official.create_producer(topic, schema=theirs).send(Timestamp(seconds=2))
+    assert [ear.receive(5000).value().seconds for _ in range(2)] == [1, 2]
+    assert [there.receive(5000).value().seconds for _ in range(2)] == [1, 2]
+    generic = client.create_reader(topic, velaray.MessageId.earliest, schema=AutoConsumeSchema())
+    assert generic.read_next(5000).value() == {"seconds": 1, "nanos": 0}
+
+
+# --- versions that take their time ---
+
+
+class Gate:
+    """Holds the questions for versions, or for one of them, until it opens."""
+
+    def __init__(self, monkeypatch, held=None):
+        self.open = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.failures = []
+        inner = Schemas._get
+
+        async def get(schemas, topic, version):
+            if held in (None, int.from_bytes(version, "big")):
+                self.asked.set()
+                await self.open.wait()
+            if self.failures:
+                raise self.failures.pop()
+            return await inner(schemas, topic, version)
+
+        monkeypatch.setattr(Schemas, "_get", get)
+
+
+async def filled(client, topic, count):
+    """A topic with readings of two versions in turns."""
+    async with await client.create_producer(topic, schema=reading(), batching_enabled=False) as out:
+        for number in range(count):
+            schema = reading("lux") if number % 2 else None
+            value = {"sensor": str(number)} | ({"lux": number} if number % 2 else {})
+            await out.send(value, schema=schema)
+
+
+async def sensors(consumer, count):
+    return [(await consumer.receive(10_000)).value()["sensor"] for _ in range(count)]
+
+
+NUMBERS = [str(number) for number in range(10)]
+
+
+def test_messages_wait_in_order_for_versions_that_take_their_time(cluster, topic, monkeypatch):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 10)
+            gate = Gate(monkeypatch, held=1)
+            consumer = await client.subscribe(
+                topic,
+                "s",
+                schema=AutoConsumeSchema(),
+                initial_position=EARLIEST,
+                receiver_queue_size=3,
+            )
+            assert await sensors(consumer, 1) == NUMBERS[:1]
+            await gate.asked.wait()
+            with pytest.raises(velaray.Timeout):  # what comes behind has a version that is known
+                await consumer.receive(50)
+            gate.failures = [velaray.NotConnected("for a moment"), velaray.Timeout("a moment")]
+            gate.open.set()
+            assert await sensors(consumer, 9) == NUMBERS[1:]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", [velaray.ConsumerType.Exclusive, velaray.ConsumerType.Shared])
+def test_what_waits_for_its_version_comes_again_after_a_lost_connection(
+    cluster, topic, monkeypatch, kind
+):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 10)
+            gate = Gate(monkeypatch)
+            consumer = await client.subscribe(
+                topic,
+                "s",
+                kind,
+                schema=AutoConsumeSchema(),
+                initial_position=EARLIEST,
+                receiver_queue_size=3,
+            )
+            await gate.asked.wait()
+            (part,) = consumer.parts
+            part.connection.abort(velaray.NotConnected("cut by the test"))
+            await part.attached()
+            gate.open.set()
+            assert sorted(await sensors(consumer, 10)) == NUMBERS
+            with pytest.raises(velaray.Timeout):
+                await consumer.receive(50)
+
+    asyncio.run(story())
+
+
+def test_asking_for_everything_again_while_it_waits_for_its_version(cluster, topic, monkeypatch):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 10)
+            gate = Gate(monkeypatch)
+            consumer = await client.subscribe(
+                topic,
+                "s",
+                schema=AutoConsumeSchema(),
+                initial_position=EARLIEST,
+                receiver_queue_size=3,
+            )
+            await gate.asked.wait()
+            await consumer.redeliver_unacknowledged_messages()
+            gate.open.set()
+            assert await sensors(consumer, 10) == NUMBERS
+
+    asyncio.run(story())
+
+
+def test_a_reader_knows_of_messages_that_wait_for_their_version(cluster, topic, monkeypatch):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 1)
+            gate = Gate(monkeypatch)
+            start = velaray.MessageId.earliest
+            reader = await client.create_reader(topic, start, schema=AutoConsumeSchema())
+            await gate.asked.wait()
+            asked = asyncio.ensure_future(reader.has_message_available())
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert await asked
+            assert (await reader.read_next(5000)).value() == {"sensor": "0"}
+            assert not await reader.has_message_available()
+
+    asyncio.run(story())
+
+
+def test_a_version_that_nobody_knows_makes_its_messages_undecodable(cluster, topic, monkeypatch):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 2)
+            gate = Gate(monkeypatch)
+            gate.failures = [velaray.TopicNotFound("no such version")]
+            gate.open.set()
+            consumer = await client.subscribe(
+                topic, "s", schema=AutoConsumeSchema(), initial_position=EARLIEST
+            )
+            first, second = await consumer.receive(5000), await consumer.receive(5000)
+            with pytest.raises(UndecodableMessage, match=r"version 0 .* no such version") as caught:
+                first.value()
+            assert caught.value.schema_version == 0
+            assert second.value() == {"sensor": "1", "lux": 1}
+            later = await client.subscribe(
+                topic, "later", schema=AutoConsumeSchema(), initial_position=EARLIEST
+            )
+            assert await sensors(later, 2) == NUMBERS[:2], "an error isn't remembered"
+
+    asyncio.run(story())
+
+
+def test_a_service_that_is_away_for_long_makes_nothing_undecodable(cluster, topic, monkeypatch):
+    async def story():
+        async with aio.Client(cluster.service_url) as client:
+            await filled(client, topic, 1)
+            inner, failures = Schemas.at, [velaray.Timeout("no answer"), velaray.Timeout("again")]
+
+            async def at(schemas, *what):
+                if failures:
+                    raise failures.pop()
+                return await inner(schemas, *what)
+
+            monkeypatch.setattr(Schemas, "at", at)
+            consumer = await client.subscribe(
+                topic, "s", schema=AutoConsumeSchema(), initial_position=EARLIEST
+            )
+            assert await sensors(consumer, 1) == ["0"]
+
+    asyncio.run(story())
