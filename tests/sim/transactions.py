@@ -26,7 +26,7 @@ from velaray.wire import pulsar_pb2 as pb
 
 FORGOTTEN = "there is no such transaction"
 CONTRADICTED = 0.1
-"""The share of transactions of which somebody asks for the opposite while they end."""
+"""The share of commits that somebody asks to abort meanwhile."""
 
 
 class Transacted:
@@ -119,7 +119,7 @@ class Transacted:
 class AskingScript:
     """Asks again how transactions ended, in the calm for all that anybody asked for until then;
     for the opposite as well, of those whose clients were told. Some it contradicts meanwhile:
-    it asks for the opposite of what their clients wait for."""
+    it asks to abort what their clients are about to commit."""
 
     def __init__(self, shared: Shared, transacted: Transacted, rng: Random) -> None:
         self._shared = shared
@@ -142,7 +142,7 @@ class AskingScript:
                 await self._transacted.ask_again(client, txn, not wanted)
 
     async def _contradict(self, client: Client, for_s: float) -> None:
-        """Ask for the opposite of what clients begin to wait for, of some."""
+        """Ask to abort some of what clients begin to commit."""
         loop, asking = asyncio.get_running_loop(), self._transacted.asking
         until = loop.time() + for_s
         while loop.time() < until:
@@ -151,6 +151,7 @@ class AskingScript:
                     txn, wanted = await asking.get()
             except TimeoutError:
                 return
-            if self._rng.random() < CONTRADICTED:
+            # Who aborts may know why: something in the transaction failed.
+            if wanted and self._rng.random() < CONTRADICTED:
                 await asyncio.sleep(self._rng.random() * 0.02)
-                await self._transacted.ask_again(client, txn, not wanted)
+                await self._transacted.ask_again(client, txn, commit=False)
