@@ -125,12 +125,18 @@ class DeadLetterMover:
             return offset  # it was trimmed meanwhile: nobody misses it
         at = MessageId(*partition.position_of(offset), partition.partition_index)
         mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
+        await self._publish(at, entry, number, mask or None)
+        return offset
+
+    async def _publish(self, at: MessageId, entry: bytes, number: int, mask: int | None) -> None:
+        """Have the letter of what is stored at ``at`` appended; ``number`` tells it from others."""
+        partition = self._partition
         now_ms = partition.fabric.clock_ms()
         policy = partition.policies.raw["deadLetter"] or {}
         key = await self._destination(policy)
         try:
             version = await self._version_there(key, read_metadata(entry).schema_version)
-            copied, messages = self._courier.copy(entry, at, number, mask or None, now_ms, version)
+            copied, messages = self._courier.copy(entry, at, number, mask, now_ms, version)
         except _UNREADABLE:
             copied, messages = entry, 1  # whoever reads it there may know what it is
         args = {
@@ -141,7 +147,6 @@ class DeadLetterMover:
             "initial_subscription": policy.get("initialSubscriptionName"),
         }
         await partition.fabric.call(key, "append", args)
-        return offset
 
     async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
         """What a version of the topic's schema is in the dead-letter topic, whose registry takes

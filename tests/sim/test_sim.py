@@ -147,6 +147,13 @@ def test_the_table_says_in_few_words_how_a_mutant_was_found(problem: str, words:
     assert line == f"| drop-acks | {what} | 3 | {words} | {within} |"
 
 
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_fits_what_it_breaks(name: str) -> None:
+    """Else a name that has gone is noticed when somebody hunts all of them."""
+    with MUTANTS[name].applied():
+        pass
+
+
 def test_a_mutant_must_be_known() -> None:
     assert MUTANTS.keys() >= set(QUICK_MUTANTS)
     found = simulate("--mutants", "nothing-at-all")

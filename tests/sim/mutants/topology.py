@@ -96,11 +96,9 @@ def _tell_at_once(original: Any) -> Any:
 
 
 def _publish_anew(original: Any) -> Any:
-    async def publish(
-        self: DeadLetterMover, topic: Any, entry: Any, number: int, *rest: Any
-    ) -> None:
+    async def publish(self: DeadLetterMover, at: Any, entry: Any, number: int, *rest: Any) -> None:
         anew = round(self._partition.fabric.clock_ms()) + number
-        await original(self, topic, entry, anew, *rest)
+        await original(self, at, entry, anew, *rest)
 
     return publish
 
