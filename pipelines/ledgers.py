@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from velaray.aio.core import topic_name
-from velaray.events.ids import Position, TopicName
+from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.journal.files import FileStore
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_positions import Place, Start
 from velaray.stored_messages import read_portions
+from velaray.stored_schemas import StoredDecoders
 from velaray.stored_topics import Portion, StoredLog, open_data, partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from velaray.pipelines.typed_values import TypedValue
 
 PART_BYTES = 64 << 20
 """What one task reads, about."""
@@ -33,14 +36,25 @@ class LedgerPart:
     until: Position
 
     @property
+    def topic(self) -> TopicName:
+        """The topic that it is of."""
+        return ActorKey.parse(self.portions[0].journal).topic_name.topic
+
+    @property
     def nbytes(self) -> int:
         """Bytes in files, about."""
         return sum(portion.stop - portion.start for portion in self.portions)
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The messages as rows. Raises as `velaray.stored_messages.read_portions`."""
+    def read(
+        self, columns: Sequence[str], typed: TypedValue | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages as rows. Raises as `velaray.stored_messages.read_portions`, and
+        `UndecodableMessage` for a message that isn't what ``typed`` says."""
+        decoders = None if typed is None else StoredDecoders(self.data_dir, self.topic, typed)
         for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES):
-            yield record_batch(segments, columns)
+            if decoders is not None:
+                decoders.set(segments)
+            yield record_batch(segments, columns, typed)
 
 
 def plan(

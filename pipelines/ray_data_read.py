@@ -25,7 +25,9 @@ from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named, record_batch
 from velaray.pipelines.service_parts import ServicePart
 from velaray.pipelines.spark_client import Service
+from velaray.pipelines.spark_options import Options
 from velaray.pipelines.spark_positions import Start
+from velaray.pipelines.typed_values import TypedValue, typed_by_files, typed_by_service
 
 Part: TypeAlias = LedgerPart | ServicePart
 
@@ -41,13 +43,17 @@ def read_topic(
     columns: Sequence[str] | None = None,
     starting_position: str = "earliest",
     ending_position: str = "latest",
+    value_schema: str = "bytes",
+    on_undecodable: str = "fail",
     parallelism: int | None = None,
 ) -> ray.data.Dataset:
     """The messages of one topic or several, as a dataset of Arrow blocks.
 
     From the service, or with ``data_dir`` from the files of its ledgers: then every node must see
     that directory. What is to be read is settled now: nothing of transactions that are open, and
-    nothing behind their first messages. Columns and positions are those of Spark's batch source.
+    nothing behind their first messages. Columns, positions, ``value_schema`` (``"typed"``: column
+    ``value`` has the type of the topic's schema) and ``on_undecodable`` are those of Spark's
+    batch source.
     There is a read task for each 64 MiB, at most ``parallelism`` of them if that is given; of
     files as many, if there is so much to read.
 
@@ -58,15 +64,25 @@ def read_topic(
         raise InvalidConfiguration("read_topic needs a topic")
     wanted = columns_named(None if columns is None else ",".join(columns))
     bounds = Start.parse(starting_position), Start.parse(ending_position)
+    options = {"value_schema": value_schema, "on_undecodable": on_undecodable}
+    chosen = Options(options, options.keys(), "read_topic")
+    lenient = chosen.choice("on_undecodable", "fail", "null") == "null"
+    is_typed = chosen.choice("value_schema", "bytes", "typed") == "typed" and "value" in wanted
+    typed = None
     parts: Sequence[Part]
     if data_dir is not None and service_url is None:
         parts = _ledger_parts(data_dir, names, *bounds, parallelism)
+        if is_typed:
+            typed = typed_by_files(data_dir, names, lenient)
     elif service_url is not None and data_dir is None:
-        parts = service_parts.plan(Service(service_url), partial(_partitions, names), *bounds)
+        service = Service(service_url)
+        parts = service_parts.plan(service, partial(_partitions, names), *bounds)
+        if is_typed:
+            typed = typed_by_service(service, lambda _: names, lenient)
     else:
         raise InvalidConfiguration("read_topic needs either service_url or data_dir")
     return ray.data.read_datasource(
-        TopicDatasource(parts, wanted), override_num_blocks=parallelism or max(len(parts), 1)
+        TopicDatasource(parts, wanted, typed), override_num_blocks=parallelism or max(len(parts), 1)
     )
 
 
@@ -87,11 +103,14 @@ def _ledger_parts(
 class TopicDatasource(Datasource):
     """What `read_topic` reads."""
 
-    def __init__(self, parts: Sequence[Part], columns: Sequence[str]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None = None
+    ) -> None:
         """``parts`` are read by one task each, or by fewer if Ray asks for fewer."""
         super().__init__()
         self._parts = parts
         self._columns = columns
+        self._typed = typed
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Bytes of the ledgers; None if the service is read, which doesn't say."""
@@ -110,17 +129,21 @@ class TopicDatasource(Datasource):
         unknown = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
         return [
             ReadTask(
-                partial(_read, group, self._columns), unknown, per_task_row_limit=per_task_row_limit
+                partial(_read, group, self._columns, self._typed),
+                unknown,
+                per_task_row_limit=per_task_row_limit,
             )
             for group in groups
         ]
 
 
-def _read(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[pa.Table]:
+def _read(
+    parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None
+) -> Iterator[pa.Table]:
     empty = True
     for part in parts:
-        for batch in part.read(columns):
+        for batch in part.read(columns, typed):
             empty = False
             yield pa.Table.from_batches([batch])
     if empty:
-        yield pa.Table.from_batches([record_batch([], columns)])
+        yield pa.Table.from_batches([record_batch([], columns, typed)])

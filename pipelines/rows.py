@@ -13,6 +13,7 @@ from velaray.received import nulls_of
 if TYPE_CHECKING:
     from velaray.aio.blocks import Segment
     from velaray.message import Message
+    from velaray.pipelines.typed_values import TypedValue
 
 COLUMNS: Mapping[str, str] = {
     "topic": "string NOT NULL",
@@ -34,9 +35,10 @@ and ``schema_version`` if the producer gave none.
 """
 
 
-def ddl(columns: Sequence[str]) -> str:
+def ddl(columns: Sequence[str], typed: TypedValue | None = None) -> str:
     """The schema of a table with these columns, as Spark's SQL writes it."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+    kinds = COLUMNS if typed is None else {**COLUMNS, "value": typed.ddl}
+    return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
 def columns_named(names: str | None) -> tuple[str, ...]:
@@ -55,11 +57,19 @@ def columns_named(names: str | None) -> tuple[str, ...]:
     return found
 
 
-def record_batch(segments: Sequence[Segment], columns: Sequence[str]) -> Any:
-    """The messages of ``segments``, in order, as a ``pyarrow.RecordBatch``."""
+def record_batch(
+    segments: Sequence[Segment], columns: Sequence[str], typed: TypedValue | None = None
+) -> Any:
+    """The messages of ``segments``, in order, as a ``pyarrow.RecordBatch``.
+
+    With ``typed`` they were received with that schema, which says what column ``value`` is.
+    """
     import pyarrow as pa
 
-    arrays = [_MAKERS[name](pa, segments) for name in columns]
+    arrays = [
+        typed.array(segments) if typed and name == "value" else _MAKERS[name](pa, segments)
+        for name in columns
+    ]
     fields = [
         pa.field(name, array.type, nullable="NOT NULL" not in COLUMNS[name])
         for name, array in zip(columns, arrays, strict=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from velaray.aio.blocks import Segment
+    from velaray.pipelines.typed_values import TypedValue
 
 ROWS = 50_000
 """Rows of a record batch, at most, and messages that wait for who reads."""
@@ -38,16 +39,23 @@ class ServicePart:
     end: Place
     chunks: Place | None = None
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, columns: Sequence[str], typed: TypedValue | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The messages that consumers get, in order, as rows.
 
-        Raises `Timeout` if the service doesn't deliver what it has.
+        Raises `Timeout` if the service doesn't deliver what it has, `UndecodableMessage` for a
+        message that isn't what ``typed`` says.
         """
         begin = (self.chunks or self.start).message_id(number_of(self.partition))
         with (
             link_to(self.service) as link,
             link.client.create_reader(
-                self.partition, begin, receiver_queue_size=ROWS, max_pending_chunked_message=0
+                self.partition,
+                begin,
+                receiver_queue_size=ROWS,
+                max_pending_chunked_message=0,
+                schema=typed,
             ) as reader,
         ):
             over = False
@@ -55,7 +63,7 @@ class ServicePart:
             while not over and reader.has_message_available():
                 segments, over = self._within(reader.read_many(ROWS, WAIT_MS).segments)
                 if segments:
-                    yield record_batch(segments, columns)
+                    yield record_batch(segments, columns, typed)
 
     def _within(self, segments: list[Segment]) -> tuple[list[Segment], bool]:
         """Those of ``segments`` in this part, and whether there is nothing more of it."""

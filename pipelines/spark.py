@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from velaray.pipelines.spark_on_ray_needs import SparkMissing
 
 try:
@@ -26,6 +28,8 @@ from velaray.pipelines.spark_batch import BatchSource
 from velaray.pipelines.spark_journal import JournalDataSource
 from velaray.pipelines.spark_sink import BatchSink, StreamSink
 from velaray.pipelines.spark_source import StreamSource
+from velaray.pipelines.spark_typed import typed_value
+from velaray.pipelines.typed_values import TypedValue
 
 
 class VelarayDataSource(DataSource):
@@ -38,15 +42,20 @@ class VelarayDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of what is read: those that option ``columns`` names, or all."""
-        return ddl(columns_named(self.options.get("columns")))
+        return ddl(columns_named(self.options.get("columns")), self._typed)
+
+    @cached_property
+    def _typed(self) -> TypedValue | None:
+        """Asked for once: it goes with this object to those who plan the query, and its tasks."""
+        return typed_value(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The source of a streaming query."""
-        return StreamSource(self.options)
+        return StreamSource(self.options, self._typed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The source of a batch query."""
-        return BatchSource(self.options)
+        return BatchSource(self.options, self._typed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sink of a streaming query."""

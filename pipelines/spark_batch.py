@@ -20,6 +20,8 @@ from velaray.pipelines.spark_reading import OPTIONS, Origin, topics_named
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from velaray.pipelines.typed_values import TypedValue
+
 BATCH_OPTIONS = OPTIONS | {"ending_position", "data_dir"}
 
 
@@ -37,8 +39,9 @@ class BatchSource(DataSourceReader):
     executors connect to anything, and both must see the directory.
     """
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `InvalidConfiguration`."""
+    def __init__(self, options: Mapping[str, str], typed: TypedValue | None = None) -> None:
+        """``typed``: what column ``value`` is, if not bytes. Raises `InvalidConfiguration`."""
+        self._typed = typed
         known = Options(options, BATCH_OPTIONS, "the velaray batch source")
         self._start = Start.parse(known.text("starting_position") or "earliest")
         self._end = Start.parse(known.text("ending_position") or "latest")
@@ -70,7 +73,7 @@ class BatchSource(DataSourceReader):
         """The rows of one task; runs in an executor."""
         # Spark plans a task for nothing if there is nothing to read.
         return (
-            partition.part.read(self._columns)
+            partition.part.read(self._columns, self._typed)
             if isinstance(partition, PartitionToRead)
             else iter(())
         )

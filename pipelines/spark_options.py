@@ -66,6 +66,13 @@ class Options:
             raise InvalidConfiguration(f"{name}={value!r}: give seconds, more than 0")
         return found
 
+    def choice(self, name: str, *known: str) -> str:
+        """One of the ``known``, the first by default. Raises `InvalidConfiguration`."""
+        value = self.text(name) or known[0]
+        if value not in known:
+            raise InvalidConfiguration(f"{name}={value!r}: give {' or '.join(known)}")
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false. Raises `InvalidConfiguration` for anything else."""
         value = (self.text(name) or str(default)).lower()

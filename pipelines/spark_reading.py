@@ -19,8 +19,17 @@ from velaray.pipelines.spark_positions import Place
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from velaray.pipelines.typed_values import TypedValue
 
-OPTIONS = CONNECTION | {"topic", "topics", "topics_pattern", "columns", "starting_position"}
+OPTIONS = CONNECTION | {
+    "topic",
+    "topics",
+    "topics_pattern",
+    "columns",
+    "starting_position",
+    "value_schema",
+    "on_undecodable",
+}
 
 
 class Span(InputPartition):
@@ -75,10 +84,7 @@ class Origin:
         found = (client.get_topic_partitions(topic) for topic in self.topics(client))
         return list(dict.fromkeys(name for names in found for name in names))
 
-    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
-        """The messages of a span that consumers get, in order.
-
-        Raises `Timeout` if the service doesn't deliver what it has.
-        """
+    def read(self, span: Span, typed: TypedValue | None = None) -> Iterator[pa.RecordBatch]:
+        """The messages of a span that consumers get, in order. Raises as `ServicePart.read`."""
         part = ServicePart(self.service, span.partition, span.start, span.end, span.chunks)
-        return part.read(self.columns)
+        return part.read(self.columns, typed)

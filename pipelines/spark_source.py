@@ -30,6 +30,8 @@ from velaray.spans import SpanLimits
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from velaray.pipelines.typed_values import TypedValue
+
 STREAM_OPTIONS = OPTIONS | {
     "subscription",
     "fail_on_data_loss",
@@ -42,9 +44,10 @@ _NEW = Progress(BEGINNING)
 class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as they grow, never what may yet be aborted."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `InvalidConfiguration`."""
+    def __init__(self, options: Mapping[str, str], typed: TypedValue | None = None) -> None:
+        """``typed``: what column ``value`` is, if not bytes. Raises `InvalidConfiguration`."""
         known = Options(options, STREAM_OPTIONS, "the velaray stream source")
+        self._typed = typed
         self._origin = Origin.of(known)
         self._start = Start.parse(known.text("starting_position") or "latest")
         self._subscription = known.text("subscription")
@@ -151,7 +154,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; runs in an executor."""
         assert isinstance(partition, Span)
-        return self._origin.read(partition)
+        return self._origin.read(partition, self._typed)
 
     def commit(self, end: dict[str, Any]) -> None:
         """What is up to ``end`` is never read again: it may be trimmed."""

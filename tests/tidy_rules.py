@@ -46,7 +46,7 @@ ROOMS: dict[str, Room] = {
         ),
     ),
     "pipelines": Room(
-        ("events", "journal", FACE),
+        ("events", "journal", "schemas", FACE),
         ("google", "numpy", "pandas", "pyarrow", "pyspark", "ray", "rich"),
     ),
 }

@@ -26,6 +26,7 @@ from velaray.options import (
 from velaray.producer import Producer
 from velaray.reader import Reader
 from velaray.schema.base import T as V
+from velaray.schemas import SchemaInfo
 from velaray.series import CommitSeries
 from velaray.table_view import TableView
 from velaray.transaction import Transaction
@@ -147,6 +148,10 @@ class Client:
         Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
         """
         return self._run(self._client.get_matching_topics(pattern))
+
+    def get_schema(self, topic: str) -> SchemaInfo | None:
+        """The newest schema of a topic, or of a partition's topic; None if it has none."""
+        return self._run(self._client.get_schema(topic))
 
     def close(self) -> None:
         """Close all producers, consumers and readers in good order, then the connections.

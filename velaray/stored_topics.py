@@ -108,6 +108,15 @@ async def _newest(store: LedgerStore, journal: str, machine: Machine[Any]) -> _N
     return _Newest(state, ledgers, reader, stop, index)
 
 
+async def newest_state(store: LedgerStore, journal: str, machine: Machine[Any]) -> Any:
+    """An actor's state as far as it is acknowledged; None if it has no history.
+
+    Raises `CorruptJournal`.
+    """
+    found = await _newest(store, journal, machine)
+    return None if found is None else found.state
+
+
 async def partitions_of(store: LedgerStore, topic: TopicName) -> tuple[ActorKey, ...]:
     """The partitions of a topic, in order; one of them if that is named.
 

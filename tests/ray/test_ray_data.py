@@ -4,7 +4,8 @@ import itertools
 import os
 import signal
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pytest
 import ray
@@ -16,6 +17,7 @@ from velaray.events.ids import ActorKey
 from velaray.exceptions import InvalidConfiguration
 from velaray.journal.journal import JournalSettings
 from velaray.pipelines import TopicSink, read_topic
+from velaray.schema import JsonSchema
 
 _numbers = itertools.count(1)
 
@@ -93,6 +95,30 @@ def test_an_empty_topic_is_an_empty_dataset_with_columns(cluster, client, topic)
     dataset = read_topic(topic, service_url=cluster.service_url, columns=["key", "value"])
     assert dataset.count() == 0
     assert dataset.schema().names == ["key", "value"]
+
+
+@dataclass
+class Stop:
+    """A record of a topic."""
+
+    port: str
+    at: datetime
+
+
+def test_values_have_the_type_of_their_schema(cluster, client, topic):
+    at = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    with client.create_producer(topic, schema=JsonSchema(Stop)) as producer:
+        producer.send(Stop("EWR", at))
+    with client.create_producer(topic) as producer:
+        producer.send(b"[]")
+    wheres = {"data_dir": cluster.config.data_dir}, {"service_url": cluster.service_url}
+    for where in wheres:
+        wanted = {**where, "columns": ["value"], "value_schema": "typed"}
+        with pytest.raises(Exception, match="it isn't of its schema") as caught:
+            read_topic(topic, **wanted).take_all()
+        assert "UndecodableMessage" in str(caught.value)
+        rows = read_topic(topic, **wanted, on_undecodable="null").take_all()
+        assert [row["value"] for row in rows] == [{"port": "EWR", "at": at}, None]
 
 
 class Mortal(TopicSink):

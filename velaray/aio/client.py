@@ -27,6 +27,7 @@ from velaray.options import (
     takes,
 )
 from velaray.schema.base import T as V
+from velaray.schemas import SchemaInfo
 
 
 class Child(Protocol):
@@ -173,6 +174,10 @@ class Client:
         """
         wanted = TopicPattern(pattern, RegexSubscriptionMode.PersistentOnly)
         return [str(name) for name in await wanted.matches(self._live())]
+
+    async def get_schema(self, topic: str) -> SchemaInfo | None:
+        """The newest schema of a topic, or of a partition's topic; None if it has none."""
+        return await self._live().schemas.latest(str(topic_name(topic)))
 
     async def close(self) -> None:
         """Close all children in good order, then the connections.

@@ -160,17 +160,19 @@ class Decoders:
             raise
         except VelarayError as error:
             number = int.from_bytes(version, "big")
-            decode = _failing(f"schema version {number} of its topic can't be had: {error}")
+            decode = failing(f"schema version {number} of its topic can't be had: {error}")
         self._known.put(version, decode)
 
     def _made(self, writer: SchemaInfo | None) -> Decode:
         try:
             return self._schema.decoder(writer)
         except UndecodableMessage as error:
-            return _failing(error.reason)
+            return failing(error.reason)
 
 
-def _failing(reason: str) -> Decode:
+def failing(reason: str) -> Decode:
+    """What raises `UndecodableMessage` with this reason for every payload."""
+
     def decode(_: object, __: object) -> Any:
         raise UndecodableMessage(reason)
 

@@ -1,0 +1,32 @@
+"""What column ``value`` of Spark's sources is, as their options say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from velaray.pipelines.rows import columns_named
+from velaray.pipelines.spark_batch import BATCH_OPTIONS
+from velaray.pipelines.spark_options import Options
+from velaray.pipelines.spark_reading import Origin, topics_named
+from velaray.pipelines.spark_source import STREAM_OPTIONS
+from velaray.pipelines.typed_values import TypedValue, typed_by_files, typed_by_service
+
+_OPTIONS = BATCH_OPTIONS | STREAM_OPTIONS
+
+
+def typed_value(options: Mapping[str, str]) -> TypedValue | None:
+    """The newest schema of the query's topics as of now; None if its values are bytes.
+
+    Raises `InvalidConfiguration`, and what the service says.
+    """
+    known = Options(options, _OPTIONS, "the velaray source")
+    lenient = known.choice("on_undecodable", "fail", "null") == "null"
+    if known.choice("value_schema", "bytes", "typed") == "bytes":
+        return None
+    if "value" not in columns_named(known.text("columns")):
+        return None
+    data_dir = known.text("data_dir")
+    if data_dir is not None:
+        return typed_by_files(data_dir, topics_named(known)[0], lenient)
+    origin = Origin.of(known)
+    return typed_by_service(origin.service, origin.topics, lenient)

@@ -1,0 +1,235 @@
+"""Values as typed columns: messages decoded into the type of their topic's schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from velaray.aio.core import topic_name
+from velaray.exceptions import InvalidConfiguration, UndecodableMessage
+from velaray.pipelines.typed_kinds import PRIMITIVE_KINDS, Kind, avro_kind, struct_kind
+from velaray.received import ReceivedBatch
+from velaray.schema.auto import AutoConsumeSchema
+from velaray.schema.base import BytesSchema, Decode, Schema, undecodable
+from velaray.schema.key_value import KeyValueSchema
+from velaray.schema.primitives import PRIMITIVES
+from velaray.schema.records import AvroSchema, from_json
+from velaray.schema.shapes import Wrong, fault
+from velaray.schemas import InvalidSchemaError, SchemaInfo, SchemaType
+from velaray.schemas.avro import parse_avro
+from velaray.schemas.info import encoding_of, split_key_value
+from velaray.schemas.validation import identity
+from velaray.stored_schemas import stored_schema
+
+if TYPE_CHECKING:
+    from velaray import Client
+    from velaray.aio.blocks import Segment
+    from velaray.pipelines.spark_client import Service
+
+_UNFIT = (pa.ArrowException, OverflowError)
+"""What Arrow raises for numbers that no column has room for."""
+
+
+class TypedValue(Schema[Any]):
+    """What column ``value`` is for one query: the newest schema of its topics when it is planned.
+
+    It goes to the tasks as it is. Messages of other versions are read as a consumer with this
+    schema reads them. One that can't be decoded is null with ``lenient``, else an error.
+    """
+
+    by_writer = True
+    info = AutoConsumeSchema.info  # the service has nothing to compare: each message decides
+
+    def __init__(self, wanted: SchemaInfo, *, lenient: bool = False) -> None:
+        """Raises `InvalidConfiguration` for a schema that has no type of column."""
+        self.wanted = wanted
+        self.lenient = lenient
+        try:
+            self._inner, self._kind = _typed(wanted)
+        except InvalidSchemaError as error:
+            raise InvalidConfiguration(f"the topic's schema can't be used: {error}") from error
+        self.separate_key = self._inner.separate_key
+
+    @property
+    def ddl(self) -> str:
+        """The column's type, as Spark's SQL writes it."""
+        return self._kind.ddl
+
+    def __reduce__(self) -> tuple[Callable[..., TypedValue], tuple[Any, ...]]:
+        return _remade, (self.wanted, self.lenient)
+
+    def decoder(self, writer: SchemaInfo | None) -> Decode:
+        """How to decode what was written with ``writer``, into what Arrow takes."""
+        return self._inner.decoder(writer)
+
+    def array(self, segments: Sequence[Segment]) -> pa.Array:
+        """The values of messages that came with this schema, tombstones as nulls.
+
+        Raises `UndecodableMessage`, which names the message, unless that is a null too.
+        """
+        batch: ReceivedBatch[Any] = ReceivedBatch(list(segments))
+        try:
+            return self._array(batch.values())
+        except (UndecodableMessage, *_UNFIT):
+            return self._array([self._fitting(message) for message in batch.messages()])
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        return pa.array(values, self._kind.given).cast(self._kind.arrow)
+
+    def _fitting(self, message: Any) -> Any:
+        try:
+            value = message.value()
+            self._array([value])
+        except UndecodableMessage:
+            if not self.lenient:
+                raise
+            return None
+        except _UNFIT as error:
+            if not self.lenient:
+                version = int.from_bytes(message.schema_version(), "big")
+                wrong = undecodable(f"value of type {self.ddl}", error)
+                raise wrong.of(message.topic_name(), message.message_id(), version) from error
+            return None
+        return value
+
+
+def _remade(wanted: SchemaInfo, lenient: bool) -> TypedValue:
+    return TypedValue(wanted, lenient=lenient)
+
+
+def _agreed(found: Mapping[str, SchemaInfo | None]) -> SchemaInfo:
+    """The schema that all of these topics have.
+
+    Raises `InvalidConfiguration` if there are several, or a topic without.
+    """
+    if not found:
+        raise InvalidConfiguration("value_schema='typed' needs a topic: there is none yet")
+    first, wanted = next(iter(found.items()))
+    for topic, info in found.items():
+        if info is None or wanted is None:
+            raise InvalidConfiguration(
+                f"{topic} has no schema to give its values a type; read it with"
+                ' value_schema="bytes"'
+            )
+        if identity(info) != identity(wanted):
+            raise InvalidConfiguration(
+                f"{first} and {topic} have different schemas, and a column has one type: read"
+                " them one by one"
+            )
+    assert wanted is not None
+    return wanted
+
+
+def typed_by_service(
+    service: Service, topics: Callable[[Client], Sequence[str]], lenient: bool
+) -> TypedValue:
+    """The schema that the topics have now.
+
+    Raises `InvalidConfiguration` if they have several or none, and what the service says.
+    """
+    with service.client() as client:
+        found = {topic: client.get_schema(topic) for topic in topics(client)}
+    return TypedValue(_agreed(found), lenient=lenient)
+
+
+def typed_by_files(data_dir: str, topics: Sequence[str], lenient: bool) -> TypedValue:
+    """The same from a cluster's files. Raises as `stored_schema` too."""
+    found = {topic: stored_schema(data_dir, topic_name(topic)) for topic in topics}
+    return TypedValue(_agreed(found), lenient=lenient)
+
+
+def _typed(info: SchemaInfo) -> tuple[Schema[Any], Kind]:
+    """What decodes a schema's messages, and the column. Raises `InvalidSchemaError` too."""
+    match info.type:
+        case SchemaType.AVRO:
+            return _StoredAvro(info), avro_kind(parse_avro(info.data))
+        case SchemaType.JSON:
+            kind = avro_kind(parse_avro(info.data))
+            return _Json(info, kind), kind
+        case SchemaType.KEY_VALUE:
+            (key, of_key), (value, of_value) = map(_typed, split_key_value(info))
+            pair = KeyValueSchema(key, value, encoding_of(info))
+            return pair, struct_kind({"key": of_key, "value": of_value})
+    if info.type in PRIMITIVE_KINDS:
+        return _Single(info), PRIMITIVE_KINDS[info.type]
+    raise InvalidConfiguration(
+        f"values of a schema of type {info.type} have no type of column; read them with"
+        ' value_schema="bytes"'
+    )
+
+
+def _same_type(own: SchemaInfo, writer: SchemaInfo | None) -> None:
+    if writer is not None and writer.type is not own.type:
+        raise UndecodableMessage(f"it was written with a schema of type {writer.type}")
+
+
+class _Single(Schema[Any]):
+    """Single values, which nothing but their own type is read as."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self.info = info
+        self._one = BytesSchema() if info.type is SchemaType.BYTES else PRIMITIVES[info.type]
+
+    by_writer = True
+
+    def decoder(self, writer: SchemaInfo | None) -> Decode:
+        _same_type(self.info, writer)
+        return self._one.decoder(None)
+
+
+class _Json(Schema[Any]):
+    """JSON, with the fields that its schema has."""
+
+    by_writer = True
+
+    def __init__(self, info: SchemaInfo, kind: Kind) -> None:
+        self.info = info
+        self._shape = kind.shape
+
+    def decoder(self, writer: SchemaInfo | None) -> Decode:
+        _same_type(self.info, writer)
+        shape = self._shape
+
+        def decode(data: bytes, _: bytes | None) -> Any:
+            plain = from_json(data)
+            try:
+                return shape.back(plain)
+            except Wrong:
+                raise UndecodableMessage(
+                    f"it isn't of its schema: {fault(shape, plain, 'back')}"
+                ) from None
+
+        return decode
+
+
+class _StoredAvro(AvroSchema[Any]):
+    """Avro whose values are left as they are stored: times are numbers."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        definition = _without_logical(json.loads(info.data))
+        super().__init__(None, definition if isinstance(definition, dict) else {"type": definition})
+
+    def decoder(self, writer: SchemaInfo | None) -> Decode:
+        if writer is not None and writer.type is SchemaType.AVRO:
+            try:
+                plain = json.dumps(_without_logical(json.loads(writer.data))).encode()
+            except ValueError as error:
+                raise UndecodableMessage(f"its writer's schema can't be used: {error}") from error
+            writer = replace(writer, data=plain)
+        return super().decoder(writer)
+
+
+def _without_logical(definition: Any) -> Any:
+    if isinstance(definition, list):
+        return [_without_logical(each) for each in definition]
+    if not isinstance(definition, dict):
+        return definition
+    return {
+        key: value if key == "default" else _without_logical(value)
+        for key, value in definition.items()
+        if key != "logicalType"
+    }
