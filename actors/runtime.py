@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -176,6 +176,10 @@ class VolatileJournal:
         """Never called, since ``should_roll`` is false. Raises `Misuse`."""
         raise Misuse("a volatile journal has one ledger")
 
+    async def unlist(self, ledger_ids: Collection[int]) -> None:
+        """Never called. Raises `Misuse`."""
+        raise Misuse("a volatile journal has one ledger")
+
     async def reload(self) -> Recovered:
         """Never called, since ``commit`` can't fail. Raises `Misuse`."""
         raise Misuse("a volatile journal keeps nothing")
@@ -219,6 +223,7 @@ class Runtime(Generic[StateT]):
         "_recovery_ms",
         "_refused_full",
         "_replayed",
+        "_roll_asked",
         "_rolls",
         "_staged",
         "_staged_bytes",
@@ -227,6 +232,7 @@ class Runtime(Generic[StateT]):
         "_sync_interval_s",
         "_sync_timer",
         "_syncing",
+        "_unlisting",
         "_waiting",
         "_wake",
         "damaged",
@@ -274,6 +280,9 @@ class Runtime(Generic[StateT]):
         self._sync_timer: asyncio.TimerHandle | None = None
         self._sync_asked = False
         self._syncing: list[asyncio.Future[None]] = []
+        # What is done to the journal's list of ledgers between two commits, and who waits.
+        self._unlisting: list[tuple[frozenset[int], asyncio.Future[None]]] = []
+        self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
         self.on_synced: Callable[[], None] = _nothing
         self._error: BaseException | None = None
@@ -468,6 +477,23 @@ class Runtime(Generic[StateT]):
         self._sync_asked = True
         self._wake.set()
 
+    def roll_over(self) -> None:
+        """Go on in a new ledger soon, however small this one is."""
+        self._roll_asked = True
+        self._wake.set()
+
+    async def unlist(self, ledger_ids: Collection[int]) -> None:
+        """Have the journal list these ledgers no more; see `Journal.unlist`.
+
+        Raises `Stopped`, `StorageFull` (nothing changed), or the error that stopped the runtime.
+        """
+        if self._error is not None or self._closing:
+            raise Stopped(self._actor, self._error) from self._error
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unlisting.append((frozenset(ledger_ids), future))
+        self._wake.set()
+        await self._answer(future)
+
     async def close(self) -> None:
         """Make durable and release what was submitted, then close the journal.
 
@@ -560,7 +586,7 @@ class Runtime(Generic[StateT]):
 
     async def _flush_forever(self) -> None:
         while self._error is None:
-            if self._has_work() or self._sync_asked:
+            if self._has_work() or self._sync_asked or self._unlisting or self._must_roll():
                 await self._flush()
             elif not self._closing:
                 self._wake.clear()
@@ -581,6 +607,8 @@ class Runtime(Generic[StateT]):
                 self._sync_asked = False
                 await self._journal.sync()
                 self._synced()
+            if self._unlisting:
+                await self._unlist(*self._unlisting.pop(0))
             if self._should_roll():
                 await self._roll()
         except StorageFull as error:
@@ -638,9 +666,24 @@ class Runtime(Generic[StateT]):
                 future.set_result(None)
         self.on_synced()
 
+    async def _unlist(self, ledger_ids: frozenset[int], future: asyncio.Future[None]) -> None:
+        try:
+            await self._journal.unlist(ledger_ids)
+        except StorageFull as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(None)
+
+    def _must_roll(self) -> bool:
+        return self._roll_asked and self._full is None
+
     def _should_roll(self) -> bool:
         if self._full is not None or self._error is not None:
             return False
+        if self._roll_asked:
+            return True
         if self._journal.should_roll:
             return True
         if self._keeper is None or not self._journal.should_roll_for_memory:
@@ -649,7 +692,7 @@ class Runtime(Generic[StateT]):
 
     async def _roll(self) -> None:
         """Let the state come to rest, then go on in a new ledger that starts with it."""
-        self._parked = []
+        self._parked, self._roll_asked = [], False
         await self._commit()
         while self._queued or self._staged:
             await self._commit()

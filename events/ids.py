@@ -310,6 +310,8 @@ class ActorKind(StrEnum):
     """Not an actor: one generation of a partition's compacted entries, in a journal of its own."""
     COORDINATOR = "coordinator"
     SCHEMA_REGISTRY = "schema-registry"
+    DELETER = "deleter"
+    """Deletes ledgers that nobody lists. It owns no journal: what it has to do is in topics."""
 
 
 _PARTS = {
@@ -319,8 +321,10 @@ _PARTS = {
     ActorKind.COMPACTED: 6,
     ActorKind.COORDINATOR: 1,
     ActorKind.SCHEMA_REGISTRY: 5,
+    ActorKind.DELETER: 1,
 }
 """How many parts a key's text has after its kind."""
+_NUMBERED = (ActorKind.COORDINATOR, ActorKind.DELETER)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -350,6 +354,11 @@ class ActorKey:
     def of_coordinator(cls, number: int) -> ActorKey:
         """A transaction coordinator; its number is the first part of its transactions' ids."""
         return cls(ActorKind.COORDINATOR, partition=number)
+
+    @classmethod
+    def of_deleter(cls, number: int) -> ActorKey:
+        """One of those that delete ledgers."""
+        return cls(ActorKind.DELETER, partition=number)
 
     @classmethod
     def of_partition(cls, topic: TopicName, incarnation: int) -> ActorKey:
@@ -393,7 +402,7 @@ class ActorKey:
         """
         if self.kind is ActorKind.CATALOG:
             return self.kind.value
-        if self.kind is ActorKind.COORDINATOR:
+        if self.kind in _NUMBERED:
             return f"{self.kind.value}/{self.partition}"
         parts = [
             self.kind.value,
@@ -427,10 +436,10 @@ class ActorKey:
             raise InvalidNameError(f"{len(parts)} parts after {kind}")
         if kind is ActorKind.CATALOG:
             return cls(kind)
-        if kind is ActorKind.COORDINATOR:
+        if kind in _NUMBERED:
             if int(parts[0]) < 0:
                 raise InvalidNameError("a number is negative")
-            return cls.of_coordinator(int(parts[0]))
+            return cls(kind, partition=int(parts[0]))
         tenant, namespace, topic, partition, incarnation, *rest = parts
         name = TopicName(
             check_name("tenant", tenant),

@@ -75,6 +75,13 @@ class NotStored(JournalError):
         super().__init__(f"{what}: not stored here")
 
 
+class Buried(JournalError):
+    """The journal's actor was deleted: the journal lists nothing and never will."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(f"journal {journal}: its actor was deleted")
+
+
 class Contended(JournalError):
     """Others kept getting in between for the whole of a bounded number of tries."""
 

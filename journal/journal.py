@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
 from velaray.journal.checkpoint import MAX_REFERRED, Places, encode_checkpoint
 from velaray.journal.errors import (
+    Buried,
     Contended,
     CorruptJournal,
     Fenced,
@@ -52,6 +53,7 @@ CREATE_TRIES: Final = 64
 """How many taken ledger indexes are stepped over."""
 MAX_UNSYNCED: Final = 8 << 20
 """What a relaxed journal may leave unsynced; a frame can tell of twice as much."""
+_MANIFEST_MOVES: Final = ("roll", "unlist")
 CACHED_LEDGERS: Final = 16
 """Sealed ledgers whose header and index stay in memory."""
 
@@ -156,6 +158,8 @@ class Journal:
         self._unfinished: _Unfinished | None = None
         self._places = Places(store, key, self._lost)
         self._stored: Mapping[str, StoredSegment] = {}
+        self._stored_before: Mapping[str, StoredSegment] = {}
+        self._leaving: frozenset[int] = frozenset()
         self.key = key
         self.recovered = Recovered()
         #: Called once a stored segment couldn't be read again; nothing can be written then.
@@ -180,7 +184,8 @@ class Journal:
         sealed ledgers.
 
         Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched),
-        `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
+        `Buried`, `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning,
+        `UnsafeKey`.
         """
         manifest, version = await _take_epoch(store, key)
         journal = cls(store, key, settings or JournalSettings(), clock_ms, manifest, version)
@@ -200,6 +205,8 @@ class Journal:
         recovered, tail = await recover(self._store, self.key, ledgers, self._lost)
         if last is not None and unsealed:
             await self._store.sync_ledger(self.key, last.ledger_id)
+        if recovered.checkpoint is not None:
+            self._stored = recovered.checkpoint.stored
         self._adopt(tail)
         return recovered
 
@@ -259,12 +266,19 @@ class Journal:
 
     @property
     def referred(self) -> frozenset[int]:
-        """The ids of all ledgers that have a part of that checkpoint.
-
-        They must not be deleted. What an earlier ledger's checkpoint needs begins at its
-        `LedgerInfo.refers_from`.
-        """
+        """The ids of all ledgers that have a part of that checkpoint."""
         return frozenset(place.ledger_id for place in self._stored.values())
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """The ids of the ledgers that recovery may need: the last two, and what their checkpoints
+        refer to. If the newer of the two is damaged, the other one will do."""
+        before = (place.ledger_id for place in self._stored_before.values())
+        return self.referred.union(before, (info.ledger_id for info in self.ledgers[-2:]))
+
+    def leave(self, ledger_ids: Iterable[int]) -> None:
+        """Have the checkpoints to come refer to none of these ledgers: they are to go."""
+        self._leaving = frozenset(ledger_ids)
 
     @property
     def unsynced(self) -> int:
@@ -524,19 +538,55 @@ class Journal:
             await writer.close()
             raise
         await self._switch(manifest, version, writer, header)
-        self._stored = image.stored
+        self._stored, self._stored_before = image.stored, self._stored
         self.recovered = Recovered()
         return header.ledger_id
 
     async def _with_copies(self, segments: Mapping[str, Segment]) -> Mapping[str, Segment]:
-        """The same, but what lies in ledgers that are too old to be referred to as bytes."""
-        near = {info.ledger_id for info in self.ledgers[-MAX_REFERRED:]}
+        """The same, but as bytes what lies in ledgers that are too old to be referred to, or are
+        to go."""
+        near = {info.ledger_id for info in self.ledgers[-MAX_REFERRED:]} - self._leaving
         return {
             name: segment
             if isinstance(segment, bytes) or segment.ledger_id in near
             else await self._places.read(segment)
             for name, segment in segments.items()
         }
+
+    async def unlist(self, ledger_ids: Collection[int]) -> None:
+        """List these sealed ledgers no more: from now on they are no part of the journal.
+
+        Their names are never used again, and they are never listed again: whoever finds them
+        stored may delete them. Not during a commit. Raises `Misuse` for ledgers that aren't
+        listed or that are `needed`; `StorageFull` (nothing changed); `Fenced`, `SyncFailed`
+        (fatal; then the next owner may find them unlisted).
+        """
+        self._check_writable("unlist")
+        known = {info.ledger_id for info in self.ledgers} - self.needed
+        if wrong := sorted(set(ledger_ids) - known):
+            raise Misuse(f"journal {self.key}: ledgers {wrong} can't be unlisted")
+        self._busy = "unlist"
+        try:
+            manifest = replace(self._manifest, next_index=self._next_index).without(ledger_ids)
+            self._version = await self._store.write_manifest(
+                self.key, self._version, manifest.encode()
+            )
+        except SyncFailed as error:
+            self._failure = error
+            raise
+        except (ManifestConflict, NotStored) as error:
+            self._failure = Fenced(self.key, self.epoch)
+            raise self._failure from error
+        except asyncio.CancelledError:
+            location = self._store.location(self.key)
+            self._failure = SyncFailed(location, "unlisting was cancelled")
+            raise
+        finally:
+            self._busy = ""
+        self._manifest = manifest
+        for ledger_id in ledger_ids:
+            self._cache.pop(ledger_id, None)
+        self._unfinished = None
 
     async def _create_ledger(self) -> tuple[frames.LedgerHeader, LedgerWriter]:
         for _ in range(CREATE_TRIES):
@@ -664,14 +714,14 @@ class Journal:
 
         For owners that may have nothing to write for long: every commit looks anyway. True:
         it was the newest one at a moment after the call. False: that isn't known, since the
-        journal is being rolled over, which will tell, or has failed.
+        manifest is being written, which will tell, or the journal has failed.
         Raises `Fenced`, after which nothing can be staged any more.
         """
-        if self._failure is not None or self._busy == "roll":
+        if self._failure is not None or self._busy in _MANIFEST_MOVES:
             return False
         version = self._version
         held = await self._store.holds(self.key, version)
-        if held or self._busy == "roll" or self._version != version:
+        if held or self._busy in _MANIFEST_MOVES or self._version != version:
             return held
         self._failure = Fenced(self.key, self.epoch)
         raise self._failure
@@ -705,6 +755,8 @@ async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
                 raise CorruptJournal(
                     store.location(key), 0, f"the manifest names another owner, {manifest.owner}"
                 )
+            if manifest.dead:
+                raise Buried(key)
             manifest = manifest.raise_epoch(await _free_index(store, key, manifest))
         try:
             return manifest, await store.write_manifest(key, version, manifest.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from crc32c import crc32c
 
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 LEDGER_INDEX_BITS: Final = 24
 MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
 _MAGIC: Final = b"\x89VMANIF\n"
@@ -26,8 +27,8 @@ class LedgerInfo:
     at its creation; `Journal.ledgers` gives the live ones. ``first_offset`` counts the
     entries (records with a blob) of the journal before this ledger, ``data_offset`` is where
     history starts in the file, behind the checkpoint. ``sealed_ms`` is 0 while open.
-    ``refers_from`` is the oldest ledger that has a segment of the checkpoint: it, and all from it
-    on, must be kept while this one's state is wanted.
+    ``refers_from`` is the oldest ledger that has a segment of the checkpoint. Once a ledger from
+    there on is no longer listed, the checkpoint isn't ``whole``: nobody can start from it.
     """
 
     ledger_id: int
@@ -40,6 +41,7 @@ class LedgerInfo:
     sealed: bool
     sealed_ms: int = 0
     refers_from: int = 0
+    whole: bool = True
 
     @property
     def next_sequence(self) -> int:
@@ -65,18 +67,23 @@ class LedgerInfo:
             self.sealed,
             self.sealed_ms,
             self.refers_from,
+            self.whole,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest object. All ledgers but the last are sealed."""
+    """The content of a manifest object. All ledgers but the last are sealed.
+
+    A journal that is ``dead`` lists nothing and never will: its actor was deleted.
+    """
 
     owner: str
     number: int
     epoch: int
     next_index: int
     ledgers: tuple[LedgerInfo, ...] = ()
+    dead: bool = False
 
     def encode(self) -> bytes:
         """The stored form."""
@@ -87,6 +94,7 @@ class Manifest:
                 self.epoch,
                 self.next_index,
                 [_ledger_row(ledger) for ledger in self.ledgers],
+                self.dead,
             ]
         )
         return _HEADER.pack(_MAGIC, FORMAT_VERSION, crc32c(body)) + body
@@ -98,6 +106,24 @@ class Manifest:
     def raise_epoch(self, next_index: int) -> Manifest:
         """The manifest of the next owner."""
         return replace(self, epoch=self.epoch + 1, next_index=next_index)
+
+    def without(self, ledger_ids: Collection[int]) -> Manifest:
+        """The same without these ledgers. What others need of them isn't whole any more, but for
+        the last two: who unlists a ledger knows that those don't need it."""
+        kept = [info for info in self.ledgers if info.ledger_id not in ledger_ids]
+        older = (
+            replace(info, whole=False) if _needs(info, ledger_ids) else info for info in kept[:-2]
+        )
+        return replace(self, ledgers=(*older, *kept[-2:]))
+
+    def buried(self, next_index: int) -> Manifest:
+        """The manifest of a journal whose actor was deleted; no ledger below it will be listed."""
+        return replace(self, epoch=self.epoch + 1, next_index=next_index, ledgers=(), dead=True)
+
+
+def _needs(info: LedgerInfo, ledger_ids: Collection[int]) -> bool:
+    """Whether the checkpoint of a ledger may have a part in one of these."""
+    return any(info.refers_from <= ledger_id < info.ledger_id for ledger_id in ledger_ids)
 
 
 def _ledger_row(ledger: LedgerInfo) -> list[Any]:
@@ -112,6 +138,7 @@ def _ledger_row(ledger: LedgerInfo) -> list[Any]:
         ledger.sealed,
         ledger.sealed_ms,
         ledger.refers_from,
+        ledger.whole,
     ]
 
 
@@ -124,9 +151,10 @@ def decode_manifest(place: str, raw: bytes) -> Manifest:
         raise CorruptJournal(place, 0, "not a manifest")
     _, version, crc = _HEADER.unpack_from(raw)
     body = raw[_HEADER.size :]
-    if version != FORMAT_VERSION:
+    if not 1 <= version <= FORMAT_VERSION:
         raise UnsupportedFormat(place, version)
     if crc32c(body) != crc:
         raise CorruptJournal(place, 0, "the manifest's checksum is wrong")
-    owner, number, epoch, next_index, rows = msgpack.unpackb(body)
-    return Manifest(owner, number, epoch, next_index, tuple(LedgerInfo(*row) for row in rows))
+    owner, number, epoch, next_index, rows, *dead = msgpack.unpackb(body)
+    ledgers = tuple(LedgerInfo(*row) for row in rows)
+    return Manifest(owner, number, epoch, next_index, ledgers, *dead)

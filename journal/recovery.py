@@ -108,14 +108,15 @@ async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) ->
     for ledger_id in await store.list_ledgers(journal):
         if ledger_id in listed or ledger_id >= manifest.ledger_id(manifest.next_index):
             continue
-        if not await _is_orphan_of(store, journal, ledger_id):
+        if not await is_owned(store, journal, ledger_id):
             continue
         await store.delete_ledger(journal, ledger_id)
         swept.append(ledger_id)
     return swept
 
 
-async def _is_orphan_of(store: LedgerStore, journal: str, ledger_id: int) -> bool:
+async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
+    """Whether a stored ledger is the journal's, or too damaged to be anybody's."""
     try:
         await LedgerReader.open(store, journal, ledger_id)
     except CorruptJournal as error:

@@ -83,7 +83,8 @@ async def replay(
 ) -> AsyncIterator[HistoryRecord]:
     """Every record of the journal in order, from ledger ``from_ledger`` on (None: all).
 
-    Raises `NotStored` if the journal or the ledger isn't listed, `CorruptJournal`.
+    Where ledgers aren't listed any more, the numbers of records jump. Raises `NotStored` if the
+    journal or the ledger isn't listed, `CorruptJournal`.
     """
     manifest = await load_manifest(store, key)
     listed = [info.ledger_id for info in manifest.ledgers]
@@ -100,9 +101,15 @@ async def replay(
 
 
 async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpoint:
-    """The state at the start of a ledger. Raises `NotStored`, `CorruptJournal`."""
+    """The state at the start of a ledger.
+
+    Raises `NotStored` if the ledger isn't listed, or ledgers with a part of its checkpoint
+    aren't any more; `CorruptJournal`.
+    """
     manifest = await load_manifest(store, key)
     for info in manifest.ledgers:
+        if info.ledger_id == ledger_id and not info.whole:
+            raise NotStored(f"journal {key}: all of the checkpoint of ledger {ledger_id}")
         if info.ledger_id == ledger_id:
             return await read_checkpoint(await LedgerReader.open(store, key, ledger_id), info)
     raise NotStored(f"journal {key}: ledger {ledger_id}")
@@ -111,7 +118,9 @@ async def checkpoint_of(store: LedgerStore, key: str, ledger_id: int) -> Checkpo
 async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list[LedgerReport]:
     """Check every checksum and number of a journal; one report per listed ledger.
 
-    With ``fold``, history is applied to it and its digest compared with each checkpoint's.
+    With ``fold``, history is applied to it and its digest compared with each checkpoint's, but
+    where ledgers between them aren't listed any more. Checkpoints of which parts went with
+    such ledgers aren't looked at.
     Problems are in the reports. Raises `NotStored` or `CorruptJournal` if the manifest
     itself can't be read.
     """
@@ -123,14 +132,14 @@ async def verify(store: LedgerStore, key: str, fold: Fold | None = None) -> list
         file = store.location(key, info.ledger_id)
         report = LedgerReport(info.ledger_id, file, info.sealed, info.first_sequence)
         reports.append(report)
-        if info.first_sequence != expected:
+        if info.first_sequence < expected:
             report.problems.append(f"starts at sequence {info.first_sequence}, not {expected}")
-            folded = False
+        folded = folded and info.first_sequence == expected
         try:
             await _verify_ledger(store, key, info, report, fold, folded)
         except JournalError as error:
             report.problems.append(str(error))
-        folded = fold is not None and not report.problems
+        folded = fold is not None and not report.problems and (folded or info.whole)
         expected = info.next_sequence
     return reports
 
@@ -144,24 +153,13 @@ async def _verify_ledger(
     folded: bool,
 ) -> None:
     reader = await LedgerReader.open(store, key, info.ledger_id)
-    checkpoint = await read_checkpoint(reader, info)
-    report.checkpoint_sequence = checkpoint.sequence
-    report.segments = len(checkpoint.stored)
-    report.kept_segments = sum(
-        place.ledger_id != info.ledger_id for place in checkpoint.stored.values()
-    )
-    if fold is not None:
-        if folded and fold.digest() != checkpoint.digest:
-            report.problems.append(
-                f"at sequence {checkpoint.sequence} history gives the digest "
-                f"{fold.digest().hex()}, the checkpoint says {checkpoint.digest.hex()}"
-            )
-        fold.restore(checkpoint)
+    if info.whole:
+        _verify_checkpoint(await read_checkpoint(reader, info), report, fold, folded)
     continuity = Continuity(reader, info.first_sequence)
     report.bytes = info.data_offset
     async for frame in reader.history(info):
         for record, _ in continuity.records(frame):
-            if fold is not None:
+            if fold is not None and (folded or info.whole):
                 fold.apply(record)
         report.bytes = frame.end
         report.records = continuity.next_sequence - info.first_sequence
@@ -174,6 +172,24 @@ async def _verify_ledger(
             f"the manifest lists {info.records} records with {info.entries} entries, "
             f"{report.records} with {report.entries} are stored",
         )
+
+
+def _verify_checkpoint(
+    checkpoint: Checkpoint, report: LedgerReport, fold: Fold | None, folded: bool
+) -> None:
+    report.checkpoint_sequence = checkpoint.sequence
+    report.segments = len(checkpoint.stored)
+    report.kept_segments = sum(
+        place.ledger_id != report.ledger_id for place in checkpoint.stored.values()
+    )
+    if fold is None:
+        return
+    if folded and fold.digest() != checkpoint.digest:
+        report.problems.append(
+            f"at sequence {checkpoint.sequence} history gives the digest "
+            f"{fold.digest().hex()}, the checkpoint says {checkpoint.digest.hex()}"
+        )
+    fold.restore(checkpoint)
 
 
 async def _size_behind(reader: LedgerReader, end: int) -> int:

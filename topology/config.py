@@ -35,7 +35,9 @@ class ClusterConfig:
     start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
     ``upkeep_s`` seconds what may expire or be trimmed. A coordinator begins no transaction
-    while ``max_active_transactions`` (0: any number) of its own haven't ended.
+    while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
+    ``deleters`` delete ledgers; what can't be deleted now is tried again ``deletion_retry_s``
+    seconds later.
     """
 
     data_dir: str
@@ -54,6 +56,8 @@ class ClusterConfig:
     upkeep_s: float = 30.0
     compaction_retain_null_key: bool = False
     max_active_transactions: int = 0
+    deleters: int = 1
+    deletion_retry_s: float = 600.0
 
     @property
     def ray_namespace(self) -> str:

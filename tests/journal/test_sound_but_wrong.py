@@ -215,10 +215,10 @@ async def test_a_sealed_ledger_with_other_counts_than_listed_is_refused(backend)
 @on_loop
 async def test_ledgers_that_do_not_follow_each_other_make_up_for_nothing(backend):
     manifest = await _rewritten(
-        backend, lambda first, last: (dataclasses.replace(first, records=1), last)
+        backend, lambda first, last: (dataclasses.replace(first, records=3), last)
     )
     reports = await verify(backend.store(), KEY)
-    assert "starts at sequence 2, not 1" in reports[1].problems[0]
+    assert "starts at sequence 2, not 3" in reports[1].problems[0]
     _damage_checkpoint(backend, manifest.ledgers[1])
     with pytest.raises(CorruptJournal) as caught:
         await open_journal(backend.store())

@@ -1,0 +1,108 @@
+"""The end of ledgers: journals of deleted actors, and what may be deleted at all.
+
+Two phases. First a ledger stops being listed: `Journal.unlist`, or `bury` for all of a journal.
+Who does so has announced it before, so that somebody is told to do the rest, whatever crashes.
+Then, whenever, `dispose` deletes it. A ledger that isn't listed never will be, so what `dispose`
+finds out stays true while it deletes; and it believes nothing but what is stored, so that who asks
+can do no harm. (Two-phase deletion: PIP-186; here also for ledgers that were never listed.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+
+from velaray.journal.errors import Contended, ManifestConflict
+from velaray.journal.journal import OPEN_TRIES
+from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifest
+from velaray.journal.recovery import is_owned
+from velaray.journal.store import LedgerStore
+
+Announce = Callable[[Sequence[int]], Awaitable[None]]
+"""Tells whoever deletes that these ledgers are to go. Durable when it returns."""
+
+
+class Fate(StrEnum):
+    """What became of a ledger that was to be deleted. The first two are success."""
+
+    DELETED = "deleted"
+    GONE = "gone"
+    LISTED = "listed"
+    """It is in use, or is being created: perhaps it may go later."""
+    FOREIGN = "foreign"
+    """It isn't a ledger of that journal: it may never go in its name."""
+
+
+async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
+    """List nothing of the journal of a deleted actor any more, for ever.
+
+    Whoever still owns it is fenced. When this returns, every ledger that is stored was announced,
+    and the journal is dead, or nothing of it is stored; it may be called again after any failure.
+    Ledgers may be announced twice. Raises what ``announce`` raises, `CorruptJournal`,
+    `StorageFull`, `SyncFailed`, `Contended`.
+    """
+    announced: set[int] = set()
+    for _ in range(OPEN_TRIES):
+        stored = await store.read_manifest(journal)
+        if stored is None:
+            return
+        manifest = decode_manifest(store.location(journal), stored.data)
+        ledgers = await _ledgers(store, journal, manifest)
+        if not ledgers:
+            await store.delete_journal(journal)
+            return
+        if new := [ledger_id for ledger_id in ledgers if ledger_id not in announced]:
+            await announce(new)
+            announced.update(new)
+        elif manifest.dead:
+            return
+        first_free = ledgers[-1] + 1 - manifest.ledger_id(0)
+        buried = manifest.buried(max(manifest.next_index, first_free))
+        try:
+            if not manifest.dead:
+                await store.write_manifest(journal, stored.version, buried.encode())
+        except ManifestConflict:
+            continue  # its owner has rolled over meanwhile
+    raise Contended(f"journal {journal}: burying it", OPEN_TRIES)
+
+
+async def _ledgers(store: LedgerStore, journal: str, manifest: Manifest) -> list[int]:
+    """All that is listed or stored, ascending."""
+    listed = {info.ledger_id for info in manifest.ledgers}
+    return sorted(listed.union(await store.list_ledgers(journal)))
+
+
+async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
+    """Delete a ledger of ``journal`` that isn't listed, if it is one.
+
+    Raises `CorruptJournal` if the manifest can't be read, and what deleting raises; then it may
+    be there or not, and the call may be repeated.
+    """
+    stored = await store.read_manifest(journal)
+    manifest = decode_manifest(store.location(journal), stored.data) if stored else None
+    if manifest is not None:
+        if manifest.owner != journal or manifest.number != ledger_id >> LEDGER_INDEX_BITS:
+            return Fate.FOREIGN
+        if not manifest.dead and _may_be_listed(manifest, ledger_id):
+            return Fate.LISTED
+    there = ledger_id in await store.list_ledgers(journal)
+    if there:
+        if not await is_owned(store, journal, ledger_id):
+            return Fate.FOREIGN
+        await store.delete_ledger(journal, ledger_id)
+    if manifest is not None and manifest.dead:
+        await _remove_if_empty(store, journal, manifest)
+    return Fate.DELETED if there else Fate.GONE
+
+
+def _may_be_listed(manifest: Manifest, ledger_id: int) -> bool:
+    """Whether it is, or will be if its creation goes well."""
+    listed = any(info.ledger_id == ledger_id for info in manifest.ledgers)
+    return listed or ledger_id >= manifest.ledger_id(manifest.next_index)
+
+
+async def _remove_if_empty(store: LedgerStore, journal: str, manifest: Manifest) -> None:
+    # What is stored from there on was created by an owner that didn't know that it is none.
+    end = manifest.ledger_id(manifest.next_index)
+    if all(ledger_id >= end for ledger_id in await store.list_ledgers(journal)):
+        await store.delete_journal(journal)

@@ -1,0 +1,287 @@
+"""Ledgers that go: unlisted first, deleted then; nothing that is needed, nothing of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.journal.kit import KEY, blobs, events_of, on_loop, open_journal, started, write
+from velaray.journal.burial import Fate, bury, dispose
+from velaray.journal.errors import Buried, Fenced, Misuse, StorageFull
+from velaray.journal.journal import Journal
+from velaray.journal.memory import Step
+from velaray.journal.replay import checkpoint_of, load_manifest, verify
+
+OTHER = "partition/public/default/payments/0/2"
+
+
+async def history(store, ledgers: int = 5, key: str = KEY) -> Journal:
+    """A journal of so many ledgers of one event each, with its events as state."""
+    journal = await started(store, key)
+    for number in range(1, ledgers):
+        await write(journal, b"e%d" % number)
+        events = b"\n".join(b"e%d" % each for each in range(1, number + 1))
+        await journal.roll({"events": events}, b"digest")
+    return journal
+
+
+def ids(journal: Journal) -> list[int]:
+    return [info.ledger_id for info in journal.ledgers]
+
+
+class Announced:
+    """Notes what was announced; raises ``error`` instead, if any."""
+
+    def __init__(self) -> None:
+        self.ledgers: list[int] = []
+        self.error: Exception | None = None
+
+    async def __call__(self, ledger_ids: Sequence[int]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.ledgers += ledger_ids
+
+
+@on_loop
+async def test_what_is_unlisted_is_no_part_of_the_journal(backend):
+    store = backend.store()
+    journal = await history(store)
+    first, second, *rest = ids(journal)
+    await write(journal, b"last")
+    await journal.unlist([first, second])
+    assert ids(journal) == rest
+    assert await store.list_ledgers(KEY) == [first, second, *rest]
+    assert await blobs(journal) == [b"e3" * 3, b"e4" * 3, b"last" * 3]
+    await write(journal, b"more")  # the manifest's new version is what commits look at
+    await journal.roll({"events": b"x"}, b"digest")
+    await write(journal, b"and more")
+    await journal.close()
+    successor = await open_journal(backend.store())
+    assert ids(successor)[:-1] == rest
+    assert successor.recovered.records[-1].event == b"and more"
+    reports = await verify(backend.store(), KEY)
+    assert [problem for report in reports for problem in report.problems] == []
+
+
+@on_loop
+async def test_what_recovery_may_need_is_not_unlisted(backend):
+    journal = await history(backend.store(), 6)
+    listed = ids(journal)
+    state = {"old": b"o" * 100, "events": b""}
+    await journal.roll(state, b"digest")
+    await write(journal, b"event")
+    for _ in range(3):
+        await journal.roll({**journal.stored, "events": b""}, b"digest")
+    refers = ids(journal)[6]
+    assert journal.needed == {refers, *ids(journal)[-2:]}
+    for needless in (refers, ids(journal)[-1], ids(journal)[-2], 7):
+        with pytest.raises(Misuse, match="can't be unlisted"):
+            await journal.unlist([listed[0], needless])
+    journal.leave([refers])
+    await journal.roll({**journal.stored, "events": b""}, b"digest")
+    assert refers in journal.needed  # of the checkpoint that is the fall-back now
+    await journal.roll({**journal.stored, "events": b""}, b"digest")
+    await journal.unlist([*listed[:2], refers])
+    checkpoint = (await open_journal(backend.store())).recovered.checkpoint
+    assert checkpoint is not None and checkpoint.segments["old"] == state["old"]
+
+
+@on_loop
+async def test_a_checkpoint_is_not_whole_without_what_it_refers_to(backend):
+    journal = await history(backend.store(), 2)
+    first, second = ids(journal)
+    await write(journal, b"event")
+    third = await journal.roll({**journal.stored, "new": b"n"}, b"digest")
+    assert journal.ledgers[-1].refers_from == second
+    await write(journal, b"event")
+    for _ in range(3):
+        await journal.roll({"events": b""}, b"digest")
+    assert (await checkpoint_of(backend.store(), KEY, third)).segments["new"] == b"n"
+    await journal.unlist([second])
+    assert [info.whole for info in journal.ledgers] == [True, False, True, True, True]
+    assert ids(journal)[:2] == [first, third]
+    with pytest.raises(Exception, match="all of the checkpoint"):
+        await checkpoint_of(backend.store(), KEY, third)
+    assert not any(report.problems for report in await verify(backend.store(), KEY))
+
+
+@on_loop
+async def test_a_superseded_owner_unlists_nothing(backend):
+    journal = await history(backend.store())
+    await open_journal(backend.store())
+    with pytest.raises(Fenced):
+        await journal.unlist(ids(journal)[:1])
+    assert len((await load_manifest(backend.store(), KEY)).ledgers) == 5
+
+
+@on_loop
+async def test_a_full_disk_leaves_everything_listed(memory):
+    journal = await history(memory.store())
+    listed, memory.disk.capacity = ids(journal), 0
+    with pytest.raises(StorageFull):
+        await journal.unlist(listed[:1])
+    memory.disk.capacity = None
+    assert ids(journal) == listed
+    await journal.unlist(listed[:1])
+    assert ids(journal) == listed[1:]
+
+
+# -- deleting --------------------------------------------------------------------------
+
+
+@on_loop
+async def test_only_what_is_not_listed_is_deleted(backend):
+    journal, store = await history(backend.store()), backend.store()
+    first, *rest = ids(journal)
+    assert [await dispose(store, KEY, each) for each in (first, *rest)] == [Fate.LISTED] * 5
+    await journal.unlist([first])
+    assert await dispose(store, KEY, first) is Fate.DELETED
+    assert await dispose(store, KEY, first) is Fate.GONE
+    assert await store.list_ledgers(KEY) == rest
+    assert not any(report.problems for report in await verify(store, KEY))
+
+
+@on_loop
+async def test_a_ledger_that_is_being_created_is_not_deleted(backend):
+    """Its event can only be forged: nobody announces what isn't listed yet."""
+    store = backend.store()
+    journal = await history(store, 2)
+    created = journal._manifest.ledger_id(journal._next_index)
+    writer = await store.create_ledger(KEY, created, b"header")
+    assert await dispose(backend.store(), KEY, created) is Fate.LISTED
+    await writer.close()
+    assert created in await store.list_ledgers(KEY)
+
+
+@on_loop
+async def test_ledgers_of_others_are_not_deleted(backend):
+    store = backend.store()
+    mine, other = await history(store), await history(store, key=OTHER)
+    await other.unlist(ids(other)[:1])
+    assert await dispose(store, KEY, ids(other)[0]) is Fate.FOREIGN
+    assert await dispose(store, OTHER, ids(mine)[0]) is Fate.FOREIGN
+    assert await dispose(store, "cursor/public/default/orders/0/1/s/9", 77) is Fate.GONE
+    # A file that names somebody else, wherever it lies.
+    first = ids(mine)[0]
+    await mine.unlist([first])
+    backend.put(first, backend.content(ids(other)[1], OTHER))
+    assert await dispose(store, KEY, first) is Fate.FOREIGN
+    assert first in await store.list_ledgers(KEY)
+
+
+@on_loop
+async def test_a_header_that_was_cut_short_is_nobodys(backend):
+    store = backend.store()
+    journal = await history(store)
+    first = ids(journal)[0]
+    await journal.unlist([first])
+    backend.put(first, backend.content(first)[:9])
+    assert await dispose(store, KEY, first) is Fate.DELETED
+
+
+# -- journals of deleted actors --------------------------------------------------------
+
+
+@on_loop
+async def test_a_buried_journal_goes_ledger_by_ledger(backend):
+    store, announced = backend.store(), Announced()
+    journal = await history(store)
+    listed = ids(journal)
+    await bury(backend.store(), KEY, announced)
+    assert announced.ledgers == listed == await store.list_ledgers(KEY)
+    with pytest.raises(Fenced):
+        await write(journal, b"late")
+    with pytest.raises(Buried):
+        await open_journal(backend.store())
+    await bury(backend.store(), KEY, announced)  # harmless
+    for ledger_id in reversed(listed):
+        assert KEY in await store.list_journals()
+        assert await dispose(store, KEY, ledger_id) is Fate.DELETED
+    assert await store.list_journals() == []
+    await bury(store, KEY, announced)
+    assert await dispose(store, KEY, listed[0]) is Fate.GONE
+
+
+@on_loop
+async def test_nothing_is_buried_that_could_not_be_announced(backend):
+    store, announced = backend.store(), Announced()
+    journal = await history(store)
+    announced.error = ConnectionError("nobody is there")
+    with pytest.raises(ConnectionError):
+        await bury(store, KEY, announced)
+    await write(journal, b"still the owner")
+    assert not (await load_manifest(store, KEY)).dead
+    announced.error = None
+    await bury(store, KEY, announced)
+    assert (await load_manifest(store, KEY)).dead
+
+
+@on_loop
+async def test_a_journal_without_ledgers_is_gone_at_once(backend):
+    store, announced = backend.store(), Announced()
+    await open_journal(backend.store())
+    await bury(store, KEY, announced)
+    assert await store.list_journals() == [] and not announced.ledgers
+
+
+@on_loop
+async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(memory):
+    announced = Announced()
+    journal = await history(memory.store())
+    former = await journal._store.read_manifest(KEY)
+    rolled: list[int] = []
+
+    async def roll_first(step: Step, key: str) -> None:
+        if step is Step.WRITE_MANIFEST and not rolled:
+            rolled.append(0)
+            rolled[0] = await journal.roll({"events": b""}, b"digest")
+
+    await bury(memory.store(roll_first), KEY, announced)
+    assert former is not None and rolled[0] in announced.ledgers
+    assert set(announced.ledgers) == set(await memory.store().list_ledgers(KEY))
+
+
+@pytest.mark.parametrize("crash", range(1, 40))
+@on_loop
+async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, crash):
+    """Listed, or announced: at every moment, for every ledger. Repeated, all is gone."""
+    announced = Announced()
+    left = crash
+
+    async def crashing(step: Step, key: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise ConnectionAbortedError("crash")
+
+    await history(memory.store())
+    store = memory.store(crashing)
+    try:
+        await bury(store, KEY, announced)
+        for ledger_id in list(announced.ledgers):
+            await dispose(store, KEY, ledger_id)
+    except ConnectionAbortedError:
+        assert left == 0
+    fresh = memory.store()
+    stored = await fresh.read_manifest(KEY)
+    if stored is not None:
+        listed = {info.ledger_id for info in (await load_manifest(fresh, KEY)).ledgers}
+        assert set(await fresh.list_ledgers(KEY)) <= listed | set(announced.ledgers)
+    await bury(fresh, KEY, announced)
+    for ledger_id in announced.ledgers:
+        assert await dispose(fresh, KEY, ledger_id) in (Fate.DELETED, Fate.GONE)
+    assert await fresh.list_journals() == []
+
+
+@on_loop
+async def test_what_a_superseded_owner_creates_late_does_not_keep_the_directory(backend):
+    store, announced = backend.store(), Announced()
+    journal = await history(store, 2)
+    await bury(backend.store(), KEY, announced)
+    late = max(announced.ledgers) + 7
+    await (await store.create_ledger(KEY, late, b"header")).close()
+    for ledger_id in announced.ledgers:
+        await dispose(backend.store(), KEY, ledger_id)
+    assert await store.list_journals() == []
+    assert events_of(journal) == []
