@@ -219,7 +219,7 @@ async def delete(request: web.Request) -> web.Response:
     fabric, forced = fabric_of(request), flag(request, "force")
     latest = await find_schema(fabric, key, None)
     call = {"through": latest["version"], "forced": forced, "role": ""}
-    return answer({"version": {"version": await fabric.call(key, "delete", call)}})
+    return answer({"version": await fabric.call(key, "delete", call)})
 
 
 _SCHEMAS = f"{PREFIX}/schemas/{{tenant}}/{{namespace}}/{{topic}}"

@@ -509,7 +509,7 @@ class Admin:
         """
         query = {"force": "true" if force else "false"}
         found = self.request("DELETE", _schemas(topic, "schema"), query=query)
-        return int(found["version"]["version"])
+        return int(found["version"])
 
     # -- transactions --------------------------------------------------------------
 
