@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.schema_registry import RegistryState, SchemaRegistryMachine
-from velaray.aio.schemas import failing
+from velaray.aio.schemas import Decoder
 from velaray.events.ids import ActorKey, TopicName
 from velaray.exceptions import UndecodableMessage
-from velaray.schema.base import Decode, Schema
+from velaray.schema.base import Schema
 from velaray.schemas import SchemaInfo
 from velaray.stored_topics import newest_state, open_data, partitions_of
 from velaray.wire.schemas import VERSION_BYTES, read_version
@@ -58,7 +58,7 @@ class StoredDecoders:
         self._topic = topic
         self._schema = schema
         self._registry: RegistryState | None = None
-        self._known: dict[bytes, Decode] = {}
+        self._known: dict[bytes, Decoder] = {}
 
     def set(self, segments: Iterable[Segment]) -> None:
         """Give messages their decoders. Raises as `stored_registry`."""
@@ -67,14 +67,13 @@ class StoredDecoders:
             version = info.metadata.schema_version
             if version not in self._known:
                 self._known[version] = self._made(version)
-            info.decode = self._known[version]
-            info.pairs = self._schema.separate_key
+            info.decode, info.pairs = self._known[version]
 
-    def _made(self, version: bytes) -> Decode:
+    def _made(self, version: bytes) -> Decoder:
         try:
-            return self._schema.decoder(self._writer(version) if version else None)
+            return Decoder.made(self._schema, self._writer(version) if version else None)
         except UndecodableMessage as error:
-            return failing(error.reason)
+            return Decoder.failing(error.reason)
 
     def _writer(self, version: bytes) -> SchemaInfo:
         if len(version) != VERSION_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from velaray.aio.lookup import RETRIABLE
 from velaray.events.ids import TopicName
@@ -123,6 +123,30 @@ def _whole(topic: str) -> str:
     return str(TopicName.parse(topic).topic)
 
 
+class Decoder(NamedTuple):
+    """How to decode what was written with one schema; ``pairs``: with the message's key."""
+
+    decode: Decode
+    pairs: bool
+
+    @staticmethod
+    def made(schema: Schema[Any], writer: SchemaInfo | None) -> Decoder:
+        """By ``schema``, of what was written with ``writer``."""
+        try:
+            return Decoder(schema.decoder(writer), schema.has_separate_key(writer))
+        except UndecodableMessage as error:
+            return Decoder.failing(error.reason)
+
+    @staticmethod
+    def failing(reason: str) -> Decoder:
+        """Raises `UndecodableMessage` with this reason for every payload."""
+
+        def decode(_: object, __: object) -> Any:
+            raise UndecodableMessage(reason)
+
+        return Decoder(decode, pairs=False)
+
+
 class Decoders:
     """How to decode the entries of one topic partition: by the versions that they're stamped with.
 
@@ -133,19 +157,19 @@ class Decoders:
         self._schemas = schemas
         self._topic = topic
         self._schema = schema
-        self._only = None if schema.by_writer else schema.decoder(None)
-        self._unstamped = self._made(None)
-        self._known: Recent[bytes, Decode] = Recent(MOST_KNOWN)
+        self._unstamped = Decoder.made(schema, None)
+        self._known: Recent[bytes, Decoder] = Recent(MOST_KNOWN)
 
     def set(self, info: EntryInfo) -> bool:
         """Give ``info`` its decoder; False if `learn` must find out first."""
         version = info.metadata.schema_version
-        if self._only is None and version:
-            info.decode = self._known.get(version)
-        else:
-            info.decode = self._only or self._unstamped
-        info.pairs = self._schema.separate_key
-        return info.decode is not None
+        found: Decoder | None = self._unstamped
+        if version and self._schema.by_writer:
+            found = self._known.get(version)
+        if found is None:
+            return False
+        info.decode, info.pairs = found
+        return True
 
     async def learn(self, version: bytes) -> None:
         """Find out how to decode what is stamped with ``version``.
@@ -155,25 +179,10 @@ class Decoders:
         try:
             if len(version) != VERSION_BYTES:
                 raise UndecodableMessage(f"{len(version)} bytes are no version")
-            decode = self._made(await self._schemas.at(self._topic, version))
+            found = Decoder.made(self._schema, await self._schemas.at(self._topic, version))
         except RETRIABLE:
             raise
         except VelarayError as error:
             number = int.from_bytes(version, "big")
-            decode = failing(f"schema version {number} of its topic can't be had: {error}")
-        self._known.put(version, decode)
-
-    def _made(self, writer: SchemaInfo | None) -> Decode:
-        try:
-            return self._schema.decoder(writer)
-        except UndecodableMessage as error:
-            return failing(error.reason)
-
-
-def failing(reason: str) -> Decode:
-    """What raises `UndecodableMessage` with this reason for every payload."""
-
-    def decode(_: object, __: object) -> Any:
-        raise UndecodableMessage(reason)
-
-    return decode
+            found = Decoder.failing(f"schema version {number} of its topic can't be had: {error}")
+        self._known.put(version, found)

@@ -14,7 +14,7 @@ from velaray.schema.key_value import KeyValueSchema
 from velaray.schema.primitives import PRIMITIVES
 from velaray.schema.protobuf import as_dict
 from velaray.schema.records import AvroSchema, from_json
-from velaray.schemas import InvalidSchemaError, SchemaInfo, SchemaType
+from velaray.schemas import InvalidSchemaError, KeyValueEncoding, SchemaInfo, SchemaType
 from velaray.schemas.info import encoding_of, split_key_value
 from velaray.schemas.native import parse_native
 
@@ -50,6 +50,11 @@ class AutoConsumeSchema(Schema[Any]):
     def decoder(self, writer: SchemaInfo | None) -> Decode:
         """How to decode what was written with ``writer``."""
         return (lambda data, _: data) if writer is None else _generic(writer).decoder(writer)
+
+    def has_separate_key(self, writer: SchemaInfo | None) -> bool:
+        """Whether it was written as a pair whose key is the message's."""
+        is_pair = writer is not None and writer.type is SchemaType.KEY_VALUE
+        return is_pair and encoding_of(writer) is KeyValueEncoding.SEPARATED
 
 
 class AutoProduceBytesSchema(Schema[bytes]):

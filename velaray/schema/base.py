@@ -52,6 +52,10 @@ class Schema(Generic[T]):
         decode = self.decode
         return lambda data, _: decode(data)
 
+    def has_separate_key(self, writer: SchemaInfo | None) -> bool:
+        """Whether `decoder`'s for ``writer`` wants the message's key."""
+        return self.separate_key
+
     def schema_info(self) -> SchemaInfo:
         """What the registry stores of it."""
         return self.info
