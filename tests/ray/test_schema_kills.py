@@ -16,6 +16,7 @@ import pytest
 
 from tests.ray.support import RayNodes, actors, wait_until
 from velaray.actors.schema_registry import RegistryState, SchemaRegistryMachine
+from velaray.admin import Admin
 from velaray.aio import Client
 from velaray.events.ids import TopicName
 from velaray.exceptions import IncompatibleSchema
@@ -116,7 +117,7 @@ def check(found: Round, state: RegistryState) -> None:
 
 async def all_rounds(cluster: Cluster, data: Path, rounds: int) -> tuple[int, int]:
     """Returns in how many rounds it died before the first answer, and before the last one."""
-    chance = random.Random(7)
+    chance, admin = random.Random(7), Admin(cluster.admin_url)
     clients = [Client(cluster.service_url) for _ in range(2 * EACH)]
     early = amid = 0
     for turn in range(rounds):
@@ -124,13 +125,17 @@ async def all_rounds(cluster: Cluster, data: Path, rounds: int) -> tuple[int, in
         found = await play(cluster, clients, topic, chance)
         state = await asyncio.to_thread(stored_registry, str(data), TopicName.parse(topic))
         check(found, state)
+        await asyncio.to_thread(admin.delete_topic, topic, force=True)  # and its processes
         early += found.answered == 0
         amid += 0 < found.answered < 2 * EACH
     await asyncio.gather(*(client.close() for client in clients))
     return early, amid
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
+MANY = pytest.param(100, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
+
+
+@pytest.mark.parametrize("rounds", [3, MANY])
 def test_versions_are_dense_unique_and_checked_against_their_predecessors(
     cluster: Cluster, data: Path, rounds: int
 ) -> None:
