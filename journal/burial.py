@@ -60,7 +60,8 @@ async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
         buried = manifest.buried(max(manifest.next_index, first_free))
         try:
             if not manifest.dead:
-                await store.write_manifest(journal, stored.version, buried.encode())
+                written = await store.write_manifest(journal, stored.version, buried.encode())
+                await store.release(journal, written)
         except ManifestConflict:
             continue  # its owner has rolled over meanwhile
     raise Contended(f"journal {journal}: burying it", OPEN_TRIES)

@@ -438,6 +438,16 @@ class FileStore:
             cause = f"looking for a newer version: {error.strerror}"
             raise SyncFailed(ours.next_path, cause) from error
 
+    async def release(self, journal: str, version: int) -> None:
+        """Close the version's file; see `LedgerStore`."""
+        if not self._closed:
+            await self._writer.run(lambda: self._release(journal, version))
+
+    def _release(self, journal: str, version: int) -> None:
+        ours = self._written.get(journal)
+        if ours is not None and ours.version == version:
+            self._forget_version(journal)
+
     # ---------------------------------------------------------------- numbers
 
     async def claim_number(self, owner: str) -> int:

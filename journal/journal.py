@@ -736,6 +736,7 @@ class Journal:
         if self._writer is not None:
             await self._writer.close()
             self._writer = None
+        await self._store.release(self.key, self._version)
 
 
 def _nobody(error: JournalError) -> None:

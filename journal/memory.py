@@ -329,6 +329,11 @@ class MemoryStore:
         ours = (version, files.written_as)
         return files.version == version and self._written.get(journal) == ours
 
+    async def release(self, journal: str, version: int) -> None:
+        """Forget that the version was written here; see `LedgerStore`."""
+        if self._written.get(journal, (0, 0))[0] == version:
+            del self._written[journal]
+
     async def claim_number(self, owner: str) -> int:
         """The next number; see `LedgerStore`."""
         self.disk.numbers.append(owner)

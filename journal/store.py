@@ -113,6 +113,10 @@ class LedgerStore(Protocol):
         """
         ...
 
+    async def release(self, journal: str, version: int) -> None:
+        """Let go of what `holds` needs for ``version``: nobody will ask for it any more."""
+        ...
+
     async def claim_number(self, owner: str) -> int:
         """A journal number (1, 2, ...) that nobody else ever gets. A crash right after
         leaves a gap."""

@@ -88,6 +88,7 @@ class LocalCluster:
         await self._admin.cleanup()
         await self.front_door.stop()
         await self.fabric.stop()
+        await self.fabric.store.close()
 
     def keys(self, kind: ActorKind) -> list[ActorKey]:
         """The actors of a kind that run now."""
