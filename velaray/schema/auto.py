@@ -53,8 +53,9 @@ class AutoConsumeSchema(Schema[Any]):
 
     def has_separate_key(self, writer: SchemaInfo | None) -> bool:
         """Whether it was written as a pair whose key is the message's."""
-        is_pair = writer is not None and writer.type is SchemaType.KEY_VALUE
-        return is_pair and encoding_of(writer) is KeyValueEncoding.SEPARATED
+        if writer is None or writer.type is not SchemaType.KEY_VALUE:
+            return False
+        return encoding_of(writer) is KeyValueEncoding.SEPARATED
 
 
 class AutoProduceBytesSchema(Schema[bytes]):
