@@ -80,7 +80,7 @@ coverage: SEEDS = 50
 coverage: $(DEV) ## Show what unit tests and simulation leave uncovered (under 5 minutes)
 	rm -rf build/coverage
 	$(PYTHON) -m coverage run -m pytest -m "not slow and not ray" \
-	  tests/events tests/journal tests/actors tests/wire
+	  tests/events tests/journal tests/schemas tests/actors tests/wire
 	PYTHONHASHSEED=0 $(PYTHON) -m coverage run -m tests.sim --jobs 1 --seeds $(SEEDS)
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage json --quiet

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BOUND = 95.0
-FOLDERS = ("events", "journal", "actors", "wire")
+FOLDERS = ("events", "journal", "schemas", "actors", "wire")
 
 
 @dataclass

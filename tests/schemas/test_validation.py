@@ -41,8 +41,10 @@ TEXT = schema(SchemaType.STRING)
         ),
         schema(SchemaType.PROTOBUF_NATIVE, EVENT),
         TEXT,
+        schema(SchemaType.AVRO, {**RECORD, "type": "error"}),
         schema(SchemaType.STRING, b"null"),
         schema(SchemaType.INT64),
+        schema(SchemaType.BYTES),
         key_value(TEXT, schema(SchemaType.AVRO, RECORD), KeyValueEncoding.SEPARATED),
     ],
     ids=lambda each: f"{each.type}-{each.data[:30]!r}",
@@ -55,13 +57,24 @@ def test_schemas_that_hold_together_are_stored(good: SchemaInfo) -> None:
 _FILES = "fileDescriptorSet"
 
 
+def deep(levels: int) -> Any:
+    """Arrays within arrays."""
+    found: Any = "int"
+    for _ in range(levels):
+        found = {"type": {"type": "array", "items": found}}
+    return found
+
+
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
         (schema(SchemaType.AVRO, b"{"), "isn't JSON"),
         (schema(SchemaType.AVRO, b"[" * 100_000), "isn't JSON|nested deeper"),
         (schema(SchemaType.AVRO, ["null", RECORD]), "can't be a union"),
+        (schema(SchemaType.AVRO, deep(150)), "nested deeper than 200 levels"),
         (schema(SchemaType.AVRO, "Unknown"), "'Unknown' is not defined"),
+        (schema(SchemaType.AVRO, {**RECORD, "fields": [{**FIELD, "type": RECORD}]}), "twice"),
+        (schema(SchemaType.AVRO, {**RECORD, "fields": ["a"]}), "a field that is no object"),
         (schema(SchemaType.AVRO, {"type": "record", "name": "R"}), "lacks fields"),
         (schema(SchemaType.AVRO, {**RECORD, "name": "1R"}), "'1R' is no name"),
         (schema(SchemaType.AVRO, {**RECORD, "name": 1}), "lacks name"),
@@ -115,6 +128,18 @@ def field(**more: Any) -> dict[str, Any]:
     return {**RECORD, "fields": [{**FIELD, **more}]}
 
 
+def enum(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "E", "symbols": list(symbols), **more}
+
+
+def fixed(size: int) -> dict[str, Any]:
+    return {"type": "fixed", "name": "F", "size": size}
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -130,6 +155,16 @@ def field(**more: Any) -> dict[str, Any]:
         ({**RECORD, "name": "x.R"}, {**RECORD, "namespace": "x"}, True),
         (RECORD, {**RECORD, "avro.java.string": "String"}, False),
         (RECORD, field(type={"type": "int", "logicalType": "date"}), False),
+        (enum("A", "B"), enum("A", "B", doc="text"), True),
+        (enum("A", "B"), enum("B", "A"), False),
+        (enum("A", "B"), enum("A", "B", default="A"), False),
+        (fixed(4), fixed(8), False),
+        (fixed(4), {**fixed(4), "aliases": ["G"]}, True),
+        (array("int"), array({"type": "int"}), True),
+        (array("int"), array("long"), False),
+        (array("int"), {"type": "map", "values": "int"}, False),
+        (field(type=["null", "int"]), field(type=["int", "null"]), False),
+        (field(type=["null", "R"]), field(type=["null", {"type": "R"}]), True),
     ],
 )
 def test_avro_schemas_are_one_if_avro_takes_them_for_equal(
