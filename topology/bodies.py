@@ -29,5 +29,5 @@ def make_body(key: ActorKey, fabric: Fabric) -> Body:
             from velaray.topology.schema_registry_body import SchemaRegistryBody
 
             return SchemaRegistryBody(key, fabric)
-        case ActorKind.COMPACTED:
+        case ActorKind.COMPACTED | ActorKind.DELETER:
             raise ValueError(f"{key} is no actor: it belongs to its partition")
