@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from velaray.schemas.avro import parse_avro
 from velaray.schemas.avro_reading import Problem, reading_problems
-from velaray.schemas.info import SchemaInfo, SchemaType, encoding_of, split_key_value
+from velaray.schemas.info import (
+    InvalidSchemaError,
+    SchemaInfo,
+    SchemaType,
+    encoding_of,
+    split_key_value,
+)
 from velaray.schemas.native import native_problems, parse_native
 from velaray.schemas.validation import AVRO_FORMS, identity, legacy_id
 
@@ -109,7 +115,7 @@ def producer_problems(
 ) -> list[Incompatibility]:
     """Why ``info`` can't become the version after ``live`` (oldest first); empty if it can.
 
-    All schemas are valid.
+    ``info`` is valid; a version that isn't gets along with none.
     """
     if not live or rules.strategy is Strategy.ALWAYS_COMPATIBLE:
         return []
@@ -148,7 +154,10 @@ def _problems(
             if not (way.reads if reads else way.is_read):
                 continue
             reader, writer = (info, known.info) if reads else (known.info, info)
-            problems = islice(_compare(reader, writer, rules), 20)
+            try:
+                problems = list(islice(_compare(reader, writer, rules), 20))
+            except InvalidSchemaError as error:  # ``info`` is valid: it's what was stored
+                problems = [Problem("/", f"what is stored of that version can't be used: {error}")]
             found += [Incompatibility(known.version, reads, *each) for each in problems]
     return found
 

@@ -238,3 +238,20 @@ def test_a_state_that_breaks_an_invariant_is_told_by_its_name(versions, invarian
     state.versions = versions(state.versions)
     with pytest.raises(InvariantViolation, match=invariant):
         MACHINE.check(state)
+
+
+def test_a_version_that_can_not_be_used_keeps_nobody_else_out() -> None:
+    """Of a release that took more, say."""
+    broken = SchemaRegistered(
+        version=1, type="AVRO", data=b"{", identity=b"x" * 32, strategy="FULL", predecessor=0
+    )
+    first = opened().when(Register(ONE)).last.events[0]
+    story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1), first, broken)
+    story.when(Register(ONE)).then(reply=Registered(0, False))
+    story.when(Register(TWO)).then_refused(Reason.INCOMPATIBLE_SCHEMA, "version 1, at")
+    found = story.state.find(1)
+    assert found is not None and found.info is not None and found.info.data == b"{"
+    story.when(Register(TWO, ANY)).then(reply=Registered(2, True))
+    story.when(Register(replace(TWO, data=avro("f1", "f2?", "f3?").data))).then(
+        reply=Registered(3, True)
+    )

@@ -253,3 +253,16 @@ def test_a_strategy_has_a_twin_that_looks_at_every_version() -> None:
     assert Rules(FORTH, native_fields=True).transitive() == Rules(FORTH_ALL, native_fields=True)
     assert Rules(FULL_ALL).transitive() == Rules(FULL_ALL)
     assert Rules(ANY).transitive() == Rules(ANY)
+
+
+def test_a_stored_version_that_can_not_be_used_is_named() -> None:
+    broken = SchemaInfo(SchemaType.AVRO, "R", b"{")
+    live = [Known(0, ONE), Known(1, broken)]
+    for strategy in (BACK, FORTH, FULL, BACK_ALL, FORTH_ALL, FULL_ALL):
+        found = producer_problems(TWO, live, Rules(strategy))
+        assert {each.version for each in found} == {1}
+        assert "what is stored of that version can't be used: the schema isn't JSON" in str(
+            found[0]
+        )
+    assert not producer_problems(TWO, live, Rules(ANY))
+    assert not producer_problems(TWO, [Known(0, broken), Known(1, ONE)], Rules(FULL))
