@@ -44,7 +44,7 @@ from velaray.journal.errors import (
 from velaray.journal.index import SPACING, SparseIndex, decode_index
 from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
 from velaray.journal.recovery import Recovered, Tail, recover, sweep_orphans
-from velaray.journal.scan import CHUNK, Entry, Frame, LedgerReader
+from velaray.journal.scan import Entry, Frame, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
 OPEN_TRIES: Final = 16
@@ -54,6 +54,8 @@ CREATE_TRIES: Final = 64
 MAX_UNSYNCED: Final = 8 << 20
 """What a relaxed journal may leave unsynced; a frame can tell of twice as much."""
 _MANIFEST_MOVES: Final = ("roll", "unlist")
+LARGEST_CHUNK: Final = 4 << 20
+"""Bytes that `Journal.read` takes from a file at once, at most, unless a frame is larger."""
 CACHED_LEDGERS: Final = 16
 """Sealed ledgers whose header and index stay in memory."""
 
@@ -663,13 +665,15 @@ class Journal:
     ) -> list[Entry]:
         reader, index = await self._readable(info)
         last, self._unfinished = self._unfinished, None
+        # About as much as the entries need: each call of the file costs more than its bytes.
+        needed = min(max_bytes, max_entries * (info.bytes // max(info.entries, 1)))
+        chunk = min(LARGEST_CHUNK, needed + SPACING)
         if last and last.reader is reader and last.frame.header.entry <= first <= last.entry:
             # Small reads through a big frame would otherwise read and verify it as often.
             frame: Frame | None = last.frame
-            cursor = reader.cursor(last.frame.end, info.bytes)
+            cursor = reader.cursor(last.frame.end, info.bytes, chunk)
         else:
             start = index.find(first)
-            chunk = min(CHUNK, max_bytes + SPACING)
             cursor = reader.cursor(info.data_offset if start is None else start, info.bytes, chunk)
             frame = await cursor.next()
         wanted = _Wanted(first, max_entries, max_bytes)

@@ -17,8 +17,8 @@ from velaray.wire.messages import key_hash
 
 TAIL_BUDGET = 32 << 20
 CHUNK_ENTRIES = 512
-CHUNK_BYTES = 2 << 20
-CHUNKS_KEPT = 16
+CHUNK_BYTES = 4 << 20
+CHUNKS_KEPT = 8
 HASHES_KEPT = 20_000
 
 

@@ -134,6 +134,28 @@ async def test_small_reads_through_big_frames_in_any_order(backend):
 
 
 @on_loop
+async def test_a_read_takes_about_what_it_needs_of_the_file_in_few_calls(backend):
+    store = backend.store()
+    journal = await started(store)
+    for _ in range(12):
+        journal.stage(b"large", bytes(300_000))
+        await journal.commit()
+    large = journal.ledgers[-1].ledger_id
+    await journal.roll({}, b"")
+    for _ in range(10):
+        journal.stage_all((b"small", bytes(200)) for _ in range(1000))
+        await journal.commit()
+    small = journal.ledgers[-1].ledger_id
+    before, read = store.counters.reads, store.counters.bytes_read
+    assert len(await journal.read(Position(large, 0), 100, 8 << 20)) == 12
+    assert store.counters.reads - before <= 4
+    assert store.counters.bytes_read - read < 2 * 12 * 300_000
+    read = store.counters.bytes_read
+    assert len(await journal.read(Position(small, 0), 100, 8 << 20)) == 100
+    assert store.counters.bytes_read - read < 500_000
+
+
+@on_loop
 async def test_staged_and_uncommitted_entries_are_not_read(backend):
     journal = await started(backend.store())
     await write_events(journal, b"a")
