@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from velaray import Client, MessageId
-from velaray.pipelines.ledgers import PART_BYTES
+from velaray import Client, MessageId, Reader
+from velaray.exceptions import Timeout
+from velaray.pipelines.ledgers import BATCH_BYTES, PART_BYTES
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_client import Service, link_to
 from velaray.pipelines.spark_offsets import Progress
@@ -24,6 +25,8 @@ ROWS = 50_000
 """Rows of a record batch, at most, and messages that wait for who reads."""
 WAIT_MS = 60_000
 """How long who reads waits for messages that are there."""
+QUIET_MS = 20
+"""How long nothing comes before who reads asks whether there is anything: asking takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,10 @@ class ServicePart:
             ) as reader,
         ):
             over = False
-            # What is left may have been hidden or trimmed: then nothing comes, and that's the end.
-            while not over and reader.has_message_available():
-                segments, over = self._within(reader.read_many(ROWS, WAIT_MS).segments)
-                if segments:
-                    yield record_batch(segments, columns, typed)
+            while not over and (found := _next(reader)):
+                segments, over = self._within(found)
+                for part in _in_parts(segments):
+                    yield record_batch(part, columns, typed)
 
     def _within(self, segments: list[Segment]) -> tuple[list[Segment], bool]:
         """Those of ``segments`` in this part, and whether there is nothing more of it."""
@@ -77,6 +79,30 @@ class ServicePart:
             if at == self.end and segment.end == len(segment.block):
                 return found, True
         return found, False
+
+
+def _next(reader: Reader[Any]) -> list[Segment]:
+    """What comes next; nothing at the end, which may be where what is left was hidden or trimmed.
+
+    Raises `Timeout` if the service doesn't deliver what it has.
+    """
+    try:
+        return reader.read_many(ROWS, QUIET_MS).segments
+    except Timeout:
+        return reader.read_many(ROWS, WAIT_MS).segments if reader.has_message_available() else []
+
+
+def _in_parts(segments: list[Segment]) -> Iterator[list[Segment]]:
+    """The same, about `BATCH_BYTES` at a time: what is larger leaves the processor's caches."""
+    part, size = [], 0
+    for segment in segments:
+        part.append(segment)
+        size += segment.nbytes
+        if size >= BATCH_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def plan(
