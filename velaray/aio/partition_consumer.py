@@ -726,6 +726,7 @@ class PartitionConsumer:
         connection = self.connection
         self.stop()
         if connection is not None:
+            self._core.lookup.served(self.topic, connection)
             await self._leave(connection)
 
 
