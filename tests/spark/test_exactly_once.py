@@ -216,7 +216,6 @@ class TestForeachBatch:
 
         return run
 
-    @pytest.mark.long  # 16 s alone; once, behind all others of the suite, its first query hung
     def test_all_topics_of_a_batch_count_once(self, fan_out, publish, contents, target, tmp_path):
         publish(range(10))
         fan_out()
