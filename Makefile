@@ -68,7 +68,7 @@ test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
 	$(PYTEST) -m "not long"
 
 test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
-	$(PYTHON) -m pytest -m long
+	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
 test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
 	$(PYTEST) -m "not slow and not ray and not long"
