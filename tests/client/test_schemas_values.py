@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from types import SimpleNamespace
@@ -300,6 +301,10 @@ def test_a_value_of_another_class_is_refused(schema, value):
         schema(Flight).encode(value)
     with pytest.raises(InvalidMessage, match=r"field tail must be a str, not left out"):
         schema(FlightDict).encode({"distance": 1})
+    eager = defaultdict(str)
+    with pytest.raises(InvalidMessage, match=r"field tail must be a str, not left out"):
+        schema(FlightDict).encode(eager)
+    assert not eager
 
 
 def test_json_has_no_place_for_some_values():

@@ -117,17 +117,20 @@ class RecordShape(Shape):
 
 def _out_text(slots: list[Slot], is_dict: bool) -> str:
     lines = ["def out(value):"]
-    if is_dict:
-        lines += [" if type(value) is not dict: value = taken(value)", " get = value.get"]
+    if is_dict:  # others are copied: asking some of them makes what isn't there
+        lines += [" if type(value) is not dict: value = dict(taken(value))"]
     else:
-        lines += [" if type(value) is not kind: value = taken(value)", " try:"]
-        lines += [f"  f{number} = value.{slot.name}" for number, slot in enumerate(slots)]
-        lines += ["  pass", " except AttributeError: raise Wrong from None"]
+        lines += [" if type(value) is not kind: value = taken(value)"]
+    lines += [" try:"]
+    for number, slot in enumerate(slots):
+        found = f"value.{slot.name}"
+        if is_dict:  # asking for what is there is quicker than get
+            name = repr(slot.name)
+            found = f"value.get({name})" if slot.optional else f"value[{name}]"
+        lines.append(f"  f{number} = {found}")
+    lines += ["  pass", " except (AttributeError, KeyError): raise Wrong from None"]
     for number, slot in enumerate(slots):
         field, test = f"f{number}", slot.shape.test.format(f"f{number}")
-        if is_dict:
-            absent = "None" if slot.optional else "MISSING"
-            lines.append(f" {field} = get({slot.name!r}, {absent})")
         if test != ALWAYS:
             condition = f"if not ({test}): " if test else ""
             lines.append(f" {condition}{field} = out{number}({field})")
