@@ -24,7 +24,9 @@ SLEEPERS: dict[str, str] = {}
 Rule = Callable[[Path], list[str]]
 
 RULES: dict[str, Rule] = {
-    "imports follow the table": tidy_rules.imports_follow_the_table,
+    "imports follow the table": lambda root: tidy_rules.imports_follow_the_table(
+        root, tidy_rules.CLIENTS
+    ),
     "imports are absolute": tidy_rules.imports_are_absolute,
     "modules import without cycles": tidy_rules.modules_import_without_cycles,
     "machines are pure": tidy_rules.machines_are_pure,
@@ -85,6 +87,15 @@ def test_imports_within_the_table_are_not_faults(tmp_path: Path) -> None:
         velaray__m_py="import click\nfrom velaray import Client\nimport velaray.topology.m",
     )
     assert tidy_rules.imports_follow_the_table(root) == []
+
+
+def test_a_client_below_the_face_may_import_it(tmp_path: Path) -> None:
+    text = "from velaray.aio import Client\nimport velaray.pipelines"
+    root = tree(tmp_path, topology__m_py=text, topology__n_py="import velaray.wire.frames")
+    clients = {"topology/m.py": "why", "topology/n.py": "why not"}
+    (above, stale) = tidy_rules.imports_follow_the_table(root, clients)
+    assert "topology may not import pipelines" in above
+    assert "topology/n.py" in stale and "isn't one" in stale
 
 
 def test_relative_and_bare_imports_are_caught(tmp_path: Path) -> None:

@@ -29,5 +29,9 @@ def make_body(key: ActorKey, fabric: Fabric) -> Body:
             from velaray.topology.schema_registry_body import SchemaRegistryBody
 
             return SchemaRegistryBody(key, fabric)
-        case ActorKind.COMPACTED | ActorKind.DELETER:
+        case ActorKind.DELETER:
+            from velaray.topology.deleter_body import DeleterBody
+
+            return DeleterBody(key, fabric)
+        case ActorKind.COMPACTED:
             raise ValueError(f"{key} is no actor: it belongs to its partition")

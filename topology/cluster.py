@@ -30,9 +30,10 @@ from velaray.topology.config import (
     namespace_of,
 )
 from velaray.topology.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
+from velaray.topology.deleters import deleters_to_wake, ensure_deletion_topics
 from velaray.topology.front_door_actor import FrontDoorActor
 from velaray.topology.links import RemoteError
-from velaray.topology.ray_fabric import RayFabric
+from velaray.topology.ray_fabric import RayFabric, activate
 from velaray.topology.tenure import Superseded, check_tenure, take_tenure
 
 FRONT_DOOR = "front-door"
@@ -167,6 +168,9 @@ class Cluster:
             timeout=60.0,
         )
         await ensure_coordinators(self._fabric, DEFAULT_COORDINATORS)
+        await ensure_deletion_topics(self._fabric)
+        for key in await deleters_to_wake(self._fabric):
+            activate(key, self.config)
         self._fabric.drop_links()
 
     def _open_front_door(self) -> None:
@@ -226,8 +230,9 @@ class Cluster:
         namespace = self.config.ray_namespace
         try:
             self.check_tenure()
-            for name in sorted(_names(namespace), key=_stop_order):
-                _stop_actor(name, namespace)
+            for _ in range(_STOP_ROUNDS):
+                for name in sorted(_names(namespace), key=_stop_order):
+                    _stop_actor(name, namespace)
         except Superseded as error:
             print(f"velaray: {error}", file=sys.stderr)
         finally:
@@ -250,8 +255,11 @@ def _names(namespace: str) -> list[str]:
     ]
 
 
+_STOP_ROUNDS = 2
+"""Actors that stop may activate a deleter once more, and nothing else."""
 _STOP_ORDER = (
     FRONT_DOOR,
+    ActorKind.DELETER,  # a client
     ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
     ActorKind.PARTITION,
     ActorKind.SUBSCRIPTION,

@@ -23,6 +23,8 @@ TOPICS = (EVENTS, RETRY, DEAD)
 """Where what is to be deleted is written down, first and again, and when it was given up."""
 WORKER = "ledger-deletion-worker"
 """The subscription of those who delete."""
+OPERATOR = "ledger-deletion-operator"
+"""The subscription of `DEAD` that keeps what nobody has dealt with."""
 
 _OWN = {(topic.tenant, topic.namespace, topic.local) for topic in TOPICS}
 

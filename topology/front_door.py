@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.topology.coordinators import check_not_systems, coordinator_of, is_systems
+from velaray.topology.deletion import is_deletion_topic
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import RemoteError
 from velaray.topology.schema_calls import find_schema
@@ -64,14 +65,14 @@ class FrontDoor:
         for tunnel in list(self.tunnels):
             tunnel.close()
 
-    async def locate(self, topic: TopicName) -> str:
+    async def locate(self, topic: TopicName, for_system: bool = False) -> str:
         """The broker URL of a topic partition, which is created if policy allows and activated.
 
-        Raises `RemoteError` if it may not exist or is the system's, `Unreachable` if it can't be
-        had now.
+        ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if it may not
+        exist or is the system's, `Unreachable` if it can't be had now.
         """
         coordinator = coordinator_of(topic)
-        if coordinator is None:
+        if coordinator is None and not (for_system and is_deletion_topic(topic)):
             check_not_systems(topic)
         found = await self.fabric.call(
             ActorKey.catalog(), "ensure_topic", {"topic": str(topic)}, ACTIVATION_TIMEOUT_S
@@ -137,7 +138,7 @@ class FrontDoorSession(Session):
     async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
         answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
         try:
-            url = await self._door.locate(TopicName.parse(command.topic))
+            url = await self._door.locate(TopicName.parse(command.topic), self.is_system)
         except (InvalidNameError, RemoteError, Unreachable, TimeoutError) as error:
             answer.response = pb.CommandLookupTopicResponse.Failed
             answer.error = code_of(error)

@@ -11,7 +11,7 @@ import contextlib
 from typing import Any
 
 from velaray.actors.runtime import Stopped
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.store import LedgerStore
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig
@@ -87,7 +87,12 @@ class LocalFabric(Fabric):
             await body.stop()
 
     async def stop(self) -> None:
-        """Stop every actor, subscriptions before partitions before the catalog."""
+        """Stop every actor: deleters, which are clients, then subscriptions, partitions, the
+        catalog."""
         self.drop_links()
-        for key in sorted(self.bodies, key=lambda key: key.kind, reverse=True):
-            await self.dismiss(key)
+        while self.bodies:  # one that stops may activate a deleter once more
+            await self.dismiss(max(self.bodies, key=_stops_first))
+
+
+def _stops_first(key: ActorKey) -> tuple[bool, ActorKind]:
+    return key.kind is ActorKind.DELETER, key.kind

@@ -139,6 +139,17 @@ METRICS: Mapping[str, About] = {
     "velaray_recovery_seconds": _gauge("How long the last recovery took."),
     "velaray_recovery_events": _gauge("Events that the last recovery replayed."),
     "velaray_cached_bytes": _gauge("Bytes of the newest entries that are held in memory."),
+    "velaray_ledger_deletion_sent_total": _counter("Ledgers announced as to be deleted."),
+    "velaray_ledger_deletion_received_total": _counter("Deletion events received."),
+    "velaray_ledger_deletion_deleted_total": _counter("Ledgers deleted."),
+    "velaray_ledger_deletion_gone_total": _counter("Events of ledgers that were gone already."),
+    "velaray_ledger_deletion_in_use_total": _counter("Events of ledgers that are listed."),
+    "velaray_ledger_deletion_failed_total": _counter("Deletions that failed."),
+    "velaray_ledger_deletion_retried_total": _counter("Events that are tried again later."),
+    "velaray_ledger_deletion_dead_total": _counter("Events that became dead letters."),
+    "velaray_ledger_deletion_malformed_total": _counter("Messages that were no events."),
+    "velaray_ledger_deletion_forged_total": _counter("Events of what isn't there in that way."),
+    "velaray_ledger_deletion_acked_total": _counter("Events done with."),
     "velaray_actors": _gauge("Actors that run, by kind."),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
 }
@@ -224,6 +235,9 @@ class Labels:
         """What tells this actor from every other one that runs."""
         if self.key.kind is ActorKind.COORDINATOR:
             return {**self.of_coordinator(), "kind": self.key.kind.value}
+        if self.key.kind is ActorKind.DELETER:
+            own = {"cluster": self.cluster, "deleter_id": str(self.key.partition)}
+            return {**own, "kind": self.key.kind.value}
         labels = {**self.of_topic(), "kind": self.key.kind.value}
         if self.key.subscription:
             labels["subscription"] = self.key.subscription

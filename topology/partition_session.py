@@ -27,6 +27,7 @@ from velaray.journal.errors import JournalError
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.compacted_channel import GONE
+from velaray.topology.coordinators import check_not_systems
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 from velaray.topology.schema_session import get_or_create_schema, get_schema, schema_of
@@ -189,6 +190,8 @@ class PartitionSession(Session):
     def _check_topic(self, text: str) -> None:
         if str(TopicName.parse(text)) != self._partition.topic:
             raise RemoteError(Reason.UNAVAILABLE, f"{text} is not served here; look it up again")
+        if not self.is_system:
+            check_not_systems(self._partition.key.topic_name)  # the front door isn't the only way
 
     # -- producers -----------------------------------------------------------------
 

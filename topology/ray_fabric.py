@@ -189,6 +189,17 @@ class VelarayActor:
         # From now on, asked for or not: Ray also starts anew what nobody needs any more.
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         self._watching.add_done_callback(self._watch_ended)
+        if self._key.kind is ActorKind.DELETER:  # what it has to do, nobody asks of it
+            self._beginning = asyncio.get_running_loop().create_task(self._begin())
+            self._beginning.add_done_callback(self._watch_ended)
+
+    async def _begin(self) -> None:
+        """Start unasked. What fails ends this process, and Ray starts it anew."""
+        try:
+            await self.address()
+        except Unreachable:
+            if not self._retiring:
+                raise
 
     async def address(self) -> tuple[str, int, int]:
         """Recover unless that's done, and return (host, service port, link port).

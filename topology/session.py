@@ -8,7 +8,12 @@ from importlib.metadata import version
 from typing import Any
 
 from velaray.actors.runtime import Stopped
-from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.auth import (
+    SYSTEM_METHOD,
+    AuthenticationFailed,
+    authenticate,
+    check_system_proof,
+)
 from velaray.topology.config import ClusterConfig
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
@@ -28,6 +33,8 @@ class Session:
         self.config = config
         self.connection: WireConnection
         self.role = ""
+        #: Whether the client is an actor of this cluster.
+        self.is_system = False
         self.knows_end_of_topic = True
         self._connected = False
         self.handlers: dict[type, Callable[[Command], object]] = {}
@@ -56,9 +63,7 @@ class Session:
             self.connection.close()
             return
         try:
-            self.role = authenticate(
-                self.config.auth, command.auth_data.decode("utf-8", errors="replace")
-            )
+            self._authenticate(command)
         except AuthenticationFailed as error:
             self.error(0, pb.AuthenticationError, str(error))
             self.connection.close()
@@ -80,6 +85,15 @@ class Session:
                 ),
             )
         )
+
+    def _authenticate(self, command: pb.CommandConnect) -> None:
+        """Raises `AuthenticationFailed`."""
+        data = command.auth_data.decode("utf-8", errors="replace")
+        if command.auth_method_name == SYSTEM_METHOD:
+            check_system_proof(self.config.link_key, data)
+            self.is_system = True
+        else:
+            self.role = authenticate(self.config.auth, data)
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:
         """The client asks to be connected through; only a front door does that."""

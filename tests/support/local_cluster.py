@@ -32,9 +32,15 @@ class LocalCluster:
         auth: AuthSettings | None = None,
         tunnel: bool = False,
         service_port: int = 0,
+        **settings: Any,
     ) -> None:
         self.config = ClusterConfig(
-            data_dir=str(data_dir), incarnation=1, link_key=b"test", auth=auth, tunnel=tunnel
+            data_dir=str(data_dir),
+            incarnation=1,
+            link_key=b"test",
+            auth=auth,
+            tunnel=tunnel,
+            **settings,
         )
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)

@@ -206,6 +206,13 @@ class Client:
         self._children.clear()
         await self._core.close()
 
+    def abort(self) -> None:
+        """End as a crash would, before this returns: nothing more is sent; not for users."""
+        self._closed = True
+        if self._core is not None:
+            self._core.abort(list(self._children))
+        self._children.clear()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -88,6 +88,22 @@ class Core:
             await asyncio.gather(*tasks, return_exceptions=True)
         await self.pool.close()
 
+    def abort(self, users: Sequence[Stoppable]) -> None:
+        """Cut the connections, stop ``users`` and cancel what runs in the background."""
+        self.closed = True
+        self.pool.abort()
+        for user in users:
+            user.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+class Stoppable(Protocol):
+    """What uses the connections."""
+
+    def stop(self) -> None:
+        """End at once."""
+
 
 class Part(Protocol):
     """A partition's producer or consumer."""

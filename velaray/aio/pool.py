@@ -97,6 +97,15 @@ class ConnectionPool:
             raise
         return connection
 
+    def abort(self) -> None:
+        """Cut all connections, unsent data with them; nothing can be opened any more."""
+        self._closed = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in self._open.values():
+            connection.abort(AlreadyClosed("the client is closed"))
+        self._open.clear()
+
     async def close(self) -> None:
         """Close all connections; nothing can be opened any more."""
         self._closed = True

@@ -44,10 +44,16 @@ class Producer(Generic[T]):
     """
 
     def __init__(
-        self, core: Core, options: ProducerOptions[Any], on_close: Callable[[Producer[Any]], None]
+        self,
+        core: Core,
+        options: ProducerOptions[Any],
+        on_close: Callable[[Producer[Any]], None],
+        initial_subscription: str | None = None,
     ) -> None:
+        """``initial_subscription`` is made before anything is stored, unless it exists."""
         self._core = core
         self._options = options
+        self._initial_subscription = initial_subscription
         self._on_close = on_close
         self._topic = topic_name(options.topic)
         self.schema = typed(options.schema)
@@ -85,7 +91,13 @@ class Producer(Generic[T]):
         return [self._made_one(self._topic.of_partition(index)) for index in range(first, count)]
 
     def _made_one(self, topic: TopicName) -> PartitionProducer:
-        return PartitionProducer(self._core, topic, self._options, schema=self._registered)
+        return PartitionProducer(
+            self._core,
+            topic,
+            self._options,
+            schema=self._registered,
+            initial_subscription=self._initial_subscription,
+        )
 
     @property
     def _registered(self) -> SchemaInfo | None:

@@ -1,0 +1,94 @@
+"""What tests of deletion share: journals that nobody serves, and events from anybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from tests.journal.kit import started, write
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.aio import Client
+from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.journal.journal import Journal
+from velaray.journal.store import LedgerStore
+from velaray.topology.deleter_body import DeleterBody, _Proof
+from velaray.topology.deletion import EVENTS, announce
+from velaray.topology.deletion_events import encode_event, event_of
+
+DELETER = ActorKey.of_deleter(0)
+
+
+def a_topic(name: str) -> ActorKey:
+    """The key of a partition that no cluster knows."""
+    return ActorKey.of_partition(TopicName.parse(f"persistent://public/default/{name}"), 7)
+
+
+async def a_journal(store: LedgerStore, key: ActorKey, ledgers: int = 6) -> Journal:
+    """An open journal of so many ledgers."""
+    journal = await started(store, key.text())
+    for number in range(1, ledgers):
+        await write(journal, b"e%d" % number)
+        await journal.roll({"events": b"x"}, b"digest")
+    return journal
+
+
+def listed(journal: Journal) -> list[int]:
+    return [info.ledger_id for info in journal.ledgers]
+
+
+def make_journal(cluster: LocalCluster, key: ActorKey, ledgers: int = 6) -> Journal:
+    return cluster.run(a_journal(cluster.fabric.store, key, ledgers))
+
+
+def stored(cluster: LocalCluster, key: ActorKey) -> list[int]:
+    return cluster.run(cluster.fabric.store.list_ledgers(key.text()))
+
+
+def tell(cluster: LocalCluster, key: ActorKey, ledgers: Iterable[int]) -> None:
+    cluster.run(announce(cluster.fabric, key, list(ledgers)))
+
+
+def body(cluster: LocalCluster) -> DeleterBody:
+    found = cluster.fabric.bodies[DELETER]
+    assert isinstance(found, DeleterBody)
+    return found
+
+
+def counts(cluster: LocalCluster) -> dict[str, int]:
+    """What the deleter counted since its start; it is activated if need be."""
+    return cluster.run(cluster.fabric.call(DELETER, "describe"))["counts"]
+
+
+def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
+    """The deleter's counts, once these have reached what is wanted."""
+
+    def reached() -> dict[str, int] | None:
+        found = counts(cluster)
+        return found if all(found[name] >= value for name, value in wanted.items()) else None
+
+    return wait_until(reached, 30.0)
+
+
+async def _publish(url: str, link_key: bytes, payloads: list[Any]) -> None:
+    async with Client(url, authentication=_Proof(link_key)) as client:
+        producer = await client.create_producer(str(EVENTS), batching_enabled=False)
+        for payload, properties in payloads:
+            await producer.send(payload, properties)
+
+
+def publish(cluster: LocalCluster, *payloads: bytes | None, **properties: str) -> None:
+    """Publish to the deletion topic as only an actor may."""
+    pairs = [(payload, properties) for payload in payloads]
+    asyncio.run(_publish(cluster.service_url, cluster.config.link_key, pairs))
+
+
+def raw_event(key: ActorKey, ledger_id: int, **changes: Any) -> bytes:
+    """An event's payload, with some of its fields changed."""
+    event = event_of(key, ledger_id)
+    return encode_event(type(event)(**{**vars(event), **changes}))
+
+
+def running(cluster: LocalCluster) -> bool:
+    return bool(cluster.keys(ActorKind.DELETER))

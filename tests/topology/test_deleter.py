@@ -1,0 +1,151 @@
+"""Deleters: what nobody lists is deleted, whatever crashes; and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.support.local_cluster import LocalCluster
+from tests.topology.deleting import (
+    a_topic,
+    counts,
+    listed,
+    make_journal,
+    publish,
+    raw_event,
+    stored,
+    tell,
+    wait_for,
+)
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import SyncFailed
+from velaray.journal.files import FileStore
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    path = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(path, deletion_retry_s=0.2, upkeep_s=0.2) as running:
+        yield running
+
+
+def test_what_is_unlisted_after_it_was_announced_is_deleted(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, second, *rest = listed(journal)
+    tell(cluster, key, [first, second])
+    cluster.run(journal.unlist([first, second]))
+    found = wait_for(cluster, deleted=2, acked=2)
+    assert stored(cluster, key) == rest
+    assert found["sent"] == 2 and found["dead"] == found["forged"] == 0
+
+
+def test_what_is_announced_again_is_gone(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, *rest = listed(journal)
+    cluster.run(journal.unlist([first]))
+    tell(cluster, key, [first])
+    wait_for(cluster, deleted=1)
+    tell(cluster, key, [first])
+    found = wait_for(cluster, gone=1)
+    assert stored(cluster, key) == rest
+    assert found["deleted"] == 1
+
+
+def test_events_that_nobody_may_believe_delete_nothing(cluster: LocalCluster) -> None:
+    key, other = a_topic("orders"), a_topic("payments")
+    journal, others = make_journal(cluster, key), make_journal(cluster, other)
+    first, *rest = listed(journal)
+    of_other = listed(others)[0]
+    cluster.run(journal.unlist([first]))
+    before = stored(cluster, key), stored(cluster, other)
+    counts(cluster)  # it makes the topics
+    publish(cluster, b"no event", b"", None)  # malformed
+    publish(
+        cluster,
+        raw_event(key, of_other),  # somebody else's ledger
+        raw_event(other, first),
+        raw_event(key, first, topicName="persistent://public/default/payments"),
+        raw_event(key, first, ledgerComponent="managed-cursor"),
+        raw_event(key, first, cursorName="s"),
+        raw_event(key, first, journal="../../etc"),
+        raw_event(key, first, journal="deleter/0"),
+        raw_event(key, -1),
+        raw_event(key, first, ledgerType="Offload-Ledger"),
+    )
+    publish(cluster, raw_event(key, rest[0]), RECONSUMETIMES="minus one")  # it is listed
+    found = wait_for(cluster, malformed=3, forged=10)
+    assert (stored(cluster, key), stored(cluster, other)) == before
+    assert found["deleted"] == found["gone"] == found["dead"] == 0
+
+
+class Refusing:
+    """A store that refuses to delete ledgers a number of times."""
+
+    def __init__(self, store: FileStore, times: int) -> None:
+        self._store = store
+        self.times = times
+        self.tried: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        self.tried.append(asyncio.get_running_loop().time())
+        if len(self.tried) <= self.times:
+            raise SyncFailed(f"{ledger_id}.ledger", "refused")
+        await self._store.delete_ledger(journal, ledger_id)
+
+
+def refuse(cluster: LocalCluster, times: int) -> Refusing:
+    store = cluster.fabric.store
+    assert isinstance(store, FileStore)
+    refusing = Refusing(store, times)
+    cluster.fabric.store = refusing  # type: ignore[assignment]
+    return refusing
+
+
+def one_unlisted(cluster: LocalCluster) -> tuple[ActorKey, int]:
+    """A ledger that is announced and unlisted."""
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    (first, *_) = listed(journal)
+    cluster.run(journal.unlist([first]))
+    tell(cluster, key, [first])
+    return key, first
+
+
+def test_what_the_store_refuses_is_tried_again_after_the_delay(cluster: LocalCluster) -> None:
+    refusing = refuse(cluster, 9)
+    key, first = one_unlisted(cluster)
+    found = wait_for(cluster, deleted=1)
+    assert first not in stored(cluster, key)
+    assert found["failed"] == found["retried"] == 9 and found["dead"] == 0
+    delays = [later - at for at, later in pairwise(refusing.tried)]
+    assert min(delays) >= cluster.config.deletion_retry_s
+
+
+def test_what_is_refused_too_often_is_a_dead_letter(cluster: LocalCluster) -> None:
+    refuse(cluster, 100)
+    key, first = one_unlisted(cluster)
+    found = wait_for(cluster, dead=1)
+    assert first in stored(cluster, key)
+    assert found["failed"] == 11 and found["retried"] == 10
+    assert found["received"] == 11 and found["acked"] == 0
+
+
+def test_a_listed_ledger_is_deleted_once_it_is_unlisted(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, *rest = listed(journal)
+    tell(cluster, key, [first])
+    wait_for(cluster, in_use=2)
+    assert first in stored(cluster, key)
+    cluster.run(journal.unlist([first]))
+    wait_for(cluster, deleted=1)
+    assert stored(cluster, key) == rest

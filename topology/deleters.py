@@ -1,0 +1,66 @@
+"""The topics of those who delete ledgers, and waking them up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.deletion import EVENTS, RETRY, TOPICS, WORKER
+from velaray.topology.fabric import Fabric
+
+PARTITIONS = 4
+"""Of each of the deletion topics. There are always partitions, whatever is created by itself."""
+
+
+_NOTHING_IS_LOST = {"messageTTL": b"0", "subscriptionExpirationTime": b"0", "backlogQuota": b"{}"}
+"""Policies of the system's namespace, whatever is set for the cluster."""
+
+
+async def ensure_deletion_topics(fabric: Fabric) -> None:
+    """Have the topics of which deleters live. Raises what `Fabric.call` raises."""
+    namespace = EVENTS.namespace_name
+    for name, value in _NOTHING_IS_LOST.items():
+        policy = {"namespace": namespace, "name": name, "value": value}
+        await fabric.call(ActorKey.catalog(), "set_policy", policy)
+    for topic in TOPICS:
+        create = {"topic": str(topic), "partitions": PARTITIONS, "exist_ok": True}
+        await fabric.call(ActorKey.catalog(), "create_topic", create)
+
+
+async def partitions_in_use(fabric: Fabric, topic: TopicName) -> AsyncIterator[ActorKey]:
+    """The partitions of ``topic`` in which anything was ever stored.
+
+    Raises what `Fabric.call` raises, and the store's errors.
+    """
+    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+    for number in range(found["partitions"]):
+        key = ActorKey.of_partition(topic.of_partition(number), found["incarnation"])
+        if await fabric.store.list_ledgers(key.text()):
+            yield key
+
+
+async def has_work(fabric: Fabric) -> bool:
+    """Whether anything is announced that the deleters haven't acknowledged.
+
+    Raises what `Fabric.ask` raises, and the store's errors.
+    """
+    wanted: dict[str, Any] = {"name": WORKER, "number": 1}
+    for topic in (EVENTS, RETRY):
+        async for key in partitions_in_use(fabric, topic):
+            if WORKER not in await fabric.ask(key, "subscriptions", {}):
+                continue
+            if await fabric.ask(key, "find_unacked", wanted) is not None:
+                return True
+    return False
+
+
+async def deleters_to_wake(fabric: Fabric) -> list[ActorKey]:
+    """Those who are to be activated when a cluster starts: none if nothing was ever announced.
+
+    They leave if nothing is left to do. Raises what `Fabric.call` raises, and the store's errors.
+    """
+    for topic in (EVENTS, RETRY):
+        async for _ in partitions_in_use(fabric, topic):
+            return [ActorKey.of_deleter(number) for number in range(fabric.config.deleters)]
+    return []
