@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from velaray.actors.catalog import SYSTEM_NAMESPACE, SYSTEM_TENANT
 from velaray.actors.machine import Reason
 from velaray.actors.policies import InvalidPolicyError
 from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
@@ -17,6 +18,7 @@ from velaray.journal.errors import JournalError
 from velaray.schemas import InvalidSchemaError
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.coordinators import is_systems
+from velaray.topology.deletion import is_deletion_topic
 from velaray.topology.fabric import Fabric, Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
 
@@ -123,15 +125,24 @@ def namespace_of(request: web.Request) -> str:
     return f"{tenant}/{check_name('namespace', request.match_info['namespace'])}"
 
 
+def users_namespace_of(request: web.Request) -> str:
+    """`namespace_of`. Raises `AdminError` if it is the system's, but for who only wants to see."""
+    name = namespace_of(request)
+    if request.method != "GET" and name == f"{SYSTEM_TENANT}/{SYSTEM_NAMESPACE}":
+        raise AdminError(405, f"namespace {name} belongs to the system: nobody changes it")
+    return name
+
+
 def topic_of(request: web.Request) -> TopicName:
     """The topic, or partition of one, of the path. Raises `InvalidNameError`."""
     return TopicName.parse(f"persistent://{namespace_of(request)}/{request.match_info['topic']}")
 
 
 def _users_topic_of(request: web.Request) -> TopicName:
-    """`topic_of`. Raises `AdminError` if it is the system's."""
+    """`topic_of`. Raises `AdminError` if it is the system's, but for who only wants to see what
+    is to be deleted."""
     name = topic_of(request)
-    if is_systems(name):
+    if is_systems(name) and not (request.method == "GET" and is_deletion_topic(name)):
         raise AdminError(405, f"{name} belongs to the system: nobody reads or changes it")
     return name
 

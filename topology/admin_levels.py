@@ -22,7 +22,7 @@ from velaray.topology.admin_http import (
     done,
     flag,
     json_body,
-    namespace_of,
+    users_namespace_of,
     whole_topic_of,
 )
 
@@ -31,7 +31,7 @@ def _scope(request: web.Request) -> dict[str, str]:
     """What is meant, as the catalog takes it; the cluster if the path names nothing."""
     if "topic" in request.match_info:
         return {"topic": str(whole_topic_of(request))}
-    return {"namespace": namespace_of(request)} if "namespace" in request.match_info else {}
+    return {"namespace": users_namespace_of(request)} if "namespace" in request.match_info else {}
 
 
 def _name(request: web.Request, scope: dict[str, str]) -> str:

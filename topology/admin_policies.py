@@ -25,7 +25,7 @@ from velaray.topology.admin_http import (
     done,
     flag,
     json_body,
-    namespace_of,
+    users_namespace_of,
     whole_topic_of,
 )
 
@@ -123,7 +123,7 @@ def _says_nothing(value: Any) -> bool:
 def _scope(request: web.Request) -> dict[str, str]:
     if "topic" in request.match_info:
         return {"topic": str(whole_topic_of(request))}
-    return {"namespace": namespace_of(request)}
+    return {"namespace": users_namespace_of(request)}
 
 
 async def _own(request: web.Request, name: str) -> Any:
