@@ -12,6 +12,7 @@ from aiohttp import web
 
 from velaray.topology import (
     admin_compaction,
+    admin_ledgers,
     admin_levels,
     admin_metrics,
     admin_policies,
@@ -35,6 +36,7 @@ _MODULES = (
     admin_subscriptions,
     admin_transactions,
     admin_schemas,
+    admin_ledgers,
     admin_metrics,
 )
 

@@ -4,8 +4,8 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 ``attach``, ``feed``, ``due``, ``flow``, ``ack``, ``ack_before``, ``redeliver``, ``detach``,
 ``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``, ``compacted``, ``unsent``.
 Requests in: ``open``, ``reset``, ``skip_to``, ``expire``, ``holdings``, ``pass_over``, ``cursor``,
-``find_unacked``, ``stats``, ``details``, ``ack_in_transaction``, ``ack_before_in_transaction``,
-``end_transaction``, ``pending_acks``, ``pending_at``.
+``find_unacked``, ``unacked``, ``stats``, ``details``, ``ack_in_transaction``,
+``ack_before_in_transaction``, ``end_transaction``, ``pending_acks``, ``pending_at``.
 Notices out: ``attached``, ``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``,
 ``revoke``, ``acked``, ``active``, ``end``, ``restart``.
 
@@ -112,6 +112,19 @@ def _find_unacked(state: SubscriptionState, number: int, end: int) -> int | None
     return None
 
 
+def _unacked(state: SubscriptionState, first: int, most: int, end: int) -> list[int]:
+    """The first ``most`` un-acknowledged offsets in a range: first, last + 1, first, ..."""
+    found: list[int] = []
+    cursor = state.cursor
+    for start in range(max(first, cursor.acked_before), end, _WINDOW):
+        for one, behind in cursor.unacked_ranges(start, min(start + _WINDOW, end)):
+            found += [one, min(behind, one + most)]
+            most -= behind - one
+            if most <= 0:
+                return found
+    return found
+
+
 class Brain:
     """Decides for the consumers that one partition connected."""
 
@@ -198,6 +211,8 @@ class Brain:
             case "find_unacked":
                 number, end = args
                 return await self._runtime.read(lambda state: _find_unacked(state, number, end))
+            case "unacked":
+                return await self._runtime.read(lambda state: _unacked(state, *args))
             case "pending_acks":
                 return await self._runtime.read(lambda state: pending_acks(state, args))
             case "pending_at":

@@ -21,11 +21,12 @@ from velaray.aio.letters import RECONSUMETIMES
 from velaray.aio.producer import Producer
 from velaray.auth import Authentication
 from velaray.enums import ConsumerType, InitialPosition
-from velaray.events.ids import ActorKey, InvalidNameError
+from velaray.events.ids import ActorKey, InvalidNameError, MessageId
 from velaray.exceptions import InvalidMessage, VelarayError
 from velaray.journal.burial import Fate, dispose
 from velaray.journal.errors import JournalError
 from velaray.message import Message
+from velaray.message_id import MessageId as ClientMessageId
 from velaray.options import ClientOptions, ConsumerOptions, ProducerOptions
 from velaray.policies import ConsumerDeadLetterPolicy
 from velaray.topology.auth import SYSTEM_METHOD, system_proof
@@ -145,10 +146,13 @@ class DeleterBody(Body):
     # -- calls -----------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``announce`` ``ledgers`` of ``journal``; ``describe`` and ``metrics`` as every actor."""
+        """``announce`` ``ledgers`` of ``journal``; ``forget`` dead ``letters``; ``describe`` and
+        ``metrics`` as every actor."""
         match method:
             case "announce":
                 return await self._announce(args["journal"], args["ledgers"])
+            case "forget":
+                return await self._forget([MessageId(*letter) for letter in args["letters"]])
             case "describe":
                 return {"key": self.key.text(), "counts": self.meter.counts()}
             case "metrics":
@@ -219,6 +223,48 @@ class DeleterBody(Body):
             proof = _Proof(self.config.link_key)
             self._client = Client.with_options(ClientOptions(url, authentication=proof))
         return self._client
+
+    # -- dead letters ----------------------------------------------------------------
+
+    async def _forget(self, letters: Sequence[MessageId]) -> None:
+        """Acknowledge dead letters: somebody has dealt with them. Durable when this returns.
+
+        Raises `RemoteError`: then some may be, and all may be forgotten again.
+        """
+        self._announcing += 1
+        try:
+            async with self._connecting:
+                client = await self._connected_client()
+            for number in sorted({letter.partition for letter in letters}):
+                topic = str(DEAD.of_partition(number))
+                await self._acknowledge_in(
+                    client, topic, [letter for letter in letters if letter.partition == number]
+                )
+        except VelarayError as error:
+            text = f"{len(letters)} dead letters can't be forgotten now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, text) from error
+        finally:
+            self._announcing -= 1
+
+    async def _acknowledge_in(
+        self, client: Client, topic: str, letters: Sequence[MessageId]
+    ) -> None:
+        options = ConsumerOptions[Event](
+            topic,
+            OPERATOR,
+            ConsumerType.Shared,
+            receiver_queue_size=1,
+            initial_position=InitialPosition.Earliest,
+        )
+        consumer = await client.adopt(Consumer[Event](client.core, options, client.forget))
+        try:
+            ids = [
+                ClientMessageId(letter.partition, letter.ledger_id, letter.entry_id, topic=topic)
+                for letter in letters
+            ]
+            await asyncio.gather(*(consumer.acknowledge(each, receipt=True) for each in ids))
+        finally:
+            await consumer.close()
 
     # -- deleting --------------------------------------------------------------------
 

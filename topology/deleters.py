@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from velaray.actors.machine import Reason
+from velaray.actors.policies import POLICIES, Level
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.deletion import EVENTS, RETRY, TOPICS, WORKER
+from velaray.topology.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
 from velaray.topology.fabric import Fabric
+from velaray.topology.links import RemoteError
 
 PARTITIONS = 4
 """Of each of the deletion topics. There are always partitions, whatever is created by itself."""
 
 
-_NOTHING_IS_LOST = {"messageTTL": b"0", "subscriptionExpirationTime": b"0", "backlogQuota": b"{}"}
-"""Policies of the system's namespace, whatever is set for the cluster."""
+_NEVER = 1 << 30
+_POLICIES: Mapping[str, Any] = {
+    **{
+        name: policy.default
+        for name, policy in POLICIES.items()
+        if Level.NAMESPACE in policy.levels and policy.default is not None
+    },
+    # The deleters move their dead letters themselves; killing them often makes none.
+    "deadLetter": {
+        "maxRedeliverCount": _NEVER,
+        "deadLetterTopic": str(DEAD),
+        "initialSubscriptionName": OPERATOR,
+    },
+}
+"""Of the system's namespace, whatever is set for the cluster: no event may expire or be refused."""
 
 
 async def ensure_deletion_topics(fabric: Fabric) -> None:
     """Have the topics of which deleters live. Raises what `Fabric.call` raises."""
     namespace = EVENTS.namespace_name
-    for name, value in _NOTHING_IS_LOST.items():
-        policy = {"namespace": namespace, "name": name, "value": value}
-        await fabric.call(ActorKey.catalog(), "set_policy", policy)
+    own = await fabric.call(ActorKey.catalog(), "policies", {"namespace": namespace})
+    for name, value in _POLICIES.items():
+        if own.get(name) != value:
+            policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
+            await fabric.call(ActorKey.catalog(), "set_policy", policy)
     for topic in TOPICS:
         create = {"topic": str(topic), "partitions": PARTITIONS, "exist_ok": True}
         await fabric.call(ActorKey.catalog(), "create_topic", create)
 
 
 async def partitions_in_use(fabric: Fabric, topic: TopicName) -> AsyncIterator[ActorKey]:
-    """The partitions of ``topic`` in which anything was ever stored.
+    """The partitions of ``topic`` in which anything was ever stored; none if there is no topic.
 
     Raises what `Fabric.call` raises, and the store's errors.
     """
-    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+    try:
+        found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise
+        return
     for number in range(found["partitions"]):
         key = ActorKey.of_partition(topic.of_partition(number), found["incarnation"])
         if await fabric.store.list_ledgers(key.text()):

@@ -6,6 +6,7 @@ thing is not there. Over Ray: ``handle.call.remote("stats")``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -267,6 +268,26 @@ async def peek(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]
     }
 
 
+async def unacked_entries(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """The first ``most`` entries from offset ``first`` on that a subscription hasn't acknowledged.
+
+    With ``next``, where to go on; None at the end. Delayed and delivered ones are among them.
+    """
+    name, first, most = args["name"], args["first"], args["most"]
+    await _subscription(partition, name)
+    end = partition.end_offset
+    flat = await partition.ask_subscription(name, "unacked", [first, most, end])
+    ranges = map(range, flat[::2], flat[1::2])
+    offsets = [offset for each in ranges for offset in each]
+    entries = []
+    for offset in offsets:
+        with contextlib.suppress(NoSuchEntryError):  # it was acknowledged meanwhile, and trimmed
+            metadata, payload = split_entry((await partition.entry(offset)).data)
+            found = _id(partition, partition.position_of(offset))
+            entries.append([found, metadata.SerializeToString(), bytes(payload)])
+    return {"entries": entries, "next": offsets[-1] + 1 if len(offsets) >= most else None}
+
+
 async def has_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Refused NOT_FOUND if there is no subscription of this name and incarnation: it was deleted.
 
@@ -313,4 +334,5 @@ METHODS: dict[str, Method] = {
     "compaction_status": compaction_status,
     "last_message_id": last_message_id,
     "peek": peek,
+    "unacked_entries": unacked_entries,
 }

@@ -572,6 +572,47 @@ class Admin:
         path = f"transactions/pendingAckStats/{_local(topic)}/{_path(subscription)}"
         return dict(self.request("GET", path, version=3))
 
+    # -- ledgers -------------------------------------------------------------------
+
+    def ledger_census(self) -> dict[str, Any]:
+        """What is stored against what is listed and what is to be deleted: ``ledgers`` and
+        ``bytes`` by state in ``totals``, by kind of actor and state in ``kinds``; up to 1000 of
+        each state but *listed* by name in ``ledgers``.
+
+        *orphan* is what nobody will delete, *missing* what is listed and not stored.
+        """
+        return dict(self.request("GET", "ledgers/census", version=3))
+
+    def repair_ledgers(self) -> dict[str, Any]:
+        """The census, of which the orphans are deleted from now on: so many were ``announced``."""
+        return dict(self.request("POST", "ledgers/census/repair", version=3))
+
+    def ledger(self, ledger_id: int) -> dict[str, Any]:
+        """Where a ledger is, whose it is, and what is to become of it. Raises `NotFound`."""
+        return dict(self.request("GET", _path("ledgers", str(ledger_id)), version=3))
+
+    def dead_ledgers(self) -> list[dict[str, Any]]:
+        """The deletions that were given up and that nobody has dealt with, by their ``id``."""
+        return list(self.request("GET", "ledgers/dlq", version=3))
+
+    def retry_dead_ledgers(self, ids: Sequence[str] | None = None) -> int:
+        """Have deletions tried again that were given up, by default all; returns how many.
+
+        Raises `NotFound` if there is none of such an id.
+        """
+        return int(self.request("POST", "ledgers/dlq/retry", _ids(ids), version=3)["retried"])
+
+    def forget_dead_ledgers(self, ids: Sequence[str] | None = None) -> int:
+        """List deletions no more that were given up, by default all; returns how many.
+
+        What is stored of them stays. Raises `NotFound` if there is none of such an id.
+        """
+        return int(self.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)["forgotten"])
+
+
+def _ids(ids: Sequence[str] | None) -> dict[str, list[str]]:
+    return {} if ids is None else {"ids": list(ids)}
+
 
 def _error(status: int, content: bytes) -> AdminError:
     try:

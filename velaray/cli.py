@@ -16,6 +16,7 @@ from velaray.cli_common import Commands, Output, with_admin
 from velaray.cli_compaction import topics
 from velaray.cli_history import subscriptions, why
 from velaray.cli_journal import journal
+from velaray.cli_ledgers import ledgers
 from velaray.cli_messages import consume, produce
 from velaray.cli_pipelines import pipelines
 from velaray.cli_policies import policies
@@ -205,6 +206,7 @@ def status(show: Output, admin: Admin) -> None:
 for _command in (
     consume,
     journal,
+    ledgers,
     namespaces,
     pipelines,
     policies,

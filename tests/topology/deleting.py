@@ -71,17 +71,19 @@ def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
     return wait_until(reached, 30.0)
 
 
-async def _publish(url: str, link_key: bytes, payloads: list[Any]) -> None:
+async def _publish(url: str, link_key: bytes, topic: str, payloads: list[Any]) -> None:
     async with Client(url, authentication=_Proof(link_key)) as client:
-        producer = await client.create_producer(str(EVENTS), batching_enabled=False)
+        producer = await client.create_producer(topic, batching_enabled=False)
         for payload, properties in payloads:
             await producer.send(payload, properties)
 
 
-def publish(cluster: LocalCluster, *payloads: bytes | None, **properties: str) -> None:
-    """Publish to the deletion topic as only an actor may."""
+def publish(
+    cluster: LocalCluster, *payloads: bytes | None, topic: str = str(EVENTS), **properties: str
+) -> None:
+    """Publish to the deletion topic, or to another one of them, as only an actor may."""
     pairs = [(payload, properties) for payload in payloads]
-    asyncio.run(_publish(cluster.service_url, cluster.config.link_key, pairs))
+    asyncio.run(_publish(cluster.service_url, cluster.config.link_key, topic, pairs))
 
 
 def raw_event(key: ActorKey, ledger_id: int, **changes: Any) -> bytes:

@@ -1,0 +1,245 @@
+"""``velaray ledgers`` and the routes behind it: the census, one ledger, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from tests.topology.deleting import (
+    a_journal,
+    a_topic,
+    counts,
+    listed,
+    make_journal,
+    publish,
+    stored,
+    tell,
+    wait_for,
+)
+from tests.topology.test_deleter import refuse
+from velaray.admin import Admin, AdminError, NotFound
+from velaray.cli import main
+from velaray.events.ids import ActorKey
+from velaray.topology import deleter_body
+from velaray.topology.deleters import has_work
+from velaray.topology.deletion import announce, bury_journal
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalCluster]:
+    """Its deleters give up sooner than others."""
+    monkeypatch.setattr(deleter_body, "MAX_TRIES", 2)
+    path = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(path, deletion_retry_s=0.05) as running:
+        yield running
+        assert running.fabric.failures == []
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Admin:
+    return Admin(cluster.admin_url)
+
+
+@pytest.fixture
+def run(cluster: LocalCluster) -> Run:
+    def invoke(*arguments: str, code: int = 0) -> Result:
+        where = {"VELARAY_ADMIN_URL": cluster.admin_url}
+        result = CliRunner(env=where).invoke(main, ["ledgers", *arguments])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return invoke
+
+
+def as_json(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def lost(found: dict[str, Any]) -> int:
+    return sum(found["totals"][state]["ledgers"] for state in ("orphan", "missing"))
+
+
+def test_a_cluster_at_rest_has_only_listed_ledgers(cluster: LocalCluster, run: Run) -> None:
+    make_journal(cluster, a_topic("orders"), 4)
+    found = as_json(run("census", "--json"))
+    totals = {state: each["ledgers"] for state, each in found["totals"].items()}
+    assert totals.pop("listed") >= 5 and not any(totals.values())
+    assert found["kinds"]["partition"]["listed"]["ledgers"] == 4
+    shown = run("census").output
+    assert "orphan" in shown and "missing" in shown and "partition" in shown
+
+
+def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, second, *rest = listed(journal)
+    cluster.run(journal.unlist([first, second]))  # nobody was told
+    found = as_json(run("census", "--json", code=3))
+    assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first, second]
+    assert found["totals"]["orphan"]["bytes"] > 0
+    assert f"{first} of {key.text()}" in run("census", code=3).output
+    assert "2 orphans are to be deleted now" in run("census", "--repair").output
+    wait_until(lambda: stored(cluster, key) == rest)
+    assert lost(as_json(run("census", "--json"))) == 0
+
+
+def test_what_is_listed_and_gone_is_missing(cluster: LocalCluster, run: Run) -> None:
+    key = a_topic("orders")
+    first = listed(make_journal(cluster, key))[0]
+    cluster.run(cluster.fabric.store.delete_ledger(key.text(), first))
+    found = as_json(run("census", "--json", code=3))
+    assert [each["ledgerId"] for each in found["ledgers"]["missing"]] == [first]
+    assert as_json(run("census", "--repair", "--json", code=3))["announced"] == 0
+    assert as_json(run("describe", str(first), "-o", "json"))["state"] == "missing"
+
+
+def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, second, *_ = listed(journal)
+    cluster.run(journal.unlist([first]))
+    tell(cluster, key, [first, second])
+    described = as_json(run("describe", str(second), "-o", "json"))
+    assert described["state"] == "listed" and described["journal"] == key.text()
+    assert described["pending"] or described["deadLetters"]
+    wait_for(cluster, deleted=1)
+    assert lost(as_json(run("census", "--json"))) == 0
+
+
+def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int]:
+    """A ledger whose deletion was given up."""
+    key = a_topic(name)
+    journal = make_journal(cluster, key)
+    (first, *_) = listed(journal)
+    cluster.run(journal.unlist([first]))
+    before = counts(cluster)["dead"]
+    tell(cluster, key, [first])
+    wait_for(cluster, dead=before + 1)
+    return key, first
+
+
+def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
+    cluster: LocalCluster, run: Run
+) -> None:
+    refusing = refuse(cluster, 1000)
+    key, first = given_up(cluster)
+    (letter,) = as_json(run("dlq", "list", "-o", "json"))
+    assert (letter["ledgerId"], letter["journal"]) == (first, key.text())
+    assert letter["tries"] == 3 and letter["component"] == "managed-ledger"
+    assert str(first) in run("dlq", "list").output
+    found = as_json(run("census", "--json"))
+    assert found["totals"]["dead-letter"]["ledgers"] == 1 and lost(found) == 0
+    assert "given up: dead letter" in run("describe", str(first)).output
+    refusing.times = 0
+    assert run("dlq", "retry", letter["id"]).output == "1 deletions are tried again\n"
+    wait_until(lambda: first not in stored(cluster, key))
+    assert as_json(run("dlq", "list", "-o", "json")) == []
+    assert lost(as_json(run("census", "--json"))) == 0
+    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    assert "neither stored nor listed" in run("describe", str(first), code=1).output
+
+
+def test_what_is_tried_again_in_vain_is_a_dead_letter_again(
+    cluster: LocalCluster, run: Run
+) -> None:
+    refuse(cluster, 1000)
+    key, first = given_up(cluster)
+    assert as_json(run("dlq", "retry", "--all", "-o", "json")) == {"retried": 1}
+    wait_for(cluster, dead=2)
+    (letter,) = as_json(run("dlq", "list", "-o", "json"))
+    assert letter["ledgerId"] == first and first in stored(cluster, key)
+
+
+def test_a_dead_letter_that_is_forgotten_leaves_an_orphan(cluster: LocalCluster, run: Run) -> None:
+    refusing = refuse(cluster, 1000)
+    _, first = given_up(cluster)
+    _, second = given_up(cluster, "payments")
+    letters = as_json(run("dlq", "list", "-o", "json"))
+    (kept,) = [each for each in letters if each["ledgerId"] == second]
+    (gone,) = [each for each in letters if each["ledgerId"] == first]
+    assert as_json(run("dlq", "forget", gone["id"], "-o", "json")) == {"forgotten": 1}
+    assert as_json(run("dlq", "list", "-o", "json")) == [kept]
+    found = as_json(run("census", "--json", code=3))
+    assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first]
+    assert [each["ledgerId"] for each in found["ledgers"]["dead-letter"]] == [second]
+    refusing.times = 0
+    run("census", "--repair")
+    wait_for(cluster, deleted=1)
+    run("dlq", "forget", gone["id"], code=1)
+
+
+def test_dead_letters_are_named_or_all_are_meant(run: Run, admin: Admin) -> None:
+    for command in ("retry", "forget"):
+        assert "say --all" in run("dlq", command, code=2).output
+        assert "say --all" in run("dlq", command, "1:2:3", "--all", code=2).output
+        assert "no dead letter '1:2:3'" in run("dlq", command, "1:2:3", code=1).output
+    assert admin.retry_dead_ledgers() == admin.forget_dead_ledgers() == 0
+
+
+def test_what_is_no_event_can_only_be_forgotten(cluster: LocalCluster, admin: Admin) -> None:
+    refuse(cluster, 1000)
+    given_up(cluster)
+    (letter,) = admin.dead_ledgers()
+    publish(cluster, b"no event", topic=letter["topic"])
+    (odd,) = [each for each in admin.dead_ledgers() if each["ledgerId"] is None]
+    with pytest.raises(AdminError, match="it can only be forgotten"):
+        admin.retry_dead_ledgers([odd["id"]])
+    assert admin.forget_dead_ledgers([odd["id"]]) == 1
+    assert len(admin.dead_ledgers()) == 1
+
+
+def test_a_ledger_is_described(cluster: LocalCluster, run: Run, admin: Admin) -> None:
+    key = a_topic("orders")
+    first, *rest = listed(make_journal(cluster, key))
+    found = admin.ledger(first)
+    assert found["owned"] and found["sealed"] and found["bytes"] > 0
+    assert found["location"].endswith(f"{first}.ledger")
+    assert not admin.ledger(rest[-1])["sealed"]
+    shown = run("describe", str(first)).output
+    assert shown.startswith(f"ledger {first} of {key.text()}: listed\n")
+    with pytest.raises(NotFound, match="neither stored nor listed"):
+        admin.ledger(first + 1000)
+    with pytest.raises(AdminError, match="whole number"):
+        admin.request("GET", "ledgers/minus", version=3)
+
+
+def test_nothing_is_lost_while_everything_moves(cluster: LocalCluster, admin: Admin) -> None:
+    """Journals roll, are trimmed and buried while the census is taken, again and again."""
+    keys = [a_topic(f"busy-{number}") for number in range(4)]
+    ended = False
+
+    async def busy(key: ActorKey) -> None:
+        journal = await a_journal(cluster.fabric.store, key, 3)
+        for number in range(40):
+            await journal.roll({"events": b"%d" % number}, b"digest")
+            old = listed(journal)[:-2]
+            await announce(cluster.fabric, key, old)
+            await journal.unlist(old)
+        await bury_journal(cluster.fabric, key)
+
+    async def all_busy() -> None:
+        nonlocal ended
+        await asyncio.gather(*map(busy, keys))
+        ended = True
+
+    working = asyncio.run_coroutine_threadsafe(all_busy(), cluster.loop)
+    taken = 0
+    while not ended:
+        found = admin.ledger_census()
+        assert lost(found) == 0, found["ledgers"]
+        taken += 1
+        assert not working.done() or working.exception() is None
+    assert taken > 1
+    wait_until(lambda: not any(stored(cluster, key) for key in keys), 60.0)
+    assert lost(admin.ledger_census()) == 0

@@ -1,0 +1,159 @@
+"""The census: every ledger is in the one state that it is in, and what is lost is called so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.journal.kit import MemoryBackend, on_loop
+from tests.topology.deleting import a_journal, a_topic, listed
+from velaray.events.ids import ActorKey
+from velaray.journal.burial import bury
+from velaray.journal.manifest import LedgerInfo, Manifest
+from velaray.journal.store import LedgerStore
+from velaray.topology.census import Census, Journal, State, count
+from velaray.topology.census_taking import _read
+
+KEY = "partition/public/default/orders/0/1"
+FIRST = 5 << 24
+
+
+def manifest(*listed: int, next_index: int = 10, dead: bool = False) -> Manifest:
+    """The manifest of a journal numbered 5 that lists the ledgers of these indexes."""
+    infos = tuple(LedgerInfo(FIRST + index, 0, 0, 0, 0, 0, 7, True) for index in listed)
+    return Manifest(KEY, 5, 1, next_index, infos, dead)
+
+
+def states(
+    found: Manifest | None,
+    stored: list[int],
+    pending: list[int] | None = None,
+    dead: list[int] | None = None,
+) -> dict[int, str]:
+    journal = Journal(KEY, found, {FIRST + index: 100 for index in stored})
+    names = [{(KEY, FIRST + index) for index in each or []} for each in (pending, dead)]
+    return {each.ledger_id - FIRST: str(each.state) for each in count([journal], *names)}
+
+
+def test_each_ledger_has_its_state() -> None:
+    found = states(manifest(3, 4), [0, 1, 2, 3, 10], pending=[0, 3], dead=[0, 1])
+    assert found == {
+        0: "pending",  # tried again: it is in two topics for a moment
+        1: "dead-letter",
+        2: "orphan",
+        3: "listed",  # announced, and not unlisted yet
+        4: "missing",
+        10: "creating",
+    }
+
+
+def test_a_dead_journal_creates_nothing() -> None:
+    assert states(manifest(dead=True), [1, 12]) == {1: "orphan", 12: "orphan"}
+
+
+def test_what_has_no_manifest_is_lost_unless_it_is_announced() -> None:
+    assert states(None, [1, 2], pending=[2]) == {1: "orphan", 2: "pending"}
+
+
+def test_an_event_of_another_journal_keeps_no_orphan_from_being_one() -> None:
+    journal = Journal(KEY, manifest(), {FIRST: 100})
+    (found,) = count([journal], {("partition/public/default/other/0/1", FIRST)}, set())
+    assert found.state is State.ORPHAN
+
+
+def test_totals_are_those_of_the_kinds_together() -> None:
+    other = "subscription/public/default/orders/0/1/s/1"
+    journals = [
+        Journal(KEY, manifest(3, 4), {FIRST + index: 100 for index in (0, 3)}),
+        Journal(other, replace(manifest(), number=6), {6 << 24: 50}),
+    ]
+    census = Census(count(journals, set(), set()))
+    assert census.totals()["orphan"] == {"ledgers": 2, "bytes": 150}
+    assert census.totals()["listed"] == {"ledgers": 1, "bytes": 100}
+    assert census.totals()["missing"] == {"ledgers": 1, "bytes": 7}
+    kinds = census.kinds()
+    assert set(kinds) == {"partition", "subscription"}
+    assert kinds["subscription"]["orphan"] == {"ledgers": 1, "bytes": 50}
+    for state in State:
+        sums = [kinds[kind][state] for kind in kinds]
+        total = {name: sum(each[name] for each in sums) for name in ("ledgers", "bytes")}
+        assert census.totals()[state] == total
+
+
+async def _states(store: LedgerStore, key: ActorKey) -> dict[int, State]:
+    counted = count([await _read(store, key.text())], set(), set())
+    return {each.ledger_id: each.state for each in counted}
+
+
+@on_loop
+async def test_a_store_is_read_as_it_is() -> None:
+    store, key = MemoryBackend().store(), a_topic("orders")
+    journal = await a_journal(store, key)
+    first, second, *rest = listed(journal)
+    await journal.unlist([first])
+    await store.delete_ledger(key.text(), rest[0])
+    found = await _states(store, key)
+    assert found.pop(first) is State.ORPHAN and found.pop(rest[0]) is State.MISSING
+    assert set(found) == {second, *rest[1:]}
+    assert set(found.values()) == {State.LISTED}
+
+
+@on_loop
+async def test_a_buried_journal_has_orphans_only_if_nobody_was_told() -> None:
+    store, key = MemoryBackend().store(), a_topic("orders")
+    told: list[int] = []
+    journal = await a_journal(store, key)
+
+    async def tell(ledger_ids: object) -> None:
+        assert isinstance(ledger_ids, list)
+        told.extend(ledger_ids)
+
+    ledgers = listed(journal)
+    await bury(store, key.text(), tell)
+    pending = {(key.text(), ledger_id) for ledger_id in told}
+    look = await _read(store, key.text())
+    assert {each.state for each in count([look], pending, set())} == {State.PENDING}
+    assert {each.ledger_id for each in count([look], set(), set())} == set(ledgers)
+    assert {each.state for each in count([look], set(), set())} == {State.ORPHAN}
+
+
+class Moving:
+    """A store in which something happens between the looks of whoever counts."""
+
+    def __init__(self, store: LedgerStore, after_listing: object) -> None:
+        self._store = store
+        self._after = after_listing
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def list_ledgers(self, journal: str) -> list[int]:
+        found = await self._store.list_ledgers(journal)
+        after, self._after = self._after, None
+        if callable(after):
+            await after()
+        return found
+
+
+@pytest.mark.parametrize("what", ["rolled", "unlisted", "deleted"])
+def test_what_only_moves_is_not_missing(what: str) -> None:
+    @on_loop
+    async def run() -> None:
+        store, key = MemoryBackend().store(), a_topic("orders")
+        journal = await a_journal(store, key)
+        first = listed(journal)[0]
+
+        async def happen() -> None:
+            if what == "rolled":
+                await journal.roll({"events": b"x"}, b"digest")
+                return
+            await journal.unlist([first])
+            if what == "deleted":
+                await store.delete_ledger(key.text(), first)
+
+        moving = Moving(store, happen)
+        found = count([await _read(moving, key.text())], set(), set())  # type: ignore[arg-type]
+        assert State.MISSING not in {each.state for each in found}
+
+    run()
