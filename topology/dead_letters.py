@@ -18,6 +18,7 @@ from velaray.actors.partition import Chunk, Publish
 from velaray.actors.policies import DEFAULTS
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, TopicName
 from velaray.schemas.compatibility import Strategy
+from velaray.topology.coordinators import check_not_systems, is_systems
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
@@ -170,11 +171,16 @@ class DeadLetterMover:
         return translated
 
     async def _destination(self, policy: dict[str, Any]) -> ActorKey:
-        """The partition that takes the letters; it is made if need be."""
+        """The partition that takes the letters; it is made if need be.
+
+        Raises `RemoteError` (NOT_ALLOWED) if a user's policy names a topic of the system.
+        """
         fabric = self._partition.fabric
         topic = TopicName.parse(
             policy.get("deadLetterTopic") or dead_letter_topic(self._topic, self._channel.name)
         )
+        if not is_systems(self._partition.key.topic_name):
+            check_not_systems(topic)
         found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
         if found["partitions"]:
             topic = topic.of_partition(0)  # always the same one, whatever is added

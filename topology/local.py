@@ -81,9 +81,13 @@ class LocalFabric(Fabric):
 
     async def dismiss(self, key: ActorKey) -> None:
         """Stop an actor in good order; the next use activates it again."""
-        self._starting.pop(key, None)
+        task = self._starting.get(key)
+        if task is not None:
+            await asyncio.wait([task])  # else it would go on starting after the answer
+            if self._starting.get(key) is task:
+                del self._starting[key]
         body = self.bodies.pop(key, None)
-        if body is not None:
+        if body is not None and task is not None and not task.cancelled() and not task.exception():
             await body.stop()
 
     async def stop(self) -> None:

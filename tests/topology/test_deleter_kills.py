@@ -1,0 +1,222 @@
+"""A deleter that is killed at any step loses nothing, and deletes nothing that it mustn't."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from tests.topology.deleting import (
+    DELETER,
+    a_topic,
+    counts,
+    listed,
+    make_journal,
+    running,
+    stored,
+    tell,
+    wait_for,
+)
+from velaray.aio.letters import Letters
+from velaray.journal.errors import SyncFailed
+from velaray.topology.deleters import deleters_to_wake, has_work
+from velaray.topology.deletion import announce
+from velaray.topology.deletion_backlog import dead_letters, pending
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    path = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(path, deletion_retry_s=0.1, upkeep_s=0.2) as running:
+        yield running
+
+
+class Killing:
+    """A store in whose steps the deleter is killed, once, or which fails."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._store = cluster.fabric.store
+        self.watched = a_topic("orders").text()
+        self.at = ""
+        self.fails = False
+        self.killed = 0
+        cluster.fabric.store = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def kill(self) -> None:
+        """End the deleter; who calls is a part of it."""
+        self.at = ""
+        self.killed += 1
+        self._cluster.fabric.kill(DELETER)
+        await asyncio.sleep(0)  # here the cancellation comes
+
+    async def read_manifest(self, journal: str) -> Any:
+        if self.at == "before the look" and journal == self.watched:
+            await self.kill()
+        return await self._store.read_manifest(journal)
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        if self.fails and journal == self.watched:
+            raise SyncFailed(f"{ledger_id}.ledger", "refused")
+        if self.at == "before the deletion" and journal == self.watched:
+            await self.kill()
+        await self._store.delete_ledger(journal, ledger_id)
+        if self.at == "before the acknowledgement" and journal == self.watched:
+            await self.kill()
+
+
+STEPS = ["before the look", "before the deletion", "before the acknowledgement"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_whoever_comes_next_finishes(cluster: LocalCluster, step: str) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, second, *rest = listed(journal)
+    killing = Killing(cluster)
+    counts(cluster)
+    cluster.run(journal.unlist([first, second]))
+    tell_and_die = announce(cluster.fabric, key, [first, second])
+    killing.at = step
+    cluster.run(tell_and_die)
+    wait_until(lambda: killing.killed)
+    assert not running(cluster)
+    counts(cluster)  # as Ray starts it anew
+    wait_until(lambda: stored(cluster, key) == rest)
+    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    assert killing.killed == 1
+
+
+def test_an_event_is_not_lost_on_its_way_to_the_retry_topic(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, *rest = listed(journal)
+    killing = Killing(cluster)
+    killing.fails = True
+    moved = Letters._send
+
+    async def send_and_die(*args: Any) -> None:
+        await moved(*args)
+        if killing.killed < 3:
+            await killing.kill()
+
+    monkeypatch.setattr(Letters, "_send", send_and_die)
+    cluster.run(journal.unlist([first]))
+    tell(cluster, key, [first])
+    for times in (1, 2, 3):
+        wait_until(lambda times=times: killing.killed >= times and counts(cluster))
+    killing.fails = False
+    wait_until(lambda: stored(cluster, key) == rest)
+    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+
+
+def test_an_announcement_that_was_cut_off_may_be_repeated(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key, 40)
+    old, rest = listed(journal)[:30], listed(journal)[30:]
+    killing = Killing(cluster)
+    counts(cluster)
+
+    async def tell_while_it_dies() -> None:
+        telling = asyncio.ensure_future(announce(cluster.fabric, key, old))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            await killing.kill()
+        await telling  # it was repeated until a deleter answered
+        await journal.unlist(old)
+
+    cluster.run(tell_while_it_dies())
+    wait_until(lambda: stored(cluster, key) == rest)
+    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+
+
+def of_a_deleter(tasks: set[asyncio.Task[Any]]) -> set[str]:
+    """Those of these tasks that belong to a deleter or its client."""
+    running = [task.get_coro() for task in tasks if not task.done()]
+    files = {str(coroutine): coroutine.cr_code.co_filename for coroutine in running}  # type: ignore[union-attr]
+    return {text for text, file in files.items() if "/velaray/aio/" in file or "/deleter_" in file}
+
+
+def test_a_killed_deleter_leaves_nothing_behind(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    cluster.run(journal.unlist(listed(journal)[:1]))
+    tell(cluster, key, [listed(journal)[0]])
+    wait_for(cluster, received=1)
+
+    async def tasks_after_the_kill() -> set[str]:
+        before = asyncio.all_tasks()
+        client = cluster.fabric.bodies[DELETER]._client  # type: ignore[attr-defined]
+        connections = list(client.core.pool._open.values())
+        cluster.fabric.kill(DELETER)
+        assert connections and all(each.closed for each in connections)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        return of_a_deleter(asyncio.all_tasks() & before)
+
+    assert cluster.run(tasks_after_the_kill()) == set()
+
+
+def test_a_deleter_that_stops_in_good_order_leaves_nothing_behind(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, *rest = listed(journal)
+    tell(cluster, key, [first])  # it is listed: there is something left to do
+    wait_for(cluster, in_use=1)
+    cluster.run(cluster.fabric.dismiss(DELETER))
+
+    async def left() -> set[str]:
+        return of_a_deleter(asyncio.all_tasks())
+
+    assert cluster.run(left()) == set()
+    cluster.run(journal.unlist([first]))
+    assert len(cluster.run(deleters_to_wake(cluster.fabric))) == 1
+    wait_for(cluster, deleted=1)
+    assert stored(cluster, key) == rest
+
+
+def test_nobody_is_to_be_woken_where_nothing_was_announced(cluster: LocalCluster) -> None:
+    counts(cluster)
+    assert cluster.run(deleters_to_wake(cluster.fabric)) == []
+
+
+def test_a_deleter_is_idle_only_when_nothing_is_left(cluster: LocalCluster) -> None:
+    key = a_topic("orders")
+    journal = make_journal(cluster, key)
+    first, *_ = listed(journal)
+    body = None
+
+    async def idle() -> bool:
+        return body is not None and body.idle()
+
+    tell(cluster, key, [first])
+    wait_for(cluster, retried=1)
+    cluster.run(_drop_links(cluster))
+    body = cluster.fabric.bodies[DELETER]
+    assert not cluster.run(idle())
+    waiting = cluster.run(_names(pending(cluster.fabric)))
+    assert waiting == [(key.text(), first)]
+    cluster.run(journal.unlist([first]))
+    wait_until(lambda: cluster.run(idle()), 30.0)
+    assert cluster.run(_names(pending(cluster.fabric))) == []
+    assert cluster.run(_names(dead_letters(cluster.fabric))) == []
+
+
+async def _drop_links(cluster: LocalCluster) -> None:
+    cluster.fabric.drop_links()
+
+
+async def _names(waiting: Any) -> list[tuple[str, int]]:
+    return [(each.event.journal, each.event.ledgerId) async for each in waiting]

@@ -1,0 +1,230 @@
+"""Who may use the deletion topics: the cluster's own actors, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pulsar
+import pytest
+
+import velaray
+from tests.support.local_cluster import LocalCluster
+from tests.topology.deleting import (
+    a_topic,
+    counts,
+    listed,
+    make_journal,
+    publish,
+    raw_event,
+    stored,
+    tell,
+    wait_for,
+)
+from tests.topology.test_admin_api import V2, Http
+from velaray.aio import Client
+from velaray.aio.connection import Connection
+from velaray.auth import Authentication
+from velaray.events.ids import ActorKey
+from velaray.topology.auth import SYSTEM_METHOD, check_system_proof, system_proof
+from velaray.topology.config import AuthSettings
+from velaray.topology.deleter_body import _Proof
+from velaray.topology.deletion import EVENTS, OPERATOR, TOPICS, WORKER
+from velaray.wire import pulsar_pb2 as pb
+
+SECRET = b"a secret that is long enough for HS256"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+        counts(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(cluster: LocalCluster) -> Http:
+    return Http(cluster.admin_url)
+
+
+NAMES = [str(name) for topic in TOPICS for name in (topic, topic.of_partition(0))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -> None:
+    refused = pytest.raises(velaray.NotAllowedError, match="belongs to the system")
+    with velaray.Client(cluster.service_url) as client:
+        with refused:
+            client.create_producer(name)
+        for subscription in (WORKER, OPERATOR, "mine"):
+            with refused:
+                client.subscribe(name, subscription)
+        with refused:
+            client.create_reader(name, velaray.MessageId.earliest)
+
+
+def test_pulsars_client_is_refused_as_well(cluster: LocalCluster) -> None:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(cluster.service_url, logger=quiet)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(str(EVENTS))
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(str(EVENTS), WORKER, pulsar.ConsumerType.Shared)
+    client.close()
+
+
+def partition_of(cluster: LocalCluster, number: int) -> ActorKey:
+    wanted = {"topic": str(EVENTS)}
+    found = cluster.run(cluster.fabric.call(ActorKey.catalog(), "topic", wanted))
+    return ActorKey.of_partition(EVENTS.of_partition(number), found["incarnation"])
+
+
+async def _ask_directly(port: int, proof: Authentication | None) -> list[Exception | None]:
+    """Connect to a partition without looking it up; the refusals of a producer and a consumer."""
+    connection = Connection(f"127.0.0.1:{port}", proof, 30.0)
+    await connection.open("127.0.0.1", port)
+    topic = str(EVENTS.of_partition(0))
+    refusals: list[Exception | None] = []
+    for command in (
+        pb.CommandProducer(topic=topic, producer_id=1),
+        pb.CommandSubscribe(
+            topic=topic, subscription=WORKER, subType=pb.CommandSubscribe.Shared, consumer_id=1
+        ),
+    ):
+        try:
+            await connection.request(command, 10.0)
+            refusals.append(None)
+        except velaray.VelarayError as error:
+            refusals.append(error)
+    await connection.close()
+    return refusals
+
+
+def test_the_way_round_the_front_door_is_closed(cluster: LocalCluster) -> None:
+    address = cluster.run(cluster.fabric.address(partition_of(cluster, 0)))
+    refusals = asyncio.run(_ask_directly(address.service_port, None))
+    assert [type(refusal) for refusal in refusals] == [velaray.NotAllowedError] * 2
+    proof = _Proof(cluster.config.link_key)
+    assert asyncio.run(_ask_directly(address.service_port, proof)) == [None, None]
+
+
+class Claims(Authentication):
+    """Says that it is the system, with any proof."""
+
+    method = SYSTEM_METHOD
+
+    def __init__(self, proof: bytes) -> None:
+        self._proof = proof
+
+    def data(self) -> bytes:
+        return self._proof
+
+
+PROOFS = [b"", b"test", system_proof(b"another key").encode(), b"\xff\xfe", b"\xc3\xa4" * 32]
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+def test_a_wrong_proof_is_refused(cluster: LocalCluster, proof: bytes) -> None:
+    async def main() -> None:
+        client = Client(cluster.service_url, authentication=Claims(proof))
+        with pytest.raises(velaray.AuthenticationError, match="actors of this cluster"):
+            await client.create_producer(str(EVENTS))
+        with pytest.raises(velaray.AuthenticationError):
+            await client.create_producer("anything")
+        await client.shutdown()
+
+    asyncio.run(main())
+
+
+def test_the_key_is_not_in_the_proof() -> None:
+    key = b"0123456789abcdef"
+    proof = system_proof(key)
+    check_system_proof(key, proof)
+    assert key.decode() not in proof and key.hex() not in proof
+
+
+def test_what_the_rest_interface_changes_it_refuses(cluster: LocalCluster, http: Http) -> None:
+    one = f"/subscription/{WORKER}"
+    numbers = ("/partitions", "/messageTTL", "/policies/messageTTL")
+    for topic in TOPICS:
+        for name in (topic.local, f"{topic.local}-partition-0"):
+            for method, rest in (
+                ("PUT", ""),
+                ("DELETE", "?force=true"),
+                ("POST", "/partitions"),
+                ("DELETE", "/partitions?force=true"),
+                ("POST", "/terminate"),
+                ("PUT", "/unload"),
+                ("PUT", "/compaction"),
+                ("PUT", one),
+                ("DELETE", f"{one}?force=true"),
+                ("POST", f"{one}/skip/1"),
+                ("POST", f"{one}/skip_all"),
+                ("POST", f"{one}/resetcursor"),
+                ("POST", f"{one}/resetcursor/0"),
+                ("POST", f"{one}/expireMessages/1"),
+                ("POST", f"{one}/undo"),
+                ("POST", "/all_subscription/expireMessages/1"),
+                ("POST", "/messageTTL"),
+                ("PUT", "/policies/messageTTL"),
+            ):
+                path = f"{V2}/persistent/pulsar/system/{name}{rest}"
+                refused = http(method, path, 1 if rest in numbers else None)
+                assert refused.status == 405, (method, path, refused)
+    for method, rest in (
+        ("POST", "messageTTL"),
+        ("DELETE", "messageTTL"),
+        ("PUT", "policies/retention"),
+        ("POST", "backlogQuota"),
+    ):
+        path = f"{V2}/namespaces/pulsar/system/{rest}"
+        assert http(method, path, 1).status == 405, path
+    schema = f"{V2}/schemas/pulsar/system/{EVENTS.local}/schema"
+    assert http("DELETE", schema).status in (405, 412)
+
+
+def test_what_is_to_be_deleted_may_be_looked_at(cluster: LocalCluster, http: Http) -> None:
+    key = a_topic("seen")
+    ledger_id = listed(make_journal(cluster, key))[0]
+    tell(cluster, key, [ledger_id])
+    wait_for(cluster, in_use=1)
+    base = f"{V2}/persistent/pulsar/system/{EVENTS.local}"
+    assert http("GET", f"{base}/partitioned-stats").status == 200
+    assert http("GET", f"{base}/subscriptions").body == [WORKER]
+    assert http("GET", f"{base}/subscription/{WORKER}/describe").status == 200
+    assert http("GET", f"{V2}/namespaces/pulsar/system/messageTTL").body == 0
+
+
+def test_a_policy_of_the_cluster_takes_nothing_from_the_system(
+    cluster: LocalCluster, http: Http
+) -> None:
+    assert http("PUT", f"{V2}/policies/messageTTL", 1).status == 204
+    try:
+        base = f"{V2}/namespaces/pulsar/system/policies"
+        assert http("GET", f"{base}?applied=true").body["messageTTL"] == 0
+    finally:
+        http("DELETE", f"{V2}/policies/messageTTL")
+
+
+@pytest.mark.parametrize("tunnel", [False, True])
+def test_deleters_need_no_token(tmp_path: Path, tunnel: bool) -> None:
+    auth = AuthSettings(secret=SECRET)
+    token = jwt.encode({"sub": "velaray-system"}, SECRET, algorithm="HS256")
+    with LocalCluster(tmp_path, auth=auth, tunnel=tunnel, deletion_retry_s=0.2) as cluster:
+        key = a_topic("orders")
+        journal = make_journal(cluster, key)
+        first, *rest = listed(journal)
+        cluster.run(journal.unlist([first]))
+        tell(cluster, key, [first])
+        wait_for(cluster, deleted=1)
+        assert stored(cluster, key) == rest
+        proof = velaray.AuthenticationToken(token)
+        with (
+            velaray.Client(cluster.service_url, authentication=proof) as client,
+            pytest.raises(velaray.NotAllowedError),
+        ):
+            client.create_producer(str(EVENTS))
+        publish(cluster, raw_event(key, rest[0]))
+        wait_for(cluster, in_use=1)
