@@ -76,7 +76,9 @@ def _read(topic: str, found: list[int], metadata: bytes, payload: bytes) -> Wait
         event = None
     tried: Any = properties.get(_TRIED, "0")
     tries = int(tried) if tried.isdecimal() else 0
-    return Waiting(topic, MessageId(*found), event, tries, about.publish_time)
+    ledger_id, entry_id, partition = found
+    message_id = MessageId(ledger_id, entry_id, partition)
+    return Waiting(topic, message_id, event, tries, about.publish_time)
 
 
 async def take_up(fabric: Fabric, letters: Sequence[Waiting]) -> None:
