@@ -53,6 +53,9 @@ AT_ONCE = 16
 """Ledgers that one deleter deletes at a time."""
 QUEUE = 100
 """Events that wait in it, of each partition."""
+GRACE_MS = 2_000
+"""An event comes so much later, and a millisecond for each of its announcement: whoever announces
+ledgers unlists them just after that, and what comes before has to come again."""
 MAX_NACK_DELAY_MS = 60_000
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
@@ -187,16 +190,18 @@ class DeleterBody(Body):
         self._drained = False
         try:
             producer = await self._connected_producer()
-            await asyncio.gather(*(self._send(producer, event) for event in events))
+            grace_ms = min(GRACE_MS + len(events), self._delay_ms)
+            due_ms = self.fabric.clock_ms() + grace_ms
+            await asyncio.gather(*(self._send(producer, event, due_ms) for event in events))
         except VelarayError as error:
             text = f"{len(events)} ledgers of {journal} can't be announced now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, text) from error
         finally:
             self._announcing -= 1
 
-    async def _send(self, producer: Producer[Event], event: Event) -> None:
+    async def _send(self, producer: Producer[Event], event: Event, due_ms: int) -> None:
         # A journal's events are in one partition: announcing them wakes up no other.
-        await producer.send(event, partition_key=event.journal)
+        await producer.send(event, partition_key=event.journal, deliver_at=due_ms)
         self.meter.sent += 1
 
     async def _connected_producer(self) -> Producer[Event]:

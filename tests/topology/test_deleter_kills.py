@@ -138,6 +138,7 @@ def test_an_announcement_that_was_cut_off_may_be_repeated(
         await journal.unlist(old)
 
     cluster.run(tell_while_it_dies())
+    counts(cluster)  # as Ray starts it anew
     wait_until(lambda: stored(cluster, key) == rest)
     wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
 
