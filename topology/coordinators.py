@@ -42,7 +42,15 @@ async def ensure_coordinators(fabric: Fabric, count: int) -> None:
 
     Raises what `Fabric.call` raises.
     """
-    name = str(ASSIGN)
+    await ensure_partitions(fabric, ASSIGN, count)
+
+
+async def ensure_partitions(fabric: Fabric, topic: TopicName, count: int) -> None:
+    """Have a topic of the system with at least so many partitions.
+
+    Raises what `Fabric.call` raises.
+    """
+    name = str(topic)
     create = {"topic": name, "partitions": count, "exist_ok": True}
     await fabric.call(ActorKey.catalog(), "create_topic", create)
     found = await fabric.call(ActorKey.catalog(), "topic", {"topic": name})

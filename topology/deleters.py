@@ -9,13 +9,10 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.actors.policies import POLICIES, Level
 from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.coordinators import ensure_partitions
 from velaray.topology.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
 from velaray.topology.fabric import Fabric
 from velaray.topology.links import RemoteError
-
-PARTITIONS = 4
-"""Of each of the deletion topics. There are always partitions, whatever is created by itself."""
-
 
 _NEVER = 1 << 30
 _POLICIES: Mapping[str, Any] = {
@@ -35,7 +32,12 @@ _POLICIES: Mapping[str, Any] = {
 
 
 async def ensure_deletion_topics(fabric: Fabric) -> None:
-    """Have the topics of which deleters live. Raises what `Fabric.call` raises."""
+    """Have the topics of which deleters live, with a partition for each deleter at least.
+
+    They always have partitions, whatever topics are that come into being by themselves. (More of
+    them would be more actors, which all wake up for every deletion.) Raises what `Fabric.call`
+    raises.
+    """
     namespace = EVENTS.namespace_name
     own = await fabric.call(ActorKey.catalog(), "policies", {"namespace": namespace})
     for name, value in _POLICIES.items():
@@ -43,8 +45,7 @@ async def ensure_deletion_topics(fabric: Fabric) -> None:
             policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
             await fabric.call(ActorKey.catalog(), "set_policy", policy)
     for topic in TOPICS:
-        create = {"topic": str(topic), "partitions": PARTITIONS, "exist_ok": True}
-        await fabric.call(ActorKey.catalog(), "create_topic", create)
+        await ensure_partitions(fabric, topic, fabric.config.deleters)
 
 
 async def partitions_in_use(fabric: Fabric, topic: TopicName) -> AsyncIterator[ActorKey]:
