@@ -72,7 +72,11 @@ class ConnectionPool:
         # Actors come back at other addresses: nobody asks for the old ones again.
         for gone in [known for known, old in self._open.items() if old.closed]:
             del self._open[gone]
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled() or task.exception() is not None:
+            return
+        if self._closed:
+            task.result().abort(AlreadyClosed("the client is closed"))
+        else:
             self._open[key] = task.result()
 
     async def _connect(self, address: str, proxy_to: str | None) -> Connection:

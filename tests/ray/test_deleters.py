@@ -1,0 +1,69 @@
+"""Deleters on Ray: nobody has to ask one that was killed, or whose cluster was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from tests.ray.support import RayNodes, actors, wait_until
+from tests.topology.deleting import a_journal, a_topic, listed
+from velaray.admin import Admin
+from velaray.journal.files import FileStore
+from velaray.topology.cluster import Cluster
+from velaray.topology.deletion import announce
+from velaray.topology.ray_fabric import RayFabric
+
+KEY = a_topic("orders")
+
+
+def unlist(cluster: Cluster, count: int) -> None:
+    """Have the first ledgers of the journal deleted, as their owner does."""
+
+    async def run() -> None:
+        fabric = RayFabric(cluster.config)
+        journal = await a_journal(fabric.store, KEY)
+        gone = listed(journal)[:count]
+        await announce(fabric, KEY, gone)
+        await journal.unlist(gone)
+        await journal.close()
+        fabric.drop_links()
+        await fabric.store.close()
+
+    asyncio.run(run())
+
+
+def unlisted(cluster: Cluster) -> int:
+    """How many ledgers are stored that no manifest lists."""
+    totals = Admin(cluster.admin_url).ledger_census()["totals"]
+    assert totals["orphan"]["ledgers"] == totals["missing"]["ledgers"] == 0
+    return sum(totals[state]["ledgers"] for state in ("pending", "dead-letter"))
+
+
+def stored(cluster: Cluster) -> int:
+    async def run() -> int:
+        store = FileStore(cluster.config.data_dir)
+        found = await store.list_ledgers(KEY.text())
+        await store.close()
+        return len(found)
+
+    return asyncio.run(run())
+
+
+def test_what_is_announced_is_deleted_whoever_dies(nodes: RayNodes, data_dir: Path) -> None:
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as first:
+        unlist(first, 3)
+        before = stored(first)
+        (deleter,) = actors(first, "deleter")  # it has just begun to subscribe
+        os.kill(deleter["pid"], signal.SIGKILL)
+        wait_until(lambda: stored(first) == before - 3, "Ray starts it anew, and it goes on")
+        assert unlisted(first) == 0
+        assert actors(first, "deleter")[0]["pid"] != deleter["pid"]
+        unlist(first, 2)
+        before = stored(first)
+        (deleter,) = actors(first, "deleter")
+        os.kill(deleter["pid"], signal.SIGKILL)
+    with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as second:
+        wait_until(lambda: unlisted(second) == 0, "what was left is done")
+        assert stored(second) <= before
