@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from tests.topology.deleting import (
+    DELETER,
     a_topic,
     listed,
     make_journal,
@@ -20,9 +23,12 @@ from tests.topology.deleting import (
     tell,
     wait_for,
 )
+from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import SyncFailed
 from velaray.journal.files import FileStore
+from velaray.topology.links import RemoteError
+from velaray.topology.metrics import METRICS
 
 
 @pytest.fixture
@@ -149,3 +155,44 @@ def test_a_listed_ledger_is_deleted_once_it_is_unlisted(cluster: LocalCluster) -
     cluster.run(journal.unlist([first]))
     wait_for(cluster, deleted=1)
     assert stored(cluster, key) == rest
+
+
+def test_several_deleters_share_the_work(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, deletion_retry_s=0.2, deleters=3) as cluster:
+        keys = [a_topic(f"orders-{number}") for number in range(12)]
+        journals = [make_journal(cluster, key) for key in keys]
+        for key, journal in zip(keys, journals, strict=True):
+            gone = listed(journal)[:3]
+            tell(cluster, key, gone)
+            cluster.run(journal.unlist(gone))
+        wait_until(lambda: all(len(stored(cluster, key)) == 3 for key in keys), 30.0)
+
+        def of_each(name: str) -> list[int]:
+            deleters = map(ActorKey.of_deleter, range(3))
+            found = [cluster.run(cluster.fabric.call(key, "describe")) for key in deleters]
+            return [each["counts"][name] for each in found]
+
+        assert sum(of_each("sent")) == sum(of_each("deleted")) == 36
+        assert all(of_each("sent"))
+
+
+def test_a_deleter_tells_what_it_did(cluster: LocalCluster) -> None:
+    one_unlisted(cluster)
+    found = wait_for(cluster, deleted=1)
+    samples = cluster.run(cluster.fabric.call(DELETER, "metrics"))
+    values = {name: value for name, _, value in samples}
+    assert values["velaray_ledger_deletion_deleted_total"] == found["deleted"] == 1
+    assert set(values) == {f"velaray_ledger_deletion_{name}_total" for name in found}
+    assert set(values) <= set(METRICS)
+    labels = samples[0][1]
+    assert labels == {"cluster": "standalone", "kind": "deleter", "deleter_id": "0"}
+
+
+def test_nonsense_is_refused(cluster: LocalCluster) -> None:
+    for journal in ("deleter/0", "nobody/1", "partition/../x"):
+        args = {"journal": journal, "ledgers": [1]}
+        with pytest.raises(RemoteError) as refused:
+            cluster.run(cluster.fabric.call(DELETER, "announce", args))
+        assert refused.value.kind == Reason.INVALID
+    with pytest.raises(RemoteError, match="knows no method 'burn'"):
+        cluster.run(cluster.fabric.call(DELETER, "burn"))

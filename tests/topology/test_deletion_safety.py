@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from tests.topology.deleting import (
     a_topic,
     counts,
@@ -24,14 +26,16 @@ from tests.topology.deleting import (
     wait_for,
 )
 from tests.topology.test_admin_api import V2, Http
+from velaray.admin import Admin
 from velaray.aio import Client
 from velaray.aio.connection import Connection
 from velaray.auth import Authentication
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.auth import SYSTEM_METHOD, check_system_proof, system_proof
 from velaray.topology.config import AuthSettings
 from velaray.topology.deleter_body import _Proof
 from velaray.topology.deletion import EVENTS, OPERATOR, TOPICS, WORKER
+from velaray.topology.links import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 
 SECRET = b"a secret that is long enough for HS256"
@@ -206,6 +210,32 @@ def test_a_policy_of_the_cluster_takes_nothing_from_the_system(
         assert http("GET", f"{base}?applied=true").body["messageTTL"] == 0
     finally:
         http("DELETE", f"{V2}/policies/messageTTL")
+
+
+def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
+    topic, admin = "persistent://public/default/letters", Admin(cluster.admin_url)
+    with velaray.Client(cluster.service_url) as client:
+        with client.create_producer(topic) as producer:
+            policy = {"maxRedeliverCount": 1, "deadLetterTopic": str(EVENTS)}
+            admin.set_policy_of(topic, "deadLetter", policy)
+            consumer = client.subscribe(
+                topic, "s", velaray.ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
+            )
+            producer.send(raw_event(a_topic("orders"), 7))
+
+        def condemned() -> int:
+            with contextlib.suppress(velaray.Timeout):
+                consumer.negative_acknowledge(consumer.receive(200))
+            return int(admin.describe_subscription(topic, "s")[topic]["dead_letters"])
+
+        before = admin.last_message_id(str(EVENTS.of_partition(0)))
+        assert wait_until(condemned, 30.0) == 1
+        (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic == "letters"]
+        mover = cluster.fabric.bodies[key].channels["s"].mover  # type: ignore[attr-defined]
+        with pytest.raises(RemoteError, match="belongs to the system"):
+            cluster.run(mover._move(*mover._letters[0]))
+        assert admin.last_message_id(str(EVENTS.of_partition(0))) == before
+        consumer.close()
 
 
 @pytest.mark.parametrize("tunnel", [False, True])
