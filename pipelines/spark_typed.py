@@ -19,7 +19,8 @@ def typed_value(options: Mapping[str, str]) -> TypedValue | None:
 
     Raises `InvalidConfiguration`, and what the service says.
     """
-    known = Options(options, _OPTIONS, "the velaray source")
+    # What it doesn't know, the source that is read from will refuse.
+    known = Options(options, _OPTIONS | options.keys(), "the velaray source")
     lenient = known.choice("on_undecodable", "fail", "null") == "null"
     if known.choice("value_schema", "bytes", "typed") == "bytes":
         return None

@@ -153,7 +153,7 @@ class SchemaScript:
         path = f"{PREFIX}/schemas/{TOPIC}/schema?force={forced}"
         status, answer = await ask(ADMIN_PORT, "DELETE", path)
         if status == 200:
-            version = answer["version"]["version"]
+            version = answer["version"]
             self._shared.history.add("schema deleted", who=self._name, version=version)
 
 
