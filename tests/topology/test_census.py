@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.journal.kit import MemoryBackend, on_loop
 from tests.topology.deleting import a_journal, a_topic, listed
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, MessageId
 from velaray.journal.burial import bury
 from velaray.journal.manifest import LedgerInfo, Manifest
 from velaray.journal.store import LedgerStore
-from velaray.topology.census import Census, Journal, State, count
-from velaray.topology.census_taking import _read
+from velaray.topology import census_taking
+from velaray.topology.census import Census, Journal, Name, State, count
+from velaray.topology.census_taking import _read, take_census
+from velaray.topology.deletion import EVENTS
+from velaray.topology.deletion_backlog import Waiting
+from velaray.topology.deletion_events import event_of
 
 KEY = "partition/public/default/orders/0/1"
 FIRST = 5 << 24
@@ -155,5 +160,94 @@ def test_what_only_moves_is_not_missing(what: str) -> None:
         moving = Moving(store, happen)
         found = count([await _read(moving, key.text())], set(), set())  # type: ignore[arg-type]
         assert State.MISSING not in {each.state for each in found}
+
+    run()
+
+
+class Cluster:
+    """A store, and events of which ``waiting`` tells; ``then`` happens when they were told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: LedgerStore) -> None:
+        self.store = store
+        self.waiting: set[Name] = set()
+        self.unseen = 0
+        """So often nothing of them is seen: they move from one partition to another."""
+        self.then: Callable[[], Awaitable[None]] | None = None
+        self.looks = 0
+
+        async def pending(fabric: object) -> AsyncIterator[Waiting]:
+            self.looks += 1
+            for name in self.waiting if self.looks > self.unseen else ():
+                event = event_of(ActorKey.parse(name[0]), name[1])
+                yield Waiting(str(EVENTS), MessageId(1, 1), event, 0, 0)
+            then, self.then = self.then, None
+            if then is not None:
+                await then()
+
+        async def no_letters(fabric: object) -> AsyncIterator[Waiting]:
+            for each in ():
+                yield each
+
+        monkeypatch.setattr(census_taking, "pending", pending)
+        monkeypatch.setattr(census_taking, "dead_letters", no_letters)
+
+    async def census(self) -> dict[str, int]:
+        """How many ledgers are in each state that any is in."""
+        found = (await take_census(self)).totals()  # type: ignore[arg-type]
+        return {state: each["ledgers"] for state, each in found.items() if each["ledgers"]}
+
+
+def test_what_is_announced_after_the_look_at_the_store_is_no_suspect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @on_loop
+    async def run() -> None:
+        cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
+        journal = await a_journal(cluster.store, key)
+        first = listed(journal)[0]
+
+        async def happen() -> None:
+            cluster.waiting.add((key.text(), first))
+            await journal.unlist([first])
+
+        cluster.then = happen
+        assert await cluster.census() == {"listed": 6}
+        assert cluster.looks == 1
+        assert await cluster.census() == {"listed": 5, "pending": 1}
+
+    run()
+
+
+@pytest.mark.parametrize("unseen", [0, 1, 2, 3])
+def test_an_event_that_is_on_its_way_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, unseen: int
+) -> None:
+    @on_loop
+    async def run() -> None:
+        cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
+        journal = await a_journal(cluster.store, key)
+        first, second, *_ = listed(journal)
+        await journal.unlist([first, second])
+        cluster.waiting.add((key.text(), first))
+        cluster.unseen = unseen
+        pending = {"orphan": 1, "pending": 1} if unseen < census_taking.LOOKS else {"orphan": 2}
+        assert await cluster.census() == {"listed": 4, **pending}
+
+    run()
+
+
+def test_a_suspect_that_is_deleted_meanwhile_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    @on_loop
+    async def run() -> None:
+        cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
+        journal = await a_journal(cluster.store, key)
+        first = listed(journal)[0]
+        await journal.unlist([first])
+
+        async def happen() -> None:
+            await cluster.store.delete_ledger(key.text(), first)
+
+        cluster.then = happen
+        assert await cluster.census() == {"listed": 5}
 
     run()

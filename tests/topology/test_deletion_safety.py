@@ -34,6 +34,7 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.auth import SYSTEM_METHOD, check_system_proof, system_proof
 from velaray.topology.config import AuthSettings
 from velaray.topology.deleter_body import _Proof
+from velaray.topology.deleters import ensure_deletion_topics
 from velaray.topology.deletion import EVENTS, OPERATOR, TOPICS, WORKER
 from velaray.topology.links import RemoteError
 from velaray.wire import pulsar_pb2 as pb
@@ -67,6 +68,18 @@ def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -
                 client.subscribe(name, subscription)
         with refused:
             client.create_reader(name, velaray.MessageId.earliest)
+
+
+def test_who_is_refused_wakes_nobody_up(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        cluster.run(ensure_deletion_topics(cluster.fabric))
+        lookup = f"/lookup/v2/topic/persistent/pulsar/system/{EVENTS.local}-partition-0"
+        assert Http(cluster.admin_url)("GET", lookup).status == 412
+        with velaray.Client(cluster.service_url) as client:
+            for name in (str(EVENTS), str(EVENTS.of_partition(0))):
+                with pytest.raises(velaray.NotAllowedError):
+                    client.create_producer(name)
+        assert cluster.keys(ActorKind.PARTITION) == []
 
 
 def test_pulsars_client_is_refused_as_well(cluster: LocalCluster) -> None:
