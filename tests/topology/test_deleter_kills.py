@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,7 +148,11 @@ def of_a_deleter(tasks: set[asyncio.Task[Any]]) -> set[str]:
     """Those of these tasks that belong to a deleter or its client."""
     running = [task.get_coro() for task in tasks if not task.done()]
     files = {str(coroutine): coroutine.cr_code.co_filename for coroutine in running}  # type: ignore[union-attr]
-    return {text for text, file in files.items() if "/velaray/aio/" in file or "/deleter_" in file}
+    return {
+        text
+        for text, file in files.items()
+        if Path(file).parent.name == "aio" or Path(file).name.startswith("deleter_")
+    }
 
 
 def test_a_killed_deleter_leaves_nothing_behind(cluster: LocalCluster) -> None:
