@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()), reason=missing() or "Spark can run"),
 ]
