@@ -53,7 +53,7 @@ class ServicePart:
         begin = (self.chunks or self.start).message_id(number_of(self.partition))
         with (
             link_to(self.service) as link,
-            link.reader(
+            link.client.create_reader(
                 self.partition,
                 begin,
                 receiver_queue_size=ROWS,

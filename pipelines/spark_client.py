@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from velaray import AuthenticationToken, Client, MessageId, Producer, Reader, service_url
+from velaray import AuthenticationToken, Client, Producer, service_url
 from velaray.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
 from velaray.pipelines.spark_options import Options
 
@@ -97,18 +96,6 @@ class Link:
             )
         self._producers.move_to_end(topic)
         return made
-
-    @contextmanager
-    def reader(self, topic: str, start: MessageId, **options: Any) -> Iterator[Reader[Any]]:
-        """A reader as `velaray.Client.create_reader` makes it, for a while.
-
-        Nobody waits for its end: what follows goes on at once.
-        """
-        reader: Reader[Any] = self.client.create_reader(topic, start, **options)
-        try:
-            yield reader
-        finally:
-            reader.leave()
 
 
 _links: dict[Service, Link] = {}

@@ -137,13 +137,6 @@ class Reader(Generic[T]):
         self._thread.run(self._base.close())
         self._on_close(self._base)
 
-    def leave(self) -> None:
-        """`close`, of a reader without listener, but return at once; not for users."""
-        closing = self._base.close()
-        if not self._thread.call(self._base.core.spawn, closing):
-            closing.close()
-        self._on_close(self._base)
-
     def topic(self) -> str:
         """The full name of the topic."""
         return ",".join(described_topics(self._base))

@@ -487,29 +487,6 @@ def test_a_reader_subscribes_again_after_what_was_taken():
     run(work())
 
 
-def test_who_follows_on_a_topic_goes_to_the_same_server_once_without_a_look_up():
-    async def work():
-        async with ScriptedServer() as server, client_of(server) as client:
-            for _ in range(3):
-                reader = await client.create_reader("t", velaray.MessageId.earliest)
-                await reader.close()
-            assert (server.count("LookupTopic"), server.count("Subscribe")) == (1, 3)
-            answer = server.answers[pb.CommandSubscribe]
-            server.answers[pb.CommandSubscribe] = fail(ServerError.ServiceNotReady, times=1)
-            await client.create_reader("t", velaray.MessageId.earliest)
-            assert (server.count("LookupTopic"), server.count("Subscribe")) == (2, 5)
-            server.answers[pb.CommandSubscribe] = answer
-            reader = await client.create_reader("t", velaray.MessageId.earliest)
-            assert server.count("LookupTopic") == 3  # nobody left before
-            await reader.close()
-            server.connections[0].abort()
-            await until(lambda: server.count("Subscribe") == 7)  # of the one that was left open
-            await client.create_reader("t", velaray.MessageId.earliest)
-            assert server.count("LookupTopic") == 5
-
-    run(work())
-
-
 def test_what_was_under_way_before_a_redelivery_is_dropped_and_its_permits_go_back():
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:

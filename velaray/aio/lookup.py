@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -51,9 +50,6 @@ RETRIABLE: tuple[type[VelarayError], ...] = (
 )
 """Errors that may pass by themselves; all others are final."""
 
-SERVED_KEPT = 1000
-"""Topics whose server is known without asking."""
-
 T = TypeVar("T")
 
 
@@ -92,7 +88,6 @@ class Lookup:
         self._options = options
         self._pool = pool
         self._timeout = options.operation_timeout_seconds / ATTEMPTS_PER_OPERATION
-        self._served: OrderedDict[str, Connection] = OrderedDict()
 
     async def _service(self) -> Connection:
         # After a failure the next attempt goes to the next address.
@@ -103,20 +98,8 @@ class Lookup:
             self._turn += 1
             raise
 
-    def served(self, topic: str, connection: Connection) -> None:
-        """``topic`` was left in good order: `server_of` gives its server once more, unasked.
-
-        If that has it no longer, it says so or is gone; the next attempt asks.
-        """
-        self._served[topic] = connection
-        if len(self._served) > SERVED_KEPT:
-            self._served.popitem(last=False)
-
     async def server_of(self, topic: str) -> Connection:
         """A connection to the server that has ``topic`` (a plain topic or one partition)."""
-        left = self._served.pop(topic, None)
-        if left is not None and not left.closed:
-            return left
         connection = await self._service()
         service = connection.address
         authoritative = False

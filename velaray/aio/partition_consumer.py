@@ -726,7 +726,6 @@ class PartitionConsumer:
         connection = self.connection
         self.stop()
         if connection is not None:
-            self._core.lookup.served(self.topic, connection)
             await self._leave(connection)
 
 
