@@ -170,7 +170,7 @@ def test_a_mark_that_goes_while_the_query_runs_is_seen_at_the_next_batch(admin, 
 def test_spark_says_what_was_lost(admin, copy, topic, send, contents, counted):
     send("a")
     copy(subscription="mark")
-    admin.delete_subscription(topic, "mark")
+    admin.delete_subscription(topic, "mark", force=True)
     with pytest.raises(Exception, match=r"DataLossError.*'mark', which keeps"):
         copy(subscription="mark")
     copy(subscription="mark", **GO_ON)
