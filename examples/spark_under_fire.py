@@ -45,8 +45,6 @@ EXECUTORS = 2
 ROUND = ("driver", "executor", *3 * ("partition", "coordinator"))
 KINDS = tuple(dict.fromkeys(ROUND))
 OF_SPARK = ("driver", "executor")
-# The last flights wait until enough was killed: there is work all the while.
-HELD_BACK = 0.1
 NEXT_BATCH_S = 60.0
 DRAIN_TIMEOUT_S = 120.0
 AFTER_ALL = timedelta(days=30)
@@ -300,21 +298,25 @@ def _position(text: str) -> tuple[int, int]:
 class Publisher(threading.Thread):
     """Publishes the flights, day after day: none before the day before it is stored.
 
+    Each process that is killed lets some more of them go: there is work to do after each.
     When the query has read all, one more follows from much later, which ends all hours.
     """
 
-    def __init__(self, task: Task, every: list[Flight], figures: Figures, seconds: float) -> None:
+    def __init__(
+        self, task: Task, every: list[Flight], figures: Figures, options: argparse.Namespace
+    ) -> None:
         super().__init__(daemon=True)
         self._task = task
         self._every = every
         self._figures = figures
-        self._seconds = seconds
+        self._seconds = options.seconds
+        self._kills = options.kills
         self._ends: dict[str, tuple[int, int]] = {}
         self.enough = threading.Event()
         self.failure: object = None
 
     def run(self) -> None:
-        """At an even pace, but the last flights when ``enough`` is set."""
+        """At an even pace and as there are kills, or without waiting when ``enough`` is set."""
         with velaray.Client(self._task.service_url) as client:
             producer = client.create_producer(
                 FLIGHTS, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0
@@ -322,9 +324,10 @@ class Publisher(threading.Thread):
             began = time.monotonic()
             for _, day in groupby(self._every, lambda flight: flight.time.date()):
                 share = self._figures.published / len(self._every)
-                if share > 1 - HELD_BACK:
-                    self.enough.wait()
                 self.enough.wait(max(0.0, share * self._seconds - (time.monotonic() - began)))
+                while share > (self._figures.kills.total() + 1) / (self._kills + 1):
+                    if self.enough.wait(0.1):
+                        break
                 self._publish(producer, list(day))
             wait_for(self._all_is_read, DRAIN_TIMEOUT_S)
             last = self._every[-1]
@@ -408,7 +411,7 @@ def process(
     task = Task(spark.session_maker(), cluster.service_url, str(checkpoint))
     driver = Driver(task, folder, figures)
     watcher = Watcher(cluster.service_url, checkpoint, figures)
-    publisher = Publisher(task, every, figures, options.seconds)
+    publisher = Publisher(task, every, figures, options)
     sniper = Sniper(cluster.config.ray_namespace, spark.folder, driver, figures, options)
     with Live(console=console, get_renderable=figures.table, refresh_per_second=4):
         for thread in (driver, watcher, publisher):
