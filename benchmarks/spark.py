@@ -63,6 +63,7 @@ def run(options: Options) -> Result:
         bench.prepare()
         for number in range(-1, options.rounds):
             for case, subject, measure in bench.ways():
+                os.sync()  # what others wrote isn't to be written at this one's expense
                 value, unit = measure()
                 if number >= 0:
                     samples.add(case, subject, unit, unit, value)

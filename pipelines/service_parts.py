@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ ROWS = 50_000
 """Rows of a record batch, at most, and messages that wait for who reads."""
 WAIT_MS = 60_000
 """How long who reads waits for messages that are there."""
+AT_ONCE = 16
+"""Partitions that are looked through at the same time."""
 QUIET_MS = 20
 """How long nothing comes before who reads asks whether there is anything: asking takes a while."""
 
@@ -122,11 +125,13 @@ def plan(
         names = list(partitions(client))
         start.check(names)
         end.check(names)
-        return [
-            ServicePart(service, name, *cut)
-            for name in names
-            for cut in _cuts(client, name, start, end, size)
-        ]
+        with ThreadPoolExecutor(AT_ONCE, "velaray-plan") as pool:
+            found = pool.map(lambda name: _cuts(client, name, start, end, size), names)
+            return [
+                ServicePart(service, name, *cut)
+                for name, cuts in zip(names, found, strict=True)
+                for cut in cuts
+            ]
 
 
 def _cuts(
