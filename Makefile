@@ -61,7 +61,7 @@ demo: $(EXAMPLES) ## Count a year of flights while the cluster's actors are kill
 demo-transactions: $(EXAMPLES) ## Process flights exactly once under 60 kills (under 6 minutes)
 	$(PYTHON) examples/transactions_under_fire.py
 
-demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills (minutes)
+demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills (about 5 minutes)
 	$(PYTHON) examples/spark_under_fire.py
 
 test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
