@@ -32,9 +32,21 @@ from velaray.actors.catalog_state import (
     namespaces,
     topic_count,
 )
+from velaray.actors.graves import (
+    BeginBurial,
+    EndBurial,
+    UndeleteTopic,
+    decide_begin,
+    decide_end,
+    evolve_begun,
+    evolve_deleted,
+    evolve_restored,
+    newest_grave,
+)
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.policies import InvalidPolicyError, canonical, policy_at
 from velaray.events.events_pb2 import (
+    BurialBegun,
     ClusterRegistered,
     LedgerOpened,
     NamespaceCreated,
@@ -45,8 +57,10 @@ from velaray.events.events_pb2 import (
     TenantCreated,
     TenantDeleted,
     TenantUpdated,
+    TopicBuried,
     TopicCreated,
     TopicDeleted,
+    TopicRestored,
 )
 from velaray.events.ids import InvalidNameError, TopicName, check_name
 
@@ -153,12 +167,14 @@ class GrowPartitions:
 class DeleteTopic:
     """Delete a topic and its policies. Replies `Done`.
 
+    It can be undeleted for ``window_ms`` milliseconds (see `velaray.actors.graves`).
     With an ``incarnation`` only that topic is deleted: if it is gone, the answer is done
     (``changed`` false), and a later topic of the same name stays.
     """
 
     topic: TopicName
     incarnation: int = 0
+    window_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +219,7 @@ class CatalogMachine:
     def decide(self, state: Catalog, command: Any, now_ms: int) -> Decision:
         """What ``command`` leads to; what isn't a valid name, policy or text is INVALID."""
         try:
-            return _decide(state, command)
+            return _decide(state, command, now_ms)
         except (InvalidNameError, InvalidPolicyError, UnicodeEncodeError) as error:
             return refuse(Reason.INVALID, str(error))
 
@@ -238,16 +254,25 @@ class CatalogMachine:
                 topic = _at(state, event.topic)
                 _put(state, _with_partitions(topic, event.partitions))
             case TopicDeleted():
-                gone = _at(state, event.topic).name
-                del state.namespaces[gone.tenant, gone.namespace][str(gone)]
-                state.policies.pop(Scope.of_topic(gone), None)
+                topic = _at(state, event.topic)
+                del state.namespaces[topic.name.tenant, topic.name.namespace][str(topic.name)]
+                evolve_deleted(state, event, topic)
+            case TopicRestored():
+                _put(state, evolve_restored(state, event))
+            case BurialBegun():
+                evolve_begun(state, event)
+            case TopicBuried(incarnation=incarnation):
+                del state.graves[incarnation]
             case _:
                 raise TypeError(f"not a catalog's event: {type(event).__name__}")
 
     def check(self, state: Catalog) -> None:
         """Raise `InvariantViolation` naming the first broken invariant."""
         found = [topic for inside in state.namespaces.values() for topic in inside.values()]
-        numbers = [topic.incarnation for topic in found]
+        numbers = [topic.incarnation for topic in found] + list(state.graves)
+        for number, grave in state.graves.items():
+            sound = number == grave.topic.incarnation and (grave.begun or grave.until_ms > 0)
+            require(sound, "a grave is that of its topic", str(number))
         for name, tenant in state.tenants.items():
             known = set(tenant.allowed_clusters) <= state.clusters.keys()
             require(known, "a tenant's clusters are registered", name)
@@ -279,7 +304,7 @@ class CatalogMachine:
         return catalog_state.restore(segments)
 
 
-def _decide(state: Catalog, command: Any) -> Decision:
+def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
     match command:
         case Bootstrap():
             return _changes(*_bootstrap(state, command))
@@ -302,8 +327,14 @@ def _decide(state: Catalog, command: Any) -> Decision:
             return _ensure_topic(state, topic)
         case GrowPartitions(topic, partitions):
             return _grow(state, topic, partitions)
-        case DeleteTopic(topic, incarnation):
-            return _delete_topic(state, topic, incarnation)
+        case DeleteTopic():
+            return _delete_topic(state, command, now_ms)
+        case UndeleteTopic(topic):
+            return _undelete_topic(state, topic, now_ms)
+        case BeginBurial():
+            return _done(decide_begin(state, command, now_ms))
+        case EndBurial():
+            return _done(decide_end(state, command))
         case SetPolicy(scope, name, value):
             return _set_policy(state, scope, name, value)
         case RemovePolicy(scope, name):
@@ -313,6 +344,13 @@ def _decide(state: Catalog, command: Any) -> Decision:
 
 def _changes(*events: Message) -> Decision:
     return Decision(events, Done(bool(events)))
+
+
+def _done(decision: Decision | None) -> Decision:
+    """The decision, with its answer; None: nothing had to be done."""
+    if decision is None:
+        return _changes()
+    return _changes(*decision.events) if decision.events else decision
 
 
 def _bootstrap(state: Catalog, command: Bootstrap) -> Iterator[Message]:
@@ -478,7 +516,8 @@ def _grow(state: Catalog, name: TopicName, partitions: int) -> Decision:
     return Decision((event,), Ensured(_with_partitions(found, partitions), created=True))
 
 
-def _delete_topic(state: Catalog, name: TopicName, incarnation: int) -> Decision:
+def _delete_topic(state: Catalog, command: DeleteTopic, now_ms: int) -> Decision:
+    name, incarnation, window_ms = command.topic, command.incarnation, command.window_ms
     found = find_topic(state, _whole_topic(name))
     if 0 < incarnation < state.next_incarnation and (
         found is None or found.incarnation != incarnation
@@ -486,7 +525,22 @@ def _delete_topic(state: Catalog, name: TopicName, incarnation: int) -> Decision
         return _changes()
     if found is None or incarnation not in (0, found.incarnation):
         return refuse(Reason.NOT_FOUND, f"no topic {name}")
-    return _changes(TopicDeleted(topic=str(name)))
+    until_ms = now_ms + window_ms if window_ms else 0
+    return _changes(TopicDeleted(topic=str(name), restorable_until_ms=until_ms))
+
+
+def _undelete_topic(state: Catalog, name: TopicName, now_ms: int) -> Decision:
+    grave = newest_grave(state, _whole_topic(name), now_ms)
+    if grave is None:
+        return refuse(Reason.NOT_FOUND, f"no deleted topic {name} that can be had back")
+    if find_topic(state, name) is not None:
+        return refuse(Reason.ALREADY_EXISTS, f"topic {name} exists; delete or move it first")
+    if (name.tenant, name.namespace) not in state.namespaces:
+        return refuse(Reason.NOT_FOUND, f"no namespace {name.namespace_name}")
+    if problem := _too_many(state, name, max(grave.topic.partitions, 1)):
+        return refuse(Reason.NOT_ALLOWED, problem)
+    event = TopicRestored(incarnation=grave.topic.incarnation)
+    return Decision((event,), Ensured(grave.topic, created=True))
 
 
 def _set_policy(state: Catalog, scope: Scope, name: str, value: bytes) -> Decision:

@@ -7,7 +7,7 @@ keep it. None of them reads a clock or another actor.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -91,16 +91,30 @@ class Scope:
 
 
 CLUSTER = Scope()
+_NONE: bytes = msgpack.packb([])
+
+
+@dataclass(frozen=True, slots=True)
+class Grave:
+    """A deleted topic with the policies that it had; ``until_ms`` is when its window is over, 0 if
+    it had none. Once its burial has ``begun`` it can't be had back."""
+
+    topic: Topic
+    until_ms: int
+    begun: bool
+    policies: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Catalog:
-    """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name."""
+    """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name;
+    ``graves`` by the deleted topics' incarnations."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
     namespaces: dict[tuple[str, str], dict[str, Topic]] = field(default_factory=dict)
     policies: dict[Scope, dict[str, bytes]] = field(default_factory=dict)
+    graves: dict[int, Grave] = field(default_factory=dict)
     next_incarnation: int = 1
 
 
@@ -185,13 +199,26 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
         if scope.level is not Level.CLUSTER:
             policies[scope.tenant, scope.namespace].append((scope.topic, sorted(values.items())))
     for (tenant, namespace), found in state.namespaces.items():
-        rows = [
-            (name, topic.partitions, topic.incarnation, sorted(topic.properties.items()))
-            for name, topic in sorted(found.items())
-        ]
+        rows = [_topic_row(topic) for _, topic in sorted(found.items())]
         body = [tenant, namespace, rows, sorted(policies[tenant, namespace])]
         segments[f"namespace {tenant}/{namespace}"] = msgpack.packb(body)
+    if state.graves:
+        graves = [
+            (_topic_row(grave.topic), grave.until_ms, grave.begun, sorted(grave.policies.items()))
+            for _, grave in sorted(state.graves.items())
+        ]
+        segments["graves"] = msgpack.packb(graves)
     return segments
+
+
+def _topic_row(topic: Topic) -> tuple[Any, ...]:
+    properties = sorted(topic.properties.items())
+    return str(topic.name), topic.partitions, topic.incarnation, properties
+
+
+def _topic_of(row: Sequence[Any]) -> Topic:
+    name, partitions, incarnation, properties = row
+    return Topic(TopicName.parse(name), partitions, incarnation, dict(properties))
 
 
 def restore(segments: Mapping[str, bytes]) -> Catalog:
@@ -204,14 +231,14 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
     )
     if values:
         state.policies[CLUSTER] = dict(values)
+    for row, until_ms, begun, policies in msgpack.unpackb(segments.get("graves", _NONE)):
+        topic = _topic_of(row)
+        state.graves[topic.incarnation] = Grave(topic, until_ms, begun, dict(policies))
     for segment, body in segments.items():
-        if segment == "catalog":
+        if segment in ("catalog", "graves"):
             continue
         tenant, namespace, rows, policies = msgpack.unpackb(body)
-        state.namespaces[tenant, namespace] = {
-            name: Topic(TopicName.parse(name), partitions, incarnation, dict(properties))
-            for name, partitions, incarnation, properties in rows
-        }
+        state.namespaces[tenant, namespace] = {row[0]: _topic_of(row) for row in rows}
         for topic, values in policies:
             state.policies[Scope(tenant, namespace, topic)] = dict(values)
     return state

@@ -47,12 +47,15 @@ from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.transactions import EndTransaction, Transactions
 from velaray.actors.trimming import (
+    ForgetTrimmed,
     NoteActivity,
     Trim,
     decide_activity,
+    decide_forget,
     decide_trim,
     evolve_idle,
     evolve_trimmed,
+    evolve_unlisted,
 )
 from velaray.actors.undecided import Undecided
 from velaray.events.events_pb2 import (
@@ -63,6 +66,7 @@ from velaray.events.events_pb2 import (
     EntriesTrimmed,
     EntryAppended,
     LedgerOpened,
+    LedgersUnlisted,
     ProducerForgotten,
     ProducerRegistered,
     SubscriptionCreated,
@@ -298,7 +302,7 @@ class PartitionState:
     """Everything a partition's journal says, but for the entries themselves.
 
     ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
-    may be stored; ``trimmed`` the ledgers that nobody may read any more, while they are stored,
+    may be stored; ``trimmed`` the ledgers that nobody may read any more, while they are listed,
     with the bytes of their entries. From ``chunks_end`` on no entry is a chunk.
     """
 
@@ -560,6 +564,8 @@ class PartitionMachine:
                 return transactions.decide(state.transactions, state.end_offset, command)
             case Trim():
                 return decide_trim(state, command, now_ms)
+            case ForgetTrimmed():
+                return decide_forget(state, command)
             case NoteActivity():
                 return decide_activity(state, command, now_ms)
         raise TypeError(f"a partition knows no {type(command).__name__}")
@@ -598,6 +604,8 @@ class PartitionMachine:
                 undecided.ended(state.undecided, state.by_index, event)
             case EntriesTrimmed():
                 evolve_trimmed(state, event)
+            case LedgersUnlisted():
+                evolve_unlisted(state, event)
             case SubscriptionIdle():
                 evolve_idle(state, event)
             case _:

@@ -3,13 +3,15 @@
 A ledger goes as a whole, when nobody needs it: every durable subscription has all of it, it is
 out of retention, and no transaction that has entries in it or before it is open. That one before
 it is still needed otherwise doesn't keep it. The current ledger never goes. What goes can't be
-read from then on; what is stored of it waits for its deletion.
+read from then on; what is stored of it waits until the journal lists it no more, and is deleted
+then.
 
 Retention keeps the newest so many bytes of the log, whoever has them, and what was written in
 the last so many milliseconds: a ledger is out of it when either limit lets it go. A limit of -1
 keeps everything; both 0 keep nothing.
 
-Commands: `Trim`, `NoteActivity`. Events: EntriesTrimmed, SubscriptionIdle.
+Commands: `Trim`, `ForgetTrimmed`, `NoteActivity`. Events: EntriesTrimmed, LedgersUnlisted,
+SubscriptionIdle.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from velaray.actors.machine import Decision, Reason, refuse
-from velaray.events.events_pb2 import EntriesTrimmed, SubscriptionIdle, TrimmedLedger
+from velaray.events.events_pb2 import (
+    EntriesTrimmed,
+    LedgersUnlisted,
+    SubscriptionIdle,
+    TrimmedLedger,
+)
 
 if TYPE_CHECKING:
     from velaray.actors.partition import PartitionState
@@ -68,6 +75,14 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetTrimmed:
+    """The journal doesn't list these trimmed ledgers any more. Reply: `Trimmed`, those that were
+    known."""
+
+    ledger_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class NoteActivity:
     """A subscription has consumers, or has none (``active`` false). Reply: `Activity`.
 
@@ -109,6 +124,13 @@ def decide_trim(state: PartitionState, command: Trim, now_ms: int) -> Decision:
     return Decision((event,), Trimmed(tuple(each.ledger_id for each in going)))
 
 
+def decide_forget(state: PartitionState, command: ForgetTrimmed) -> Decision:
+    """See `ForgetTrimmed`."""
+    known = sorted(state.trimmed.keys() & set(command.ledger_ids))
+    events = (LedgersUnlisted(ledger_ids=known),) if known else ()
+    return Decision(events, Trimmed(tuple(known)))
+
+
 def is_out_of_retention(
     retention_ms: int, retention_bytes: int, newer_bytes: int, age_ms: int
 ) -> bool:
@@ -146,6 +168,12 @@ def evolve_trimmed(state: PartitionState, event: EntriesTrimmed) -> None:
     state.table.trim(ledger.ledger_id for ledger in event.ledgers)
     state.transactions.hidden.drop_before(state.first_offset)
     state.trimmed.update((ledger.ledger_id, ledger.bytes) for ledger in event.ledgers)
+
+
+def evolve_unlisted(state: PartitionState, event: LedgersUnlisted) -> None:
+    """What was trimmed is listed no more."""
+    for ledger_id in event.ledger_ids:
+        del state.trimmed[ledger_id]
 
 
 def evolve_idle(state: PartitionState, event: SubscriptionIdle) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "transaction_ended", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "acked_in_transaction", "acked_before_in_transaction", "transaction_acks_ended", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished", "series_committed", "series_forgotten", "schema_registered", "schemas_deleted")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "topic_restored", "burial_begun", "topic_buried", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "transaction_ended", "ledgers_unlisted", "delayed_entries_due", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "acked_in_transaction", "acked_before_in_transaction", "transaction_acks_ended", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished", "series_committed", "series_forgotten", "schema_registered", "schemas_deleted")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,9 @@ class Event(_message.Message):
     TOPIC_CREATED_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_ADDED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_DELETED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_RESTORED_FIELD_NUMBER: _ClassVar[int]
+    BURIAL_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_BURIED_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ENTRY_APPENDED_FIELD_NUMBER: _ClassVar[int]
     TOPIC_EPOCH_RAISED_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +33,7 @@ class Event(_message.Message):
     ENTRIES_TRIMMED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_IDLE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_UNLISTED_FIELD_NUMBER: _ClassVar[int]
     DELAYED_ENTRIES_DUE_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_BEGUN_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_PUBLISHED_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +78,9 @@ class Event(_message.Message):
     topic_created: TopicCreated
     partitions_added: PartitionsAdded
     topic_deleted: TopicDeleted
+    topic_restored: TopicRestored
+    burial_begun: BurialBegun
+    topic_buried: TopicBuried
     producer_registered: ProducerRegistered
     entry_appended: EntryAppended
     topic_epoch_raised: TopicEpochRaised
@@ -85,6 +92,7 @@ class Event(_message.Message):
     entries_trimmed: EntriesTrimmed
     subscription_idle: SubscriptionIdle
     transaction_ended: TransactionEnded
+    ledgers_unlisted: LedgersUnlisted
     delayed_entries_due: DelayedEntriesDue
     compaction_begun: CompactionBegun
     compaction_published: CompactionPublished
@@ -117,7 +125,7 @@ class Event(_message.Message):
     series_forgotten: SeriesForgotten
     schema_registered: SchemaRegistered
     schemas_deleted: SchemasDeleted
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., transaction_ended: _Optional[_Union[TransactionEnded, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., acked_in_transaction: _Optional[_Union[AckedInTransaction, _Mapping]] = ..., acked_before_in_transaction: _Optional[_Union[AckedBeforeInTransaction, _Mapping]] = ..., transaction_acks_ended: _Optional[_Union[TransactionAcksEnded, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ..., series_committed: _Optional[_Union[SeriesCommitted, _Mapping]] = ..., series_forgotten: _Optional[_Union[SeriesForgotten, _Mapping]] = ..., schema_registered: _Optional[_Union[SchemaRegistered, _Mapping]] = ..., schemas_deleted: _Optional[_Union[SchemasDeleted, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., topic_restored: _Optional[_Union[TopicRestored, _Mapping]] = ..., burial_begun: _Optional[_Union[BurialBegun, _Mapping]] = ..., topic_buried: _Optional[_Union[TopicBuried, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., transaction_ended: _Optional[_Union[TransactionEnded, _Mapping]] = ..., ledgers_unlisted: _Optional[_Union[LedgersUnlisted, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., acked_in_transaction: _Optional[_Union[AckedInTransaction, _Mapping]] = ..., acked_before_in_transaction: _Optional[_Union[AckedBeforeInTransaction, _Mapping]] = ..., transaction_acks_ended: _Optional[_Union[TransactionAcksEnded, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ..., series_committed: _Optional[_Union[SeriesCommitted, _Mapping]] = ..., series_forgotten: _Optional[_Union[SeriesForgotten, _Mapping]] = ..., schema_registered: _Optional[_Union[SchemaRegistered, _Mapping]] = ..., schemas_deleted: _Optional[_Union[SchemasDeleted, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -233,10 +241,30 @@ class PartitionsAdded(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class TopicDeleted(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "restorable_until_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RESTORABLE_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    restorable_until_ms: int
+    def __init__(self, topic: _Optional[str] = ..., restorable_until_ms: _Optional[int] = ...) -> None: ...
+
+class TopicRestored(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class BurialBegun(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
+
+class TopicBuried(_message.Message):
+    __slots__ = ("incarnation",)
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
 
 class ProducerRegistered(_message.Message):
     __slots__ = ("producer", "name", "at_ms")
@@ -402,6 +430,12 @@ class EntriesTrimmed(_message.Message):
     ledgers: _containers.RepeatedCompositeFieldContainer[TrimmedLedger]
     at_ms: int
     def __init__(self, ledgers: _Optional[_Iterable[_Union[TrimmedLedger, _Mapping]]] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class LedgersUnlisted(_message.Message):
+    __slots__ = ("ledger_ids",)
+    LEDGER_IDS_FIELD_NUMBER: _ClassVar[int]
+    ledger_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ledger_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TrimmedLedger(_message.Message):
     __slots__ = ("ledger_id", "bytes")

@@ -41,7 +41,7 @@ def cluster(
     """Its deleters give up sooner than others."""
     monkeypatch.setattr(deleter_body, "MAX_TRIES", 2)
     path = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(path, deletion_retry_s=0.05) as running:
+    with LocalCluster(path, deleters=1, deletion_retry_s=0.05) as running:
         yield running
         assert running.fabric.failures == []
 

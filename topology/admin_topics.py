@@ -161,6 +161,12 @@ async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
     return done()
 
 
+async def undelete(request: web.Request) -> web.Response:
+    """Have a deleted topic back whole, while the window of its deletion is open."""
+    await ask_catalog(request, "undelete_topic", topic=str(whole_topic_of(request)))
+    return done()
+
+
 # -- looking -----------------------------------------------------------------------
 
 
@@ -267,6 +273,7 @@ ROUTES: tuple[Route, ...] = (
     ("GET", f"{_TOPIC}/partitioned-internalStats", all_internals),
     ("GET", f"{_TOPIC}/lastMessageId", last_message_id),
     ("PUT", f"{_TOPIC}/unload", unload),
+    ("POST", f"{_TOPIC}/undelete", undelete),
     ("POST", f"{_TOPIC}/terminate", terminate),
     ("POST", f"{_TOPIC}/terminate/partitions", terminate),
 )

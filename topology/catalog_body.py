@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from velaray.actors import catalog as commands
 from velaray.actors import catalog_state as queries
 from velaray.actors.catalog import CatalogMachine, Done, Ensured
 from velaray.actors.catalog_state import Catalog, Scope, Topic
+from velaray.actors.graves import BeginBurial, EndBurial, UndeleteTopic
 from velaray.actors.machine import Reason, Refusal
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.fabric import Fabric
+from velaray.journal.errors import JournalError
+from velaray.topology.fabric import Address, Fabric
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import Link, RemoteError
 from velaray.topology.policy_watch import Watchers
+from velaray.topology.topic_deletion import sweep_topic
 
 
 def _scope(args: dict[str, Any]) -> Scope:
@@ -63,7 +68,12 @@ _COMMANDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "ensure_topic": lambda a: commands.EnsureTopic(_topic(a)),
     "grow_partitions": lambda a: commands.GrowPartitions(_topic(a), a["partitions"]),
-    "delete_topic": lambda a: commands.DeleteTopic(_topic(a), a.get("incarnation", 0)),
+    "delete_topic": lambda a: commands.DeleteTopic(
+        _topic(a), a.get("incarnation", 0), a.get("window_ms", 0)
+    ),
+    "undelete_topic": lambda a: UndeleteTopic(_topic(a)),
+    "begin_burial": lambda a: BeginBurial(a["incarnation"]),
+    "end_burial": lambda a: EndBurial(a["incarnation"]),
     "set_policy": lambda a: commands.SetPolicy(_scope(a), a["name"], a["value"]),
     "remove_policy": lambda a: commands.RemovePolicy(_scope(a), a["name"]),
 }
@@ -127,6 +137,21 @@ def _policies(state: Catalog, args: dict[str, Any]) -> Any:
     return dict(queries.own_policies(state, scope))
 
 
+def _graves(state: Catalog, args: dict[str, Any]) -> Any:
+    """The deleted topics of a name, or all, that aren't buried; ``due``: they may be."""
+    name = _topic(args).topic if args.get("topic") else None
+    return [
+        {
+            **_describe(grave.topic),
+            "begun": grave.begun,
+            "until_ms": grave.until_ms,
+            "due": grave.begun or grave.until_ms <= args["now_ms"],
+        }
+        for _, grave in sorted(state.graves.items())
+        if name is None or grave.topic.name == name
+    ]
+
+
 _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "clusters": _clusters,
     "tenants": _tenants,
@@ -135,10 +160,12 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "topic": _one_topic,
     "serving": _serving,
     "policies": _policies,
+    "graves": _graves,
 }
 
+_PASSING = (JournalError, RemoteError, ConnectionError, TimeoutError)
 _POLICY_COMMANDS = frozenset({"set_policy", "remove_policy"})
-_CERTAIN = frozenset({"topic", "serving"})
+_CERTAIN = frozenset({"topic", "serving", "graves"})
 """Queries on whose answers journals are deleted: a superseded catalog doesn't answer them."""
 
 
@@ -148,6 +175,20 @@ class CatalogBody(HostedBody):
     def __init__(self, key: ActorKey, fabric: Fabric) -> None:
         super().__init__(key, fabric, CatalogMachine())
         self._watchers = Watchers()
+
+    async def start(self) -> Address:
+        """Recover, listen, and go on with the burials that former activations began."""
+        address = await super().start()
+        self.spawn(self._bury())
+        return address
+
+    async def _bury(self) -> None:
+        while True:
+            with suppress(*_PASSING):
+                graves = await self.call("graves", {})
+                for name in sorted({grave["topic"] for grave in graves if grave["due"]}):
+                    await sweep_topic(self.fabric, TopicName.parse(name))
+            await asyncio.sleep(self.config.upkeep_s)
 
     async def on_request(self, link: Link, method: str, args: Any) -> Any:
         """Calls; and ``watch``: answered as ``serving``, and told of changes from now on."""
@@ -165,6 +206,7 @@ class CatalogBody(HostedBody):
         try:
             if method in _QUERIES:
                 query = _QUERIES[method]
+                args = {**args, "now_ms": self.fabric.clock_ms()}
                 read = self.read_certain if method in _CERTAIN else self.runtime.read
                 return await read(lambda state: query(state, args))
             build = _COMMANDS.get(method)

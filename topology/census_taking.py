@@ -120,7 +120,7 @@ async def repair(fabric: Fabric, orphans: Collection[Counted]) -> int:
     for journal in sorted({each.journal for each in orphans}):
         key = ActorKey.parse(journal)
         ledger_ids = [each.ledger_id for each in orphans if each.journal == journal]
-        if deletes_itself(key):
+        if deletes_itself(fabric, key):
             for ledger_id in ledger_ids:
                 await dispose(fabric.store, journal, ledger_id)
         else:

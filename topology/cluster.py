@@ -102,6 +102,8 @@ class Cluster:
         sync_interval_ms: int = 1000,
         compaction_retain_null_key: bool = False,
         max_active_transactions: int = 0,
+        undelete_s: float = 0.0,
+        deletion_retry_s: float = 600.0,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -113,6 +115,8 @@ class Cluster:
         syncs every ``sync_interval_ms``: a loss of power takes back what was published since.
         It can be changed at every start, as can whether compaction keeps messages without key,
         and how many transactions of one coordinator may be active at once (0: any number).
+        A deleted topic can be undeleted for ``undelete_s`` seconds; a ledger that can't be deleted
+        is tried again every ``deletion_retry_s``.
 
         Raises `ValueError` for another ``partition_sync``, an interval below 1 or a negative
         number of transactions, `UnsafeBindingError` if the address is not loopback and no token
@@ -145,6 +149,8 @@ class Cluster:
                 sync_interval_ms=sync_interval_ms,
                 compaction_retain_null_key=compaction_retain_null_key,
                 max_active_transactions=max_active_transactions,
+                undelete_s=undelete_s,
+                deletion_retry_s=deletion_retry_s,
             )
             undo.pop_all()
         cluster = cls(config, RayFabric(config), lock, owns_ray)

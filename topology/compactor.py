@@ -30,6 +30,7 @@ from velaray.events.ids import MessageId
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.journal import Journal
 from velaray.topology.compacted_view import SETTINGS, CompactedView, ViewWriter
+from velaray.topology.deletion import bury_journal
 from velaray.topology.entries import CachedEntry
 from velaray.topology.links import RemoteError
 from velaray.wire.messages import is_batch, publish_time, read_metadata
@@ -366,5 +367,8 @@ class Compactor:
 
     async def _delete(self, number: int) -> None:
         key = self._partition.key.of_compacted(number)
-        await self._partition.fabric.store.delete_journal(key.text())
+        try:
+            await bury_journal(self._partition.fabric, key)
+        except (RemoteError, ConnectionError, TimeoutError) as error:
+            raise CompactionFailed(f"{key} can't be buried now: {error}") from error
         await self._ask(ConfirmCompactionSwept(number))

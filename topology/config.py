@@ -36,8 +36,9 @@ class ClusterConfig:
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
     ``upkeep_s`` seconds what may expire or be trimmed. A coordinator begins no transaction
     while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
-    ``deleters`` delete ledgers; what can't be deleted now is tried again ``deletion_retry_s``
-    seconds later.
+    ``deleters`` delete ledgers (0: their owners do it, and what fails waits for their next
+    start); what can't be deleted now is tried again ``deletion_retry_s`` seconds later. A topic
+    can be undeleted for ``undelete_s`` seconds after its deletion.
     """
 
     data_dir: str
@@ -58,6 +59,7 @@ class ClusterConfig:
     max_active_transactions: int = 0
     deleters: int = 1
     deletion_retry_s: float = 600.0
+    undelete_s: float = 0.0
 
     @property
     def ray_namespace(self) -> str:

@@ -300,8 +300,9 @@ class DeleterBody(Body):
         backoff = FIRST_BACKOFF_S
         while True:
             try:
-                async with self._connecting:
-                    client = await self._connected_client()
+                # A producer brings the schema into a topic that nobody has used yet.
+                await self._connected_producer()
+                client = await self._connected_client()
                 return await client.adopt(Consumer[Event](client.core, options, client.forget))
             except _PASSING as error:
                 logger.warning("%s can't subscribe: %s", self.key, error)

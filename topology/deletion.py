@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.burial import bury, dispose
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def is_deletion_topic(topic: TopicName) -> bool:
     return (topic.tenant, topic.namespace, topic.local) in _OWN
 
 
-def deletes_itself(key: ActorKey) -> bool:
-    """Whether the ledgers of this journal are deleted without an event."""
-    own = (key.tenant, key.namespace, key.topic) in _OWN
-    return own or key.kind is ActorKind.DELETER
+def deletes_itself(fabric: Fabric, key: ActorKey) -> bool:
+    """Whether the ledgers of this journal are deleted by their owner, without an event."""
+    return not fabric.config.deleters or (key.tenant, key.namespace, key.topic) in _OWN
 
 
 async def announce(fabric: Fabric, key: ActorKey, ledger_ids: Sequence[int]) -> None:
@@ -46,7 +45,7 @@ async def announce(fabric: Fabric, key: ActorKey, ledger_ids: Sequence[int]) -> 
     Durable when it returns, for each of them; repeating it does no harm. Raises `Unreachable`,
     `RemoteError`: then some may be announced.
     """
-    if not ledger_ids or deletes_itself(key):
+    if not ledger_ids or deletes_itself(fabric, key):
         return
     deleter = ActorKey.of_deleter(crc32(key.text().encode()) % fabric.config.deleters)
     args = {"journal": key.text(), "ledgers": list(ledger_ids)}
@@ -64,6 +63,6 @@ async def bury_journal(fabric: Fabric, key: ActorKey) -> None:
         await announce(fabric, key, ledger_ids)
 
     await bury(fabric.store, key.text(), tell)
-    if deletes_itself(key):
+    if deletes_itself(fabric, key):
         for ledger_id in await fabric.store.list_ledgers(key.text()):
             await dispose(fabric.store, key.text(), ledger_id)

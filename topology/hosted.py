@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from velaray.actors.machine import Machine, Reason
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.events.ids import ActorKey
-from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.errors import Buried, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.replay import load_manifest
 from velaray.topology.fabric import Address, Body, Fabric
+from velaray.topology.ledger_keeper import HISTORY_BYTES, LedgerKeeper, beyond_history
 from velaray.topology.links import Link, LinkServer, RemoteError
 from velaray.topology.metrics import Labels, Sample, runtime_samples
 
@@ -42,6 +43,7 @@ class HostedBody(Body):
         self.recovery_ms = 0, 0
         """When the last recovery began and ended."""
         self.links = LinkServer(self, fabric.config.link_key)
+        self.keeper = LedgerKeeper(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> Address:
@@ -50,23 +52,36 @@ class HostedBody(Body):
         Raises what `ask_whether_it_exists` raises; then no journal is left behind.
         """
         began_ms = self.fabric.clock_ms()
-        self.runtime = await Runtime.recover(
-            self._machine,
-            self.fabric.store,
-            self.key,
-            self.fabric.clock_ms,
-            self.journal_settings(),
-            lambda error: self.fabric.fatal(self.key, error),
-            self._admit,
-        )
+        try:
+            self.runtime = await Runtime.recover(
+                self._machine,
+                self.fabric.store,
+                self.key,
+                self.fabric.clock_ms,
+                self.journal_settings(),
+                lambda error: self.fabric.fatal(self.key, error),
+                self._admit,
+            )
+        except Buried as error:
+            raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
         self.recovery_ms = began_ms, self.fabric.clock_ms()
         link_port = await self.links.start(self.config.host)
         self.spawn(self._stay_the_owner())
+        self.spawn(self.keeper.run())
         return Address(self.config.host, 0, link_port)
 
     def journal_settings(self) -> JournalSettings:
         """How this actor's journal is kept: synced before anything leaves."""
         return self.fabric.journal_settings
+
+    async def needless_ledgers(self) -> set[int]:
+        """The listed ledgers that nobody needs any more, but perhaps recovery."""
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return beyond_history(journal.ledgers, HISTORY_BYTES)
+
+    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+        """These needless ledgers aren't listed any more; it may be told again."""
 
     async def ask_whether_it_exists(self) -> None:
         """Ask whoever decides on this actor's existence; the catalog has nobody to ask.
@@ -92,7 +107,7 @@ class HostedBody(Body):
         """Delete the journal that an activation of this deleted actor made before it crashed."""
         with contextlib.suppress(NotStored):
             manifest = await load_manifest(self.fabric.store, self.key.text())
-            if not manifest.ledgers:
+            if not manifest.ledgers and not manifest.dead:
                 await self.fabric.store.delete_journal(self.key.text())
 
     async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:

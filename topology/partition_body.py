@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.actors.transactions import EndTransaction
-from velaray.actors.trimming import NoteActivity
+from velaray.actors.trimming import ForgetTrimmed, NoteActivity
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position, TransactionId
@@ -56,6 +56,7 @@ from velaray.topology.dead_letters import (
     DeadLetterMover,
     is_for_dead_letters,
 )
+from velaray.topology.deletion import bury_journal
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
@@ -76,6 +77,9 @@ PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
 _EXPIRY_CHECK_S = 600.0
+_FIRST_SWEEP_DELAY_S = 0.1
+_LAST_SWEEP_DELAY_S = 30.0
+_SWEEP_FAILURES = (JournalError, ConnectionError, TimeoutError, RemoteError)
 _BACK = 4096
 """So many offsets are looked at together when the newest entry that isn't hidden is wanted."""
 
@@ -189,6 +193,15 @@ class PartitionBody(HostedBody):
         if self.config.partition_sync is PartitionSync.INTERVAL:
             return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
         return settings
+
+    async def needless_ledgers(self) -> set[int]:
+        """Those that were trimmed, as far as that is durable."""
+        return await self.runtime.read(lambda state: set(state.trimmed))
+
+    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+        """What was trimmed and isn't listed any more is forgotten."""
+        if ledger_ids:
+            await self.runtime.ask(ForgetTrimmed(tuple(ledger_ids)))
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog, which tells the policies as well."""
@@ -931,7 +944,7 @@ class PartitionBody(HostedBody):
         return answer
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
-        """Delete a durable subscription: its name first, then its actor and its journal.
+        """Delete a durable subscription: its name first, then its actor; its journal is buried.
 
         Once begun it goes on, even if the caller is cancelled. Raises `RemoteError` if there
         is none.
@@ -952,18 +965,28 @@ class PartitionBody(HostedBody):
             channel = self.channels.get(command.name)
             if channel is not None and channel.durable:
                 channel.close()
-            await self._sweep(reply.name, reply.incarnation)
+            try:
+                await self._sweep(reply.name, reply.incarnation)
+            except _SWEEP_FAILURES:  # it is decided: whoever asks is told so
+                self.spawn(self._finish_deletion(reply.name, reply.incarnation))
 
     async def _sweep(self, name: str, incarnation: int) -> None:
         key = self.key.of_subscription(name, incarnation)
         await self.fabric.dismiss(key)
-        await self.fabric.store.delete_journal(key.text())
+        await bury_journal(self.fabric, key)
         await self.runtime.ask(ConfirmSwept(incarnation))
 
     async def _finish_deletion(self, name: str, incarnation: int) -> None:
-        """Finish what a former activation began. If it fails, the next one tries again."""
-        with contextlib.suppress(JournalError, ConnectionError, TimeoutError):
-            await self._sweep(name, incarnation)
+        """Finish what was begun, here or by a former activation."""
+        delay = _FIRST_SWEEP_DELAY_S
+        while True:
+            try:
+                await self._sweep(name, incarnation)
+            except _SWEEP_FAILURES:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _LAST_SWEEP_DELAY_S)
+            else:
+                return
 
     # -- calls ---------------------------------------------------------------------
 

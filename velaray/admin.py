@@ -286,6 +286,14 @@ class Admin:
         except Conflict:
             self.request("DELETE", f"{_topic(topic)}/partitions", query=query)
 
+    def undelete_topic(self, topic: str) -> None:
+        """Have a deleted topic back with its messages, subscriptions and policies.
+
+        `NotFound` unless it was deleted within the cluster's window for that (none by default);
+        `Conflict` if there is a newer topic of the name.
+        """
+        self.request("POST", f"{_topic(topic)}/undelete")
+
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 for a plain one."""
         return int(self.request("GET", f"{_topic(topic)}/partitions")["partitions"])

@@ -97,6 +97,20 @@ def main() -> None:
     show_default=True,
     help="Of one coordinator at once; 0 allows any number. Clients wait to begin another one.",
 )
+@click.option(
+    "--undelete-window",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds for which a deleted topic can be undeleted; its storage is freed then.",
+)
+@click.option(
+    "--deletion-retry",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds until a ledger that couldn't be deleted is tried again.",
+)
 def start(
     data: Path,
     service_port: int,
@@ -111,6 +125,8 @@ def start(
     sync_interval_ms: int,
     compaction_retain_null_key: bool,
     max_active_transactions: int,
+    undelete_window: float,
+    deletion_retry: float,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
@@ -134,6 +150,8 @@ def start(
             sync_interval_ms=sync_interval_ms,
             compaction_retain_null_key=compaction_retain_null_key,
             max_active_transactions=max_active_transactions,
+            undelete_s=undelete_window,
+            deletion_retry_s=deletion_retry,
         )
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error

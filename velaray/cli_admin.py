@@ -96,6 +96,15 @@ def delete_topic(show: Output, admin: Admin, topic: str, force: bool) -> None:
     show.done(f"deleted {topic}", deleted=topic)
 
 
+@topics.command("undelete")
+@click.argument("topic")
+@with_admin
+def undelete_topic(show: Output, admin: Admin, topic: str) -> None:
+    """Have a deleted TOPIC back, while the cluster's --undelete-window is open."""
+    admin.undelete_topic(topic)
+    show.done(f"undeleted {topic}", undeleted=topic)
+
+
 @topics.command("stats")
 @click.argument("topic")
 @with_admin

@@ -505,7 +505,7 @@ def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> No
         turned(state.tenants),
         turned(state.namespaces),
         turned(state.policies),
-        state.next_incarnation,
+        next_incarnation=state.next_incarnation,
     )
     assert list(other.tenants) != list(state.tenants)
     assert machine.snapshot(other) == machine.snapshot(state)

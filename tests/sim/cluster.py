@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+from tests.sim.attic import SimDisk
 from tests.sim.history import History
 from tests.sim.loop import HARNESS, Node, SimLoop, context_of, current_node
 from tests.sim.losses import synced_entries
@@ -23,7 +24,7 @@ from tests.sim.trimming import NEVER_S, make_plan
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
-from velaray.journal.memory import MemoryDisk, MemoryStore, Step, TornWrite
+from velaray.journal.memory import MemoryStore, Step, TornWrite
 from velaray.topology.admin_api import serve_admin
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig, PartitionSync
@@ -57,7 +58,26 @@ class Activation(Node):
 
 
 class SimStore(MemoryStore):
-    """A store that deletes a journal file by file, as one in a directory does."""
+    """A store that deletes a journal file by file, as one in a directory does.
+
+    What it deletes goes into the disk's attic. It may be refused for a while.
+    """
+
+    disk: SimDisk
+
+    async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
+        """Remember what isn't listed any more."""
+        if self.disk._files(journal).version == expected:
+            self.disk.note_unlisted(journal, data)
+        return await super().write_manifest(journal, expected, data)
+
+    async def delete_ledger(self, journal: str, ledger_id: int) -> None:
+        """Remember what was in it. Raises `SyncFailed` as often as the disk was told to."""
+        if self.disk.refusals > 0:
+            self.disk.refusals -= 1
+            raise SyncFailed(journal, "simulated refusal to delete")
+        self.disk.note_deleted(journal, ledger_id)
+        await super().delete_ledger(journal, ledger_id)
 
     async def delete_journal(self, journal: str) -> None:
         """Remove its ledgers, then the rest; a crash may come in between."""
@@ -178,7 +198,7 @@ class SimCluster:
         self.fastest_ms = 0
         self.history = history
         self.rng = Random(f"{seed}/cluster")
-        self.disk = MemoryDisk()
+        self.disk = SimDisk()
         self.network = loop.network = Network(loop, Random(f"{seed}/network"), 0.002)
         self.config = ClusterConfig(
             data_dir="simulated",
@@ -189,6 +209,7 @@ class SimCluster:
             partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
             sync_interval_ms=Random(f"{seed}/sync").choice([200, 1_000, 5_000]),
             upkeep_s=NEVER_S if self.plan is None else self.plan.upkeep_s,
+            deletion_retry_s=1.0,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}
@@ -242,9 +263,10 @@ class SimCluster:
     async def _start(self, node: Activation) -> Address:
         assert node.key is not None
         body = make_body(node.key, ActorFabric(self, node))
-        checked = CheckedMachine(body._machine)  # type: ignore[attr-defined]
-        body._machine = checked  # type: ignore[attr-defined]
-        node.shadow = Shadow(checked)
+        if node.key.kind is not ActorKind.DELETER:  # which has no journal
+            checked = CheckedMachine(body._machine)  # type: ignore[attr-defined]
+            body._machine = checked  # type: ignore[attr-defined]
+            node.shadow = Shadow(checked)
         address = await body.start()
         node.body = body
         return address
@@ -360,6 +382,7 @@ class SimCluster:
         delivered later would wait for up to an hour for them.
         """
         self.faulty = False
+        self.disk.refusals = 0
         for node in self.processes:
             node.skew_ms = max(node.skew_ms, 0)
         self.traps.clear()

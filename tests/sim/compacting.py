@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.checkers import COMPACTED
 from tests.sim.cluster import ADMIN_PORT
 from tests.sim.http import NoAnswer, ask
@@ -21,7 +22,6 @@ from velaray.aio import Client, Consumer, Producer
 from velaray.aio.reader import Reader
 from velaray.events.ids import ActorKey
 from velaray.exceptions import Timeout, VelarayError
-from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.journal.replay import replay
 from velaray.message import Message
 from velaray.message_id import MessageId
@@ -208,11 +208,11 @@ class CompactedConsumer:
                 await consumer.acknowledge(message)
 
 
-async def newest_of(disk: MemoryDisk, key: ActorKey) -> Newest:
+async def newest_of(disk: SimDisk, key: ActorKey) -> Newest:
     """What a reader must have in the end, from the partition's own journal."""
     newest: Newest = {}
-    hidden = await hidden_places(MemoryStore(disk), key)
-    async for record in replay(MemoryStore(disk), key.text()):
+    hidden = await hidden_places(HistoryStore(disk), key)
+    async for record in replay(HistoryStore(disk), key.text()):
         if record.blob is None or record.position is None or record.position in hidden:
             continue
         items = contents(record.blob).items

@@ -72,9 +72,10 @@ def recovery_gives_what_was_stored(machine: Machine[Any], segments: Mapping[str,
 
 
 def only_near_ledgers_are_needed(ledgers: tuple[LedgerInfo, ...], most: int) -> str:
-    """No checkpoint needs a ledger that isn't among the ``most`` before its own; else says so."""
+    """No whole checkpoint needs a ledger that isn't among the ``most`` before its own; else says
+    so."""
     for at, info in enumerate(ledgers):
         near = [before.ledger_id for before in ledgers[max(at - most, 0) : at + 1]]
-        if info.refers_from and info.refers_from < near[0]:
+        if info.whole and info.refers_from and info.refers_from < near[0]:
             return f"ledger {info.ledger_id} needs {info.refers_from}, {near[0]} is the oldest near"
     return ""

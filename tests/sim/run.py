@@ -24,6 +24,7 @@ import velaray.aio.pool
 import velaray.aio.reader
 from tests.sim import compacting, schema_checkers
 from tests.sim.administration import PREFIX
+from tests.sim.attic import HistoryStore
 from tests.sim.cast import Cast, make_cast
 from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
@@ -56,12 +57,13 @@ from tests.sim.trimming import EVICTION, Excuses, find_excuses, shorten_units
 from tests.sim.uncounted import watch_counts
 from tests.sim.workload import PATTERN, Shared
 from velaray.actors import holes
+from velaray.actors.catalog import SYSTEM_TENANT
 from velaray.actors.machine import Reason
 from velaray.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.errors import JournalError
-from velaray.journal.memory import MemoryStore
+from velaray.topology import deleters, hosted, ledger_keeper
 from velaray.topology.brain import Brain
 from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.fabric import Unreachable
@@ -196,6 +198,9 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(holes, "SEGMENT", 8)
     replace(holes, "BUDGET", 1_000)
     replace(journal, "MAX_REFERRED", 3)
+    replace(hosted, "HISTORY_BYTES", 6_000)
+    replace(ledger_keeper, "ROLL_BYTES", 2_000)
+    replace(deleters, "PARTITIONS", 1)
     names = itertools.count(1)
     replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
     replace(Brain, "_pump", checked_pump)
@@ -438,7 +443,7 @@ class World:
             whole: set[str] = set()
             for key in await self._partitions():
                 if str(key.topic_name.topic).endswith(topic):
-                    store = MemoryStore(self.cluster.disk)
+                    store = HistoryStore(self.cluster.disk)
                     log = await read_log(store, key)
                     gone = (await self._find_excuses([key])).places[str(key.topic_name)]
                     gone |= await hidden_places(store, key)
@@ -474,7 +479,15 @@ class World:
         stored = self.cluster.disk._journals
         names = sorted(name for name in await expected_journals(self.cluster) if name in stored)
         keys = [ActorKey.parse(name) for name in names]
-        return [key for key in keys if key.kind is ActorKind.PARTITION]
+        users = [key for key in keys if key.tenant != SYSTEM_TENANT]
+        return [key for key in users if key.kind is ActorKind.PARTITION]
+
+    async def _strays(self) -> list[str]:
+        """What nothing lists when all that was announced should be deleted."""
+        until = self._loop.time() + CALM_S
+        while (found := await strays(self.cluster)) and self._loop.time() < until:
+            await asyncio.sleep(1.0)
+        return found + self.cluster.disk.faults
 
     async def _post_mortem(self) -> None:
         """Live against replay; then restart everything and look at the disk again."""
@@ -487,10 +500,11 @@ class World:
         for name in sorted(await expected_journals(cluster)):
             await cluster.admin.reach(ActorKey.parse(name))
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
-        self._problems += await audit(cluster) + await strays(cluster)
+        await cluster.admin.reach(ActorKey.of_deleter(0))
+        self._problems += await audit(cluster) + await self._strays()
         for key in await self._partitions():
             if not key.topic.startswith("sc"):
-                self._logs[str(key.topic_name)] = await read_log(MemoryStore(cluster.disk), key)
+                self._logs[str(key.topic_name)] = await read_log(HistoryStore(cluster.disk), key)
         if has_schemas(self._seed):
             expected = await expected_journals(cluster)
             self._schemas = await schema_checkers.collect(cluster.disk, expected, self._history)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
 from tests.sim.history import History
 from tests.sim.schemas import ACTIVE, SCHEMAS, TOPIC
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntriesTrimmed, SchemaRegistered, SchemasDeleted
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import replay
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Known, Rules, Strategy, producer_problems
@@ -35,9 +36,9 @@ class SchemaEvidence:
     retained: dict[str, list[tuple[int | None, str]]] = field(default_factory=dict)
 
 
-async def collect(disk: MemoryDisk, expected: set[str], history: History) -> SchemaEvidence:
+async def collect(disk: SimDisk, expected: set[str], history: History) -> SchemaEvidence:
     """From the journals of these actors, as far as they are stored."""
-    found, store = SchemaEvidence(history), MemoryStore(disk)
+    found, store = SchemaEvidence(history), HistoryStore(disk)
     for name in sorted(expected & set(await store.list_journals())):
         key = ActorKey.parse(name)
         topic = str(key.topic_name).removeprefix("persistent://")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.sim.attic import HistoryStore
 from tests.sim.cluster import SimCluster
 from tests.sim.contents import contents_of
 from tests.sim.cursors import only_near_ledgers_are_needed
@@ -85,14 +86,14 @@ async def audit(cluster: SimCluster) -> list[str]:
         if fold.backwards:
             faults.append(f"{name}: the cursor went back {fold.backwards} times without a seek")
         if key.kind is ActorKind.SUBSCRIPTION:
-            faults += await undoing_restores_exactly(store, key)
+            faults += await undoing_restores_exactly(HistoryStore(cluster.disk), key)
         node = cluster.actors.get(key)
         if node is not None and node.body is not None:
             runtime = node.body.runtime  # type: ignore[attr-defined]
             machine = CheckedMachine(MACHINES[key.kind]())
             if digest(machine.snapshot(runtime.state)) != fold.digest():
                 faults.append(f"{name}: replay gives another state than the live one")
-    return faults + await pasts_are_as_noted(store, cluster.pasts, expected)
+    return faults + await pasts_are_as_noted(HistoryStore(cluster.disk), cluster.pasts, expected)
 
 
 async def expected_journals(cluster: SimCluster) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.attic import SimDisk
 from tests.sim.cluster import SimStore
 from tests.sim.loop import NODE
 from tests.sim.trimming import check_frame
@@ -19,7 +20,7 @@ from velaray.events.codec import encode
 from velaray.events.events_pb2 import EntriesExpired, EntriesTrimmed
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.journal import JournalSettings
-from velaray.journal.memory import MemoryDisk
+from velaray.journal.memory import MemoryStore
 
 TOPIC = TopicName.parse("persistent://public/default/d0")
 CREATE, DELETE = CreateTopic(TOPIC), DeleteTopic(TOPIC)
@@ -34,7 +35,7 @@ DECISIONS = [
 ]
 
 
-async def keep(disk: MemoryDisk, machine: Any, key: ActorKey, *commands: Any) -> None:
+async def keep(disk: SimDisk, machine: Any, key: ActorKey, *commands: Any) -> None:
     """An actor's journal, once it was asked for something."""
     runtime = await Runtime.recover(
         machine, SimStore(disk), key, lambda: 0, JournalSettings(), lambda error: None
@@ -44,7 +45,7 @@ async def keep(disk: MemoryDisk, machine: Any, key: ActorKey, *commands: Any) ->
     await runtime.close()
 
 
-def judged(disk: MemoryDisk, key: ActorKey, event: Any, *commands: Any) -> list[str]:
+def judged(disk: SimDisk, key: ActorKey, event: Any, *commands: Any) -> list[str]:
     """What the judge says of a decision, when the catalog was told ``commands``."""
     cluster = SimpleNamespace(disk=disk, failures=[])
     body = SimpleNamespace(fabric=SimpleNamespace(_cluster=cluster))
@@ -61,7 +62,7 @@ def judged(disk: MemoryDisk, key: ActorKey, event: Any, *commands: Any) -> list[
 
 @pytest.mark.parametrize(("key", "event"), DECISIONS)
 def test_a_partition_whose_journal_is_missing_is_told(key: ActorKey, event: Any) -> None:
-    assert judged(MemoryDisk(), key, event, CREATE) == [
+    assert judged(SimDisk(), key, event, CREATE) == [
         f"{key}: journal {PARTITION.text()}: not stored here"
     ]
 
@@ -71,7 +72,7 @@ def test_a_partition_whose_journal_is_missing_is_told(key: ActorKey, event: Any)
 def test_the_journal_of_a_deleted_topic_may_be_missing(
     key: ActorKey, event: Any, later: tuple[CreateTopic, ...]
 ) -> None:
-    assert judged(MemoryDisk(), key, event, CREATE, DELETE, *later) == []
+    assert judged(SimDisk(), key, event, CREATE, DELETE, *later) == []
 
 
 @pytest.mark.parametrize(("key", "event"), DECISIONS)
@@ -79,11 +80,11 @@ def test_the_journal_of_a_deleted_topic_may_be_missing(
 def test_ledgers_of_a_topic_are_missing_only_if_it_was_deleted(
     key: ActorKey, event: Any, deleted: bool
 ) -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
 
     async def delete_half_of_it() -> None:
         await keep(disk, PartitionMachine(), PARTITION)
-        store = SimStore(disk)
+        store = MemoryStore(disk)
         for ledger_id in await store.list_ledgers(PARTITION.text()):
             await store.delete_ledger(PARTITION.text(), ledger_id)
 

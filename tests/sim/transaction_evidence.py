@@ -7,14 +7,16 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
+from velaray.actors.catalog import SYSTEM_TENANT
 from velaray.actors.coordinator import CoordinatorMachine
 from velaray.actors.coordinator_state import CoordinatorState
 from velaray.actors.partition import PartitionMachine, PartitionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntriesTrimmed, EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
-from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import replay
 
 Place = tuple[int, int]
@@ -75,11 +77,13 @@ class TransactionEvidence:
         return {topic: past.hidden(aborted) for topic, past in self.partitions.items()}
 
 
-async def collect(disk: MemoryDisk, expected: set[str]) -> TransactionEvidence:
+async def collect(disk: SimDisk, expected: set[str]) -> TransactionEvidence:
     """From the journals of these actors, as far as they are stored."""
-    found, store = TransactionEvidence(), MemoryStore(disk)
+    found, store = TransactionEvidence(), HistoryStore(disk)
     for name in sorted(expected & set(await store.list_journals())):
         key = ActorKey.parse(name)
+        if key.tenant == SYSTEM_TENANT:
+            continue  # nobody's transactions
         match key.kind:
             case ActorKind.COORDINATOR:
                 await _read_coordinator(found, store, key)
@@ -134,9 +138,9 @@ async def hidden_places(store: MemoryStore, key: ActorKey) -> set[Place]:
     )
 
 
-async def unfinished(disk: MemoryDisk, coordinators: int) -> list[str]:
+async def unfinished(disk: SimDisk, coordinators: int) -> list[str]:
     """The transactions that aren't over, by the coordinators' journals."""
-    store, found = MemoryStore(disk), []
+    store, found = HistoryStore(disk), []
     stored = set(await store.list_journals())
     for number in range(coordinators):
         key = ActorKey.of_coordinator(number)

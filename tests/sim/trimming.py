@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
 from tests.sim.loop import current_node
 from velaray.actors.catalog import CatalogMachine
@@ -29,7 +30,7 @@ from velaray.events.events_pb2 import (
 )
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import NotStored
-from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import load_manifest, replay
 from velaray.topology import applied
 from velaray.wire.messages import publish_time
@@ -123,7 +124,7 @@ async def _judge(cluster: Any, node: Any, event: Any) -> list[str]:
 
 async def _topic_exists(cluster: Any, key: ActorKey) -> bool:
     """Whether the catalog has the topic of an actor, and not only another one of its name."""
-    catalog = await _state(MemoryStore(cluster.disk), ActorKey.catalog(), CatalogMachine())
+    catalog = await _state(HistoryStore(cluster.disk), ActorKey.catalog(), CatalogMachine())
     found = find_topic(catalog, key.topic_name)
     return found is not None and found.incarnation == key.topic_incarnation
 
@@ -131,7 +132,7 @@ async def _topic_exists(cluster: Any, key: ActorKey) -> bool:
 async def _judge_trim(cluster: Any, node: Any, event: Any) -> list[str]:
     """Nothing that a durable subscription hasn't acknowledged is trimmed, nor what retention
     keeps; never the current ledger."""
-    store, journal = MemoryStore(cluster.disk), node.key.text()
+    store, journal = HistoryStore(cluster.disk), node.key.text()
     state: PartitionState = await _state(store, node.key, PartitionMachine())
     listed = {info.ledger_id: info for info in node.body.runtime.journal.ledgers}
     faults = []
@@ -170,7 +171,7 @@ def _retention_lets_go(plan: Plan, ledgers: list[Any], info: Any, node: Any) -> 
 
 async def _judge_expired(cluster: Any, node: Any, event: Any) -> list[str]:
     """What expires by its age is old enough; what counts as trimmed is; the rest is by quota."""
-    store = MemoryStore(cluster.disk)
+    store = HistoryStore(cluster.disk)
     hand = ActorKey.of_partition(node.key.topic_name, node.key.topic_incarnation)
     offsets = [at for first, end in unpack_ranges(event.ranges) for at in range(first, end)]
     log = [record.blob async for record in replay(store, hand.text()) if record.blob is not None]
@@ -218,9 +219,9 @@ class Excuses:
     places: dict[str, set[tuple[int, int]]]
 
 
-async def find_excuses(disk: MemoryDisk, keys: list[ActorKey]) -> Excuses:
+async def find_excuses(disk: SimDisk, keys: list[ActorKey]) -> Excuses:
     """From the journals of partitions, ``keys``, and of their subscriptions."""
-    store, found = MemoryStore(disk), Excuses(defaultdict(set), {})
+    store, found = HistoryStore(disk), Excuses(defaultdict(set), {})
     for key in keys:
         topic = str(key.topic_name)
         log: list[list[str]] = []

@@ -40,7 +40,7 @@ class LocalCluster:
             link_key=b"test",
             auth=auth,
             tunnel=tunnel,
-            **settings,
+            **{"deleters": 0} | settings,
         )
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)

@@ -32,7 +32,7 @@ class Setting:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.store = MemoryStore(self.disk)
-        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), self.store)
+        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), self.store)
         self.front_door = FrontDoor(self.fabric)
         self.client: Client
         self.newest: Found = {}

@@ -32,7 +32,7 @@ from velaray.topology.deletion_backlog import dead_letters, pending
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     path = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(path, deletion_retry_s=0.1, upkeep_s=0.2) as running:
+    with LocalCluster(path, deleters=1, deletion_retry_s=0.1, upkeep_s=0.2) as running:
         yield running
 
 

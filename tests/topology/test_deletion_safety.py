@@ -44,7 +44,7 @@ SECRET = b"a secret that is long enough for HS256"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), deleters=1) as running:
         counts(running)
         yield running
 
@@ -255,7 +255,9 @@ def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
 def test_deleters_need_no_token(tmp_path: Path, tunnel: bool) -> None:
     auth = AuthSettings(secret=SECRET)
     token = jwt.encode({"sub": "velaray-system"}, SECRET, algorithm="HS256")
-    with LocalCluster(tmp_path, auth=auth, tunnel=tunnel, deletion_retry_s=0.2) as cluster:
+    with LocalCluster(
+        tmp_path, auth=auth, tunnel=tunnel, deleters=1, deletion_retry_s=0.2
+    ) as cluster:
         key = a_topic("orders")
         journal = make_journal(cluster, key)
         first, *rest = listed(journal)

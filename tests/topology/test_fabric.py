@@ -24,7 +24,7 @@ def with_fabric(scenario: Callable[[LocalFabric, ActorKey], Awaitable[None]]) ->
     """Run ``scenario`` with a catalog that knows one topic, and the key of its partition."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore())
+        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
         await fabric.call(ActorKey.catalog(), "bootstrap", names)
         found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})

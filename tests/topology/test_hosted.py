@@ -21,7 +21,7 @@ def test_a_body_that_writes_nothing_finds_out_that_it_was_superseded(
     monkeypatch.setattr(hosted, "CONFIRM_S", 0.001)
 
     async def main() -> None:
-        config = ClusterConfig(data_dir="memory", incarnation=1, link_key=b"k")
+        config = ClusterConfig(data_dir="memory", incarnation=1, link_key=b"k", deleters=0)
         disk = MemoryDisk()
         fabric = LocalFabric(config, MemoryStore(disk))
         ended = asyncio.Event()

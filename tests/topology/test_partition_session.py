@@ -65,7 +65,9 @@ class Setting:
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
-        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore(self.disk))
+        self.fabric = LocalFabric(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(self.disk)
+        )
         self.partition: PartitionBody
         self.client: Client
 

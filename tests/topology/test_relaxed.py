@@ -28,7 +28,12 @@ class Relaxed(Setting):
     def __init__(self) -> None:
         super().__init__()
         config = ClusterConfig(
-            "nowhere", 1, b"key", partition_sync=PartitionSync.INTERVAL, sync_interval_ms=10**8
+            "nowhere",
+            1,
+            b"key",
+            partition_sync=PartitionSync.INTERVAL,
+            sync_interval_ms=10**8,
+            deleters=0,
         )
         self.fabric = LocalFabric(config, MemoryStore(self.disk))
 

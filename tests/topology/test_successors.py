@@ -35,7 +35,7 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
     """They would go on at the new place without having been told of it."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore())
+        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
         partition, brain = await _partition_with_a_subscription(fabric)
         channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
         for method in ("cursor", "reset"):
@@ -56,7 +56,7 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
     """It isn't the consumers' fault: what they are told is `Unreachable`, which passes."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore())
+        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
         partition, brain = await _partition_with_a_subscription(fabric)
         of_successor = Channel("s", partition, lambda *_: None, durable=True)
         link = await fabric.open_link(brain, _BrainLink(of_successor))

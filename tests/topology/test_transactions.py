@@ -30,7 +30,9 @@ class Setting:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key"), MemoryStore(MemoryDisk()))
+        self.fabric = LocalFabric(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(MemoryDisk())
+        )
         self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.key: ActorKey
         self.producer: RawClient

@@ -39,7 +39,7 @@ class Setting:
     """A partition whose ledgers hold ten entries, and which does its rounds when told to."""
 
     def __init__(self) -> None:
-        config = ClusterConfig("nowhere", 1, b"key", upkeep_s=36_000.0)
+        config = ClusterConfig("nowhere", 1, b"key", upkeep_s=36_000.0, deleters=0)
         self.fabric = LocalFabric(config, MemoryStore())
         self.fabric.journal_settings = JournalSettings(roll_records=PER_LEDGER)
         self.now_ms = 1_800_000_000_000

@@ -1,0 +1,130 @@
+"""Deleted topics: they can be had back while their window is open, and never by halves."""
+
+from __future__ import annotations
+
+from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, policy_set, started
+from velaray.actors.catalog import CreateTopic, DeleteNamespace, DeleteTopic, Done, Ensured
+from velaray.actors.catalog_state import Catalog, Grave, Scope, Topic, find_topic, own_policies
+from velaray.actors.graves import BeginBurial, EndBurial, UndeleteTopic
+from velaray.actors.machine import Reason
+from velaray.events.events_pb2 import BurialBegun, TopicBuried, TopicDeleted, TopicRestored
+from velaray.events.ids import TopicName
+
+AT = 1_000_000
+WINDOW = 60_000
+DELETED = TopicDeleted(topic=str(FLIGHTS), restorable_until_ms=AT + WINDOW)
+AT_ONCE = TopicDeleted(topic=str(FLIGHTS))
+RETENTION = policy_set(Scope.of_topic(FLIGHTS), "messageTTL", b"60")
+
+
+def lies(state: Catalog, incarnation: int = 1) -> bool:
+    """Whether the topic is deleted and in its grave."""
+    return find_topic(state, FLIGHTS) is None and incarnation in state.graves
+
+
+def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
+    (
+        started(created())
+        .when(DeleteTopic(FLIGHTS))
+        .then(events=[AT_ONCE], reply=Done(True))
+        .then_state(lies)
+        .when(UndeleteTopic(FLIGHTS))
+        .then_refused(Reason.NOT_FOUND)
+        .when(BeginBurial(1))
+        .then(events=[], reply=Done(False))
+        .when(EndBurial(1))
+        .then(events=[TopicBuried(incarnation=1)], reply=Done(True))
+        .then_state(lambda state: not state.graves)
+        .when(EndBurial(1))
+        .then(events=[], reply=Done(False))
+        .when(BeginBurial(1))
+        .then(events=[], reply=Done(False))
+    )
+
+
+def test_a_topic_comes_back_with_all_it_had() -> None:
+    topic = Topic(FLIGHTS, 4, 1, {"owner": "ana"})
+    (
+        started(created(partitions=4, owner="ana"), RETENTION)
+        .when(DeleteTopic(FLIGHTS, window_ms=WINDOW), AT)
+        .then(events=[DELETED], reply=Done(True))
+        .then_state(lambda state: state.graves[1].topic == topic)
+        .when(BeginBurial(1), AT)
+        .then_refused(Reason.NOT_ALLOWED)
+        .when(EndBurial(1), AT)
+        .then_refused(Reason.NOT_ALLOWED)
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then(events=[TopicRestored(incarnation=1)], reply=Ensured(topic, created=True))
+        .then_state(lambda state: own_policies(state, Scope.of_topic(FLIGHTS))["messageTTL"] == 60)
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.NOT_FOUND)
+    )
+
+
+def test_when_the_window_is_over_it_can_only_be_buried() -> None:
+    (
+        started(created(), DELETED)
+        .when(UndeleteTopic(FLIGHTS), AT + WINDOW)
+        .then_refused(Reason.NOT_FOUND)
+        .when(BeginBurial(1), AT + WINDOW)
+        .then(events=[BurialBegun(incarnation=1)], reply=Done(True))
+        .when(BeginBurial(1), AT + WINDOW)
+        .then(events=[], reply=Done(False))
+        .when(EndBurial(1), AT + WINDOW)
+        .then(events=[TopicBuried(incarnation=1)])
+    )
+
+
+def test_a_clock_that_goes_back_undeletes_nothing_whose_burial_has_begun() -> None:
+    (
+        started(created(), DELETED, BurialBegun(incarnation=1))
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.NOT_FOUND)
+        .when(EndBurial(1), AT)
+        .then(events=[TopicBuried(incarnation=1)])
+    )
+
+
+def test_a_newer_topic_of_the_name_stays() -> None:
+    (
+        started(created(), DELETED, created(incarnation=2))
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.ALREADY_EXISTS)
+        .when(DeleteTopic(FLIGHTS, window_ms=WINDOW), AT)
+        .then(events=[DELETED])
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then(events=[TopicRestored(incarnation=2)])
+        .then_state(lambda state: set(state.graves) == {1})
+    )
+
+
+def test_a_topic_does_not_come_back_into_a_namespace_that_is_gone_or_full() -> None:
+    topic = TopicName.parse("other")
+    (
+        started(created(), DELETED)
+        .when(DeleteNamespace(DEFAULT.tenant, DEFAULT.namespace), AT)
+        .then(reply=Done(True))
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.NOT_FOUND)
+    )
+    (
+        started(created(), DELETED, policy_set(DEFAULT, "maxTopicsPerNamespace", b"1"))
+        .when(CreateTopic(topic), AT)
+        .then(reply=Ensured(Topic(topic, 0, 2), created=True))
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.NOT_ALLOWED)
+    )
+
+
+def test_graves_are_kept_in_checkpoints() -> None:
+    (
+        started(created(partitions=3), RETENTION, DELETED)
+        .then_state(
+            lambda state: (
+                state.graves
+                == {1: Grave(Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"})}
+            )
+        )
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then(events=[TopicRestored(incarnation=1)])
+    )

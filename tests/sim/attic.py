@@ -1,0 +1,84 @@
+"""What was deleted on a simulated disk, kept for those who judge: they read all that ever was.
+
+Deleting itself is judged here as well, at the moment when it happens: nothing that a manifest
+lists is deleted, nor what a creation may yet list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from velaray.journal.errors import NotStored
+from velaray.journal.manifest import LedgerInfo, Manifest, decode_manifest
+from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.journal.store import StoredManifest
+
+
+@dataclass
+class Attic:
+    """By journal and ledger: how those were listed that aren't any more, and what was in them."""
+
+    infos: dict[str, dict[int, LedgerInfo]] = field(default_factory=dict)
+    contents: dict[str, dict[int, bytes]] = field(default_factory=dict)
+
+
+class SimDisk(MemoryDisk):
+    """A disk with an attic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attic = Attic()
+        #: So many times more is deleting refused.
+        self.refusals = 0
+        #: What was deleted and mustn't have been.
+        self.faults: list[str] = []
+
+    def manifest(self, journal: str) -> Manifest | None:
+        """A journal's manifest as it is."""
+        files = self._files(journal)
+        return decode_manifest(journal, files.manifest) if files.version else None
+
+    def note_unlisted(self, journal: str, data: bytes) -> None:
+        """A manifest is about to be replaced by another one."""
+        before, after = self.manifest(journal), decode_manifest(journal, data)
+        kept = {info.ledger_id for info in after.ledgers}
+        for info in before.ledgers if before is not None else ():
+            if info.ledger_id not in kept:
+                self.attic.infos.setdefault(journal, {})[info.ledger_id] = info
+
+    def note_deleted(self, journal: str, ledger_id: int) -> None:
+        """A ledger is about to be deleted."""
+        manifest, file = self.manifest(journal), self._files(journal).ledgers.get(ledger_id)
+        if file is not None:
+            self.attic.contents.setdefault(journal, {})[ledger_id] = bytes(file.seen)
+        if manifest is not None and any(info.ledger_id == ledger_id for info in manifest.ledgers):
+            self.faults.append(f"{journal}: ledger {ledger_id} is deleted and listed")
+
+
+class HistoryStore(MemoryStore):
+    """Reads what is there and what was: journals list every ledger that they ever had."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk)
+        self._attic = disk.attic
+
+    async def read_manifest(self, journal: str) -> StoredManifest | None:
+        """The manifest, with what isn't listed any more."""
+        stored = await super().read_manifest(journal)
+        former = self._attic.infos.get(journal)
+        if stored is None or former is None:
+            return stored
+        manifest = decode_manifest(journal, stored.data)
+        rows = {**former, **{info.ledger_id: info for info in manifest.ledgers}}
+        ledgers = tuple(replace(rows[ledger_id], whole=True) for ledger_id in sorted(rows))
+        return stored._replace(data=replace(manifest, ledgers=ledgers).encode())
+
+    async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
+        """Bytes of a ledger, stored or not."""
+        try:
+            return await super().read(journal, ledger_id, offset, length)
+        except NotStored:
+            found = self._attic.contents.get(journal, {}).get(ledger_id)
+            if found is None:
+                raise
+            return found[offset : offset + length]

@@ -1,0 +1,297 @@
+"""Ledgers that may go are announced, then unlisted, in every order of crashes; over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import velaray
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.journal.burial import Fate, dispose
+from velaray.journal.journal import JournalSettings
+from velaray.journal.replay import load_manifest, verify
+from velaray.topology import deletion, hosted, ledger_keeper, topic_deletion
+from velaray.topology.fabric import Unreachable
+from velaray.topology.partition_body import PartitionBody
+
+SMALL = JournalSettings(roll_records=20)
+WITHIN_S = 20.0
+
+
+class Announcements:
+    """Takes the place of the deletion topics; each may be refused."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[int]] = {}
+        self.refusing = False
+
+    async def __call__(self, fabric: Any, key: ActorKey, ledger_ids: Sequence[int]) -> None:
+        if self.refusing:
+            raise Unreachable("no deleter")
+        self.told.setdefault(key.text(), []).extend(ledger_ids)
+
+
+@pytest.fixture
+def told(monkeypatch) -> Announcements:
+    found = Announcements()
+    monkeypatch.setattr(ledger_keeper, "announce", found)
+    monkeypatch.setattr(deletion, "announce", found)
+    return found
+
+
+@pytest.fixture
+def cluster(tmp_path, told):
+    with LocalCluster(tmp_path, deleters=1) as running:
+        running.fabric.journal_settings = SMALL
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    with velaray.Client(cluster.service_url) as made:
+        yield made
+
+
+def body(cluster: Any, topic: str, kind: ActorKind = ActorKind.PARTITION) -> Any:
+    name = TopicName.parse(topic)
+    (key,) = [key for key in cluster.keys(kind) if key.topic_name == name]
+    return cluster.fabric.bodies[key]
+
+
+def send_and_acknowledge(client: Any, topic: str, count: int = 70, size: int = 10) -> None:
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(count):
+        producer.send(b"x" * size)
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive(10_000), receipt=True)
+    consumer.close()
+    producer.close()
+
+
+def trim(cluster: Any, topic: str) -> None:
+    cluster.run(body(cluster, topic).upkeep.once())
+
+
+def keep(cluster: Any, topic: str, kind: ActorKind = ActorKind.PARTITION) -> None:
+    cluster.run(body(cluster, topic, kind).keeper.once())
+
+
+def listed(cluster: Any, key: ActorKey) -> list[int]:
+    manifest = cluster.run(load_manifest(cluster.fabric.store, key.text()))
+    return [info.ledger_id for info in manifest.ledgers]
+
+
+def stored(cluster: Any, key: ActorKey) -> list[int]:
+    return cluster.run(cluster.fabric.store.list_ledgers(key.text()))
+
+
+def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    trim(cluster, "t")
+    partition = body(cluster, "t")
+    trimmed, before = set(partition.runtime.state.trimmed), listed(cluster, partition.key)
+    assert len(trimmed) >= 2
+    keep(cluster, "t")
+    gone = told.told[partition.key.text()]
+    assert gone and set(gone) <= trimmed
+    assert listed(cluster, partition.key) == [each for each in before if each not in gone]
+    assert set(partition.runtime.state.trimmed) == trimmed - set(gone)
+    assert stored(cluster, partition.key) == before  # somebody else deletes
+    for ledger_id in gone:
+        fate = cluster.run(dispose(cluster.fabric.store, partition.key.text(), ledger_id))
+        assert fate is Fate.DELETED
+    send_and_acknowledge(client, "t")
+    cluster.kill(partition.key)
+    send_and_acknowledge(client, "t", 5)
+    reports = cluster.run(verify(cluster.fabric.store, partition.key.text()))
+    assert not any(report.problems for report in reports)
+
+
+def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    trim(cluster, "t")
+    partition, told.refusing = body(cluster, "t"), True
+    before = listed(cluster, partition.key)
+    with pytest.raises(Unreachable):
+        keep(cluster, "t")
+    assert listed(cluster, partition.key) == before
+    told.refusing = False
+    keep(cluster, "t")
+    assert len(listed(cluster, partition.key)) < len(before)
+
+
+@pytest.mark.parametrize("step", ["announce", "unlist", "forget"])
+def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch, step):
+    send_and_acknowledge(client, "t")
+    trim(cluster, "t")
+    partition = body(cluster, "t")
+    key, trimmed = partition.key, set(partition.runtime.state.trimmed)
+
+    async def crash(*_: Any) -> None:
+        cluster.fabric.kill(key)
+        raise asyncio.CancelledError
+
+    if step == "forget":
+        keep(cluster, "t")
+        cluster.kill(key)
+    else:
+        owner, name = {
+            "announce": (Runtime, "unlist"),
+            "unlist": (PartitionBody, "ledgers_unlisted"),
+        }[step]
+        with monkeypatch.context() as patched, pytest.raises(CancelledError):
+            patched.setattr(owner, name, crash)
+            keep(cluster, "t")
+    send_and_acknowledge(client, "t", 3)
+    keep(cluster, "t")
+    left = set(body(cluster, "t").runtime.state.trimmed)
+    assert left < trimmed
+    assert set(told.told[key.text()]) == trimmed - left
+    assert not set(listed(cluster, key)) & (trimmed - left)
+
+
+def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, told, monkeypatch):
+    monkeypatch.setattr(ledger_keeper, "ROLL_BYTES", 10_000)
+    send_and_acknowledge(client, "t", 25, size=2_000)
+    cluster.kill(body(cluster, "t").key)
+    send_and_acknowledge(client, "t", 1)
+    trim(cluster, "t")
+    partition = body(cluster, "t")
+    big = {
+        info.ledger_id for info in partition.ledgers if info.bytes > 20_000
+    } & partition.runtime.state.trimmed.keys()
+    assert big
+
+    def done() -> bool:
+        trim(cluster, "t")
+        keep(cluster, "t")
+        return big <= set(told.told.get(partition.key.text(), ()))
+
+    wait_until(done, WITHIN_S)
+    rolls = partition.runtime.stats.rolls
+    keep(cluster, "t")
+    cluster.run(partition.sync())
+    assert partition.runtime.stats.rolls == rolls  # small ones aren't worth it
+
+
+def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monkeypatch):
+    monkeypatch.setattr(hosted, "HISTORY_BYTES", 3_000)
+    send_and_acknowledge(client, "t", 200)
+    client.subscribe("t", "s").close()
+    subscription = body(cluster, "t", ActorKind.SUBSCRIPTION)
+    before = listed(cluster, subscription.key)
+    keep(cluster, "t", ActorKind.SUBSCRIPTION)
+    gone = told.told[subscription.key.text()]
+    assert gone and listed(cluster, subscription.key) == before[len(gone) :]
+    assert sum(info.bytes for info in subscription.runtime.journal.ledgers) >= 3_000
+    cluster.kill(subscription.key)
+    consumer = client.subscribe("t", "s")
+    client.create_producer("t").send(b"new")
+    assert consumer.receive(10_000).data() == b"new"
+
+
+def test_deleted_subscriptions_are_buried(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    consumer = client.subscribe("t", "s")
+    key = body(cluster, "t", ActorKind.SUBSCRIPTION).key
+    consumer.unsubscribe()
+    assert told.told[key.text()] == stored(cluster, key)
+    assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+    assert not body(cluster, "t").runtime.state.deleted
+
+
+def test_a_subscription_whose_burial_fails_is_deleted_all_the_same(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    consumer, told.refusing = client.subscribe("t", "s"), True
+    key = body(cluster, "t", ActorKind.SUBSCRIPTION).key
+    consumer.unsubscribe()
+    assert body(cluster, "t").runtime.state.deleted
+    told.refusing = False
+    wait_until(lambda: not body(cluster, "t").runtime.state.deleted, WITHIN_S)
+    assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+
+
+def test_a_deleted_topic_is_buried_with_all_it_had(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    keys = [body(cluster, "t").key, body(cluster, "t", ActorKind.SUBSCRIPTION).key]
+    velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
+    assert told.told == {key.text(): stored(cluster, key) for key in keys}
+    assert graves(cluster) == []
+    for key in keys:
+        assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+
+
+def graves(cluster: Any) -> list[Any]:
+    return cluster.run(cluster.fabric.call(ActorKey.catalog(), "graves", {}))
+
+
+def test_the_catalog_finishes_a_burial_that_failed(cluster, client, told):
+    send_and_acknowledge(client, "t")
+    told.refusing = True
+    with pytest.raises(velaray.PulsarException):
+        velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
+    assert [grave["due"] for grave in graves(cluster)] == [True]
+    told.refusing = False
+    cluster.kill(ActorKey.catalog())
+    wait_until(lambda: not graves(cluster), WITHIN_S)
+    assert len(told.told) == 2
+
+
+def test_a_topic_is_undeleted_whole(cluster, client, told):
+    config = cluster.fabric.config
+    cluster.fabric.config = replace(config, undelete_s=3600)
+    admin = velaray.Admin(cluster.admin_url)
+    send_and_acknowledge(client, "t", 30)
+    with client.create_producer("t", batching_enabled=False) as producer:
+        producer.send(b"unread")
+    admin.set_policy_of("persistent://public/default/t", "messageTTL", 3600)
+    admin.delete_topic("t", force=True)
+    with pytest.raises(velaray.admin.NotFound):
+        admin.stats("t")
+    cluster.run(topic_deletion.sweep_topic(cluster.fabric, TopicName.parse("t")))
+    assert told.told == {} and [grave["due"] for grave in graves(cluster)] == [False]
+    admin.undelete_topic("t")
+    consumer = client.subscribe("t", "s")
+    assert consumer.receive(10_000).data() == b"unread"
+    assert admin.policies_of("persistent://public/default/t")["messageTTL"] == 3600
+    with pytest.raises(velaray.admin.NotFound):
+        admin.undelete_topic("t")
+
+
+def test_a_topic_is_buried_when_its_window_is_over(cluster, client, told):
+    cluster.fabric.config = replace(cluster.fabric.config, undelete_s=0.2)
+    send_and_acknowledge(client, "t", 5)
+    velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
+    sweep = topic_deletion.sweep_topic
+
+    def buried() -> bool:
+        cluster.run(sweep(cluster.fabric, TopicName.parse("t")))
+        return not graves(cluster)
+
+    wait_until(buried, WITHIN_S)
+    assert len(told.told) == 2
+    with pytest.raises(velaray.admin.NotFound):
+        velaray.Admin(cluster.admin_url).undelete_topic("t")
+
+
+def test_ledgers_of_the_deletion_topics_go_without_an_event(cluster, client, told):
+    """Each event would make for another ledger to delete."""
+    topic = str(deletion.EVENTS)
+    partition = ActorKey.of_partition(TopicName.parse(topic), 1)
+    assert deletion.deletes_itself(cluster.fabric, partition)
+    assert deletion.deletes_itself(cluster.fabric, partition.of_subscription("s", 1))
+    assert deletion.deletes_itself(
+        cluster.fabric, ActorKey.of_partition(deletion.DEAD.of_partition(3), 9)
+    )
+    assert not deletion.deletes_itself(
+        cluster.fabric, ActorKey.of_partition(TopicName.parse("t"), 1)
+    )
