@@ -153,14 +153,16 @@ class Cluster:
                 deletion_retry_s=deletion_retry_s,
             )
             undo.pop_all()
-        cluster = cls(config, RayFabric(config), lock, owns_ray)
+        return cls(config, RayFabric(config), lock, owns_ray)._opened()
+
+    def _opened(self) -> Cluster:
         try:
-            _run(cluster._bootstrap())
-            cluster._open_front_door()
+            _run(self._bootstrap())
+            self._open_front_door()
         except (RayError, RemoteError, OSError) as error:
-            cluster.stop()
+            self.stop()
             raise ClusterError(f"the cluster could not be started: {error}") from error
-        return cluster
+        return self
 
     async def _bootstrap(self) -> None:
         await self._fabric.call(
