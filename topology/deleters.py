@@ -45,7 +45,7 @@ async def ensure_deletion_topics(fabric: Fabric) -> None:
             policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
             await fabric.call(ActorKey.catalog(), "set_policy", policy)
     for topic in TOPICS:
-        await ensure_partitions(fabric, topic, fabric.config.deleters)
+        await ensure_partitions(fabric, topic, max(1, fabric.config.deleters))
 
 
 async def partitions_in_use(fabric: Fabric, topic: TopicName) -> AsyncIterator[ActorKey]:

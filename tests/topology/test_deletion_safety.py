@@ -71,8 +71,10 @@ def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -
 
 
 def test_who_is_refused_wakes_nobody_up(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path) as cluster:
+    with LocalCluster(tmp_path, deleters=0) as cluster:
         cluster.run(ensure_deletion_topics(cluster.fabric))
+        found = Admin(cluster.admin_url).topics("pulsar/system")
+        assert [found[str(topic)] for topic in TOPICS] == [1, 1, 1]
         lookup = f"/lookup/v2/topic/persistent/pulsar/system/{EVENTS.local}-partition-0"
         assert Http(cluster.admin_url)("GET", lookup).status == 412
         with velaray.Client(cluster.service_url) as client:
