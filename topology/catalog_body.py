@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from velaray.actors import catalog as commands
@@ -163,6 +162,8 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "graves": _graves,
 }
 
+_FIRST_DELAY_S = 0.5
+_LAST_DELAY_S = 30.0
 _PASSING = (JournalError, RemoteError, ConnectionError, TimeoutError)
 _POLICY_COMMANDS = frozenset({"set_policy", "remove_policy"})
 _CERTAIN = frozenset({"topic", "serving", "graves"})
@@ -183,12 +184,18 @@ class CatalogBody(HostedBody):
         return address
 
     async def _bury(self) -> None:
+        delay = _FIRST_DELAY_S
         while True:
-            with suppress(*_PASSING):
+            try:
                 graves = await self.call("graves", {})
                 for name in sorted({grave["topic"] for grave in graves if grave["due"]}):
                     await sweep_topic(self.fabric, TopicName.parse(name))
-            await asyncio.sleep(self.config.upkeep_s)
+            except _PASSING:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _LAST_DELAY_S)
+            else:
+                delay = _FIRST_DELAY_S
+                await asyncio.sleep(self.config.upkeep_s)
 
     async def on_request(self, link: Link, method: str, args: Any) -> Any:
         """Calls; and ``watch``: answered as ``serving``, and told of changes from now on."""

@@ -63,7 +63,7 @@ from velaray.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.errors import JournalError
-from velaray.topology import deleters, hosted, ledger_keeper
+from velaray.topology import hosted, ledger_keeper
 from velaray.topology.brain import Brain
 from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.fabric import Unreachable
@@ -200,7 +200,6 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     replace(journal, "MAX_REFERRED", 3)
     replace(hosted, "HISTORY_BYTES", 6_000)
     replace(ledger_keeper, "ROLL_BYTES", 2_000)
-    replace(deleters, "PARTITIONS", 1)
     names = itertools.count(1)
     replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
     replace(Brain, "_pump", checked_pump)
