@@ -500,6 +500,7 @@ class World:
         for name in sorted(await expected_journals(cluster)):
             await cluster.admin.reach(ActorKey.parse(name))
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
+        await cluster.open_door()  # through which deleters come to their topics
         await cluster.admin.reach(ActorKey.of_deleter(0))
         self._problems += await audit(cluster) + await self._strays()
         for key in await self._partitions():
