@@ -80,6 +80,19 @@ _OF_TRANSACTIONS = {
     "late": 1,
     "passivate": 1,
 }
+_OF_DELETIONS = {
+    "trap": 4,
+    "kill": 4,
+    "refuse": 3,
+    "forget": 2,
+    "pause": 1,
+    "block": 1,
+    "late": 1,
+    "passivate": 1,
+}
+_WHO_DELETES = ("DELETER", "DELETER", "DELETER", "PARTITION", "CATALOG")
+REFUSALS = 8
+"""So often, at most, is deleting refused: fewer times than an event is tried."""
 _OF_SCHEMAS = ("SCHEMA_REGISTRY", "SCHEMA_REGISTRY", "PARTITION")
 _THEIR_KINDS = ("COORDINATOR", "COORDINATOR", "COORDINATOR", "PARTITION", "SUBSCRIPTION")
 
@@ -107,7 +120,8 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
 
     If partitions are synced on a timer, the power is lost up to three times more. If there are
     transactions, there are up to seven faults more that hit those who decide and end them; if there
-    are schemas, up to six that hit their registries and partitions.
+    are schemas, up to six that hit their registries and partitions. One run in three has up to
+    six that hit those who delete ledgers.
     """
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
@@ -125,6 +139,10 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
         more = Random(f"{seed}/registries")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 6))]
         faults += [_make(more, round(at, 6), _WEIGHTS, _OF_SCHEMAS) for at in times]
+    more = Random(f"{seed}/deleters")
+    if more.random() < 1 / 3:
+        times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(1, 6))]
+        faults += [_make(more, round(at, 6), _OF_DELETIONS, _WHO_DELETES) for at in times]
     faults.sort(key=lambda fault: fault.at)
     return faults
 
@@ -180,6 +198,8 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
             cluster.traps.append(Trap(Step.WRITE, SERVING, fault.kind, "torn", size))
         case "power loss":
             cluster.power_loss(rng)
+        case "refuse":
+            cluster.disk.refusals = max(cluster.disk.refusals, int(size * REFUSALS))
         case "full disk":
             cluster.fill_disk(size * 8)
         case "slow disk":

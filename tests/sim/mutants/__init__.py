@@ -11,6 +11,7 @@ from tests.sim.mutants import (
     history,
     journal,
     key_shared,
+    ledgers,
     relaxed,
     schemas,
     segments,
@@ -35,4 +36,5 @@ MUTANTS: dict[str, Mutant] = {
     **key_shared.MUTANTS,
     **transactions.MUTANTS,
     **schemas.MUTANTS,
+    **ledgers.MUTANTS,
 }

@@ -1,0 +1,76 @@
+"""Bugs of how ledgers end: announcing, unlisting, burying, deleting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant, always, do_nothing_async
+from velaray.journal import burial
+from velaray.journal.burial import Fate
+from velaray.journal.journal import Journal
+from velaray.topology import deleter_body, deletion, ledger_keeper
+
+
+def _delete_later(original: Any) -> Any:
+    async def dispose(*arguments: Any) -> Fate:
+        async def later() -> None:
+            await asyncio.sleep(0.5)
+            await original(*arguments)
+
+        late.append(asyncio.ensure_future(later()))
+        return Fate.DELETED
+
+    late: list[Any] = []
+    return dispose
+
+
+def _announce_last(original: Any) -> Any:
+    async def bury(store: Any, journal: str, announce: Any) -> None:
+        gone: list[int] = []
+
+        async def note(ledger_ids: Any) -> None:
+            gone.extend(ledger_ids)
+
+        await original(store, journal, note)
+        await announce(gone)
+
+    return bury
+
+
+def _need_nothing(original: Any) -> Any:
+    return property(lambda self: frozenset(info.ledger_id for info in self.ledgers[-1:]))
+
+
+MUTANTS: dict[str, Mutant] = {
+    "delete-what-is-listed": Mutant(
+        "an event deletes its ledger whether or not that is listed",
+        ((burial, "_may_be_listed", always(False)),),
+        60,
+    ),
+    "acknowledge-before-deleting": Mutant(
+        "an event is acknowledged before its ledger is deleted",
+        ((deleter_body, "dispose", _delete_later),),
+        200,
+    ),
+    "bury-before-announcing": Mutant(
+        "a deleted actor's journal is dead before its ledgers are announced",
+        ((deletion, "bury", _announce_last),),
+        300,
+    ),
+    "announce-no-burial": Mutant(
+        "nobody is told of a deleted actor's ledgers",
+        ((deletion, "announce", do_nothing_async),),
+        30,
+    ),
+    "unlist-without-announcing": Mutant(
+        "what is trimmed is listed no more, and nobody is told",
+        ((ledger_keeper, "announce", do_nothing_async),),
+        100,
+    ),
+    "unlist-what-recovery-needs": Mutant(
+        "a ledger is unlisted although a checkpoint refers to it",
+        ((Journal, "needed", _need_nothing),),
+        200,
+    ),
+}
