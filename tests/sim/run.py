@@ -20,6 +20,7 @@ from aiohttp import web_app
 
 import velaray.aio.batcher
 import velaray.aio.core
+import velaray.aio.letters
 import velaray.aio.pool
 import velaray.aio.reader
 from tests.sim import compacting, schema_checkers
@@ -191,26 +192,27 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     TappedConnection.history, TappedConnection.opened = history, 0
     state = random.getstate()
     random.seed(seed)
-    replace(velaray.aio.batcher, "time", lambda: EPOCH_MS / 1000 + loop.time())
-    replace(velaray.aio.pool, "Connection", TappedConnection)
-    replace(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
-    # Small enough that a cursor has many segments, of which some are only on disk.
-    replace(holes, "SEGMENT", 8)
-    replace(holes, "BUDGET", 1_000)
-    replace(journal, "MAX_REFERRED", 3)
-    replace(hosted, "HISTORY_BYTES", 6_000)
-    replace(ledger_keeper, "ROLL_BYTES", 2_000)
-    names = itertools.count(1)
-    replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
-    replace(Brain, "_pump", checked_pump)
-    for name in ("_skip_to", "_reset", "_expire", "_pass_over", *IN_TRANSACTIONS):
-        replace(Brain, name, noted(getattr(Brain, name)))
-    watch_journals(replace, history)
-    shorten_units(replace)
-    watch_hands(replace, history)
-    watch_counts(replace, history)
-    watch_moments(replace)
     try:
+        for module in (velaray.aio.batcher, velaray.aio.letters):
+            replace(module, "time", lambda: EPOCH_MS / 1000 + loop.time())
+        replace(velaray.aio.pool, "Connection", TappedConnection)
+        replace(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
+        # Small enough that a cursor has many segments, of which some are only on disk.
+        replace(holes, "SEGMENT", 8)
+        replace(holes, "BUDGET", 1_000)
+        replace(journal, "MAX_REFERRED", 3)
+        replace(hosted, "HISTORY_BYTES", 6_000)
+        replace(ledger_keeper, "ROLL_BYTES", 2_000)
+        names = itertools.count(1)
+        replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
+        replace(Brain, "_pump", checked_pump)
+        for name in ("_skip_to", "_reset", "_expire", "_pass_over", *IN_TRANSACTIONS):
+            replace(Brain, name, noted(getattr(Brain, name)))
+        watch_journals(replace, history)
+        shorten_units(replace)
+        watch_hands(replace, history)
+        watch_counts(replace, history)
+        watch_moments(replace)
         yield
     finally:
         random.setstate(state)
