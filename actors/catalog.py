@@ -126,10 +126,17 @@ class CreateNamespace:
 
 @dataclass(frozen=True, slots=True)
 class DeleteNamespace:
-    """Delete a namespace without topics, and its policies. Replies `Done`."""
+    """Delete a namespace and its policies; with ``force`` its topics as well. Replies `Done`.
+
+    All of it is one decision: nobody sees half of it, and no topic can come between. Without
+    ``force`` a namespace with topics is refused NOT_EMPTY. Its topics can be undeleted for
+    ``window_ms`` milliseconds, in a namespace that was made anew.
+    """
 
     tenant: str
     namespace: str
+    force: bool = False
+    window_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +326,8 @@ def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
             return _delete_tenant(state, tenant)
         case CreateNamespace(tenant, namespace):
             return _create_namespace(state, tenant, namespace)
-        case DeleteNamespace(tenant, namespace):
-            return _delete_namespace(state, tenant, namespace)
+        case DeleteNamespace():
+            return _delete_namespace(state, command, now_ms)
         case CreateTopic():
             return _create_topic(state, command)
         case EnsureTopic(topic):
@@ -433,17 +440,25 @@ def _create_namespace(state: Catalog, tenant: str, namespace: str) -> Decision:
     return _changes(NamespaceCreated(tenant=tenant, namespace=namespace))
 
 
-def _delete_namespace(state: Catalog, tenant: str, namespace: str) -> Decision:
+def _delete_namespace(state: Catalog, command: DeleteNamespace, now_ms: int) -> Decision:
+    tenant, namespace = command.tenant, command.namespace
     inside = state.namespaces.get((tenant, namespace))
     if inside is None:
         return refuse(Reason.NOT_FOUND, f"no namespace {tenant}/{namespace}")
     if (tenant, namespace) == (SYSTEM_TENANT, SYSTEM_NAMESPACE):
         return refuse(Reason.NOT_ALLOWED, f"namespace {tenant}/{namespace} belongs to the system")
-    if inside:
+    if inside and not command.force:
         return refuse(
-            Reason.NOT_EMPTY, f"namespace {tenant}/{namespace} holds {len(inside)} topics"
+            Reason.NOT_EMPTY,
+            f"namespace {tenant}/{namespace} holds {len(inside)} topics; force deletes them too",
         )
-    return _changes(NamespaceDeleted(tenant=tenant, namespace=namespace))
+    until_ms = _window_end(command.window_ms, now_ms)
+    topics = [TopicDeleted(topic=name, restorable_until_ms=until_ms) for name in sorted(inside)]
+    return _changes(*topics, NamespaceDeleted(tenant=tenant, namespace=namespace))
+
+
+def _window_end(window_ms: int, now_ms: int) -> int:
+    return now_ms + window_ms if window_ms else 0
 
 
 def _create_topic(state: Catalog, command: CreateTopic) -> Decision:
@@ -517,7 +532,7 @@ def _grow(state: Catalog, name: TopicName, partitions: int) -> Decision:
 
 
 def _delete_topic(state: Catalog, command: DeleteTopic, now_ms: int) -> Decision:
-    name, incarnation, window_ms = command.topic, command.incarnation, command.window_ms
+    name, incarnation = command.topic, command.incarnation
     found = find_topic(state, _whole_topic(name))
     if 0 < incarnation < state.next_incarnation and (
         found is None or found.incarnation != incarnation
@@ -525,7 +540,7 @@ def _delete_topic(state: Catalog, command: DeleteTopic, now_ms: int) -> Decision
         return _changes()
     if found is None or incarnation not in (0, found.incarnation):
         return refuse(Reason.NOT_FOUND, f"no topic {name}")
-    until_ms = now_ms + window_ms if window_ms else 0
+    until_ms = _window_end(command.window_ms, now_ms)
     return _changes(TopicDeleted(topic=str(name), restorable_until_ms=until_ms))
 
 

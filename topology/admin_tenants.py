@@ -16,6 +16,7 @@ from velaray.topology.admin_http import (
     ask_catalog,
     done,
     fabric_of,
+    flag,
     namespace_of,
     object_body,
     texts,
@@ -24,6 +25,7 @@ from velaray.topology.admin_http import (
 from velaray.topology.admin_policies import as_namespace_document, from_namespace_document
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.links import RemoteError
+from velaray.topology.topic_deletion import delete_namespace as delete_whole
 
 # -- clusters, brokers, look-ups ---------------------------------------------------
 
@@ -160,8 +162,9 @@ async def create_namespace(request: web.Request) -> web.Response:
 
 
 async def delete_namespace(request: web.Request) -> web.Response:
-    """Delete a namespace without topics; 409 if it holds any."""
-    await ask_catalog(request, "delete_namespace", namespace=namespace_of(request))
+    """Delete a namespace; 409 if it holds topics, unless ``force`` deletes them as well."""
+    force = flag(request, "force")
+    await delete_whole(fabric_of(request), namespace_of(request), force=force)
     return done()
 
 

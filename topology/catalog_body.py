@@ -61,7 +61,9 @@ _COMMANDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "delete_tenant": lambda a: commands.DeleteTenant(a["tenant"]),
     "create_namespace": lambda a: commands.CreateNamespace(*_namespace(a)),
-    "delete_namespace": lambda a: commands.DeleteNamespace(*_namespace(a)),
+    "delete_namespace": lambda a: commands.DeleteNamespace(
+        *_namespace(a), a.get("force", False), a.get("window_ms", 0)
+    ),
     "create_topic": lambda a: commands.CreateTopic(
         _topic(a), a.get("partitions", 0), a.get("properties", {}), a.get("exist_ok", False)
     ),

@@ -62,6 +62,30 @@ async def delete_topic(fabric: Fabric, topic: TopicName, *, force: bool) -> None
         raise RemoteError(Reason.NOT_FOUND, f"no topic {topic}")
 
 
+async def delete_namespace(fabric: Fabric, namespace: str, *, force: bool) -> None:
+    """Delete ``tenant/namespace`` and, with ``force``, all topics in it, whoever is connected.
+
+    One decision of the catalog; what follows is as with `delete_topic`, for each of the topics.
+    Raises `RemoteError`: NOT_FOUND if there is no such namespace, NOT_EMPTY for one with topics
+    unless ``force``. After any other error it may have been decided; the catalog does the rest.
+    """
+    tenant, name = namespace.split("/")
+    args = {
+        "namespace": namespace,
+        "force": force,
+        "window_ms": round(fabric.config.undelete_s * 1000),
+    }
+    await fabric.call(ActorKey.catalog(), "delete_namespace", args)
+    for grave in await fabric.call(ActorKey.catalog(), "graves", {}):
+        topic = TopicName.parse(grave["topic"])
+        if (topic.tenant, topic.namespace) != (tenant, name):
+            continue
+        if grave["due"]:
+            await sweep_topic(fabric, topic)
+        else:
+            await stop_topic(fabric, topic, grave["incarnation"])
+
+
 async def stop_topic(fabric: Fabric, topic: TopicName, incarnation: int) -> None:
     """Stop the actors of a deleted topic in good order. Nobody activates them again."""
     for kind in _KINDS:

@@ -210,9 +210,13 @@ class Admin:
         """Create ``tenant/namespace``."""
         self.request("PUT", _namespace(namespace))
 
-    def delete_namespace(self, namespace: str) -> None:
-        """Delete ``tenant/namespace``; `Conflict` while it has topics."""
-        self.request("DELETE", _namespace(namespace))
+    def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        """Delete ``tenant/namespace``; `Conflict` while it has topics, unless ``force``.
+
+        With ``force`` all its topics go with it at once, whoever is connected to them.
+        """
+        query = {"force": "true"} if force else None
+        self.request("DELETE", _namespace(namespace), query=query)
 
     def policies(self, namespace: str) -> dict[str, Any]:
         """What is set on ``tenant/namespace``, in the fields of Pulsar's namespace document."""

@@ -377,8 +377,9 @@ def create_namespace(show: Output, admin: Admin, namespace: str) -> None:
 
 @namespaces.command("delete")
 @click.argument("namespace")
+@click.option("--force", is_flag=True, help="With all its topics, whoever is connected to them.")
 @with_admin
-def delete_namespace(show: Output, admin: Admin, namespace: str) -> None:
-    """Delete NAMESPACE, which must have no topics."""
-    admin.delete_namespace(namespace)
+def delete_namespace(show: Output, admin: Admin, namespace: str, force: bool) -> None:
+    """Delete NAMESPACE, which must have no topics unless --force."""
+    admin.delete_namespace(namespace, force=force)
     show.done(f"deleted {namespace}", deleted=namespace)

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, policy_set, started
-from velaray.actors.catalog import CreateTopic, DeleteNamespace, DeleteTopic, Done, Ensured
+from velaray.actors.catalog import (
+    CreateNamespace,
+    CreateTopic,
+    DeleteNamespace,
+    DeleteTopic,
+    Done,
+    Ensured,
+)
 from velaray.actors.catalog_state import Catalog, Grave, Scope, Topic, find_topic, own_policies
 from velaray.actors.graves import BeginBurial, EndBurial, UndeleteTopic
 from velaray.actors.machine import Reason
-from velaray.events.events_pb2 import BurialBegun, TopicBuried, TopicDeleted, TopicRestored
+from velaray.events.events_pb2 import (
+    BurialBegun,
+    NamespaceCreated,
+    NamespaceDeleted,
+    TopicBuried,
+    TopicDeleted,
+    TopicRestored,
+)
 from velaray.events.ids import TopicName
 
 AT = 1_000_000
@@ -113,6 +127,36 @@ def test_a_topic_does_not_come_back_into_a_namespace_that_is_gone_or_full() -> N
         .then(reply=Ensured(Topic(topic, 0, 2), created=True))
         .when(UndeleteTopic(FLIGHTS), AT)
         .then_refused(Reason.NOT_ALLOWED)
+    )
+
+
+def test_a_forced_namespace_goes_with_its_topics_in_one_decision() -> None:
+    other = TopicName.parse("other")
+    gone = NamespaceDeleted(tenant=DEFAULT.tenant, namespace=DEFAULT.namespace)
+    back = NamespaceCreated(tenant=DEFAULT.tenant, namespace=DEFAULT.namespace)
+    forced = DeleteNamespace(DEFAULT.tenant, DEFAULT.namespace, force=True, window_ms=WINDOW)
+    (
+        started(created(), RETENTION)
+        .when(CreateTopic(other), AT)
+        .when(DeleteNamespace(DEFAULT.tenant, DEFAULT.namespace), AT)
+        .then_refused(Reason.NOT_EMPTY)
+        .when(forced, AT)
+        .then(
+            events=[
+                DELETED,
+                TopicDeleted(topic=str(other), restorable_until_ms=AT + WINDOW),
+                gone,
+            ],
+            reply=Done(True),
+        )
+        .then_state(lambda state: set(state.graves) == {1, 2})
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then_refused(Reason.NOT_FOUND)
+        .when(CreateNamespace(DEFAULT.tenant, DEFAULT.namespace), AT)
+        .then(events=[back], reply=Done(True))
+        .when(UndeleteTopic(FLIGHTS), AT)
+        .then(events=[TopicRestored(incarnation=1)])
+        .then_state(lambda state: own_policies(state, Scope.of_topic(FLIGHTS))["messageTTL"] == 60)
     )
 
 

@@ -234,6 +234,37 @@ def graves(cluster: Any) -> list[Any]:
     return cluster.run(cluster.fabric.call(ActorKey.catalog(), "graves", {}))
 
 
+@pytest.mark.parametrize("crashing", [False, True])
+def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told, crashing):
+    admin = velaray.Admin(cluster.admin_url)
+    admin.create_namespace("public/big")
+    admin.create_topic("persistent://public/big/many", partitions=2)
+    for topic in ("persistent://public/big/one", "persistent://public/big/many-partition-1"):
+        send_and_acknowledge(client, topic, 10)
+    consumer = client.subscribe("persistent://public/big/one", "s")
+    keys = [key for key in cluster.fabric.bodies if key.namespace == "big"]
+    with pytest.raises(velaray.admin.Conflict, match="2 topics"):
+        admin.delete_namespace("public/big")
+    if crashing:
+        told.refusing = True
+        with pytest.raises(velaray.PulsarException):
+            admin.delete_namespace("public/big", force=True)
+        told.refusing = False
+        cluster.kill(ActorKey.catalog())
+    else:
+        admin.delete_namespace("public/big", force=True)
+    wait_until(lambda: not graves(cluster), WITHIN_S)
+    assert "public/big" not in admin.namespaces("public")
+    kinds = {key.kind for key in keys}
+    assert kinds >= {ActorKind.PARTITION, ActorKind.SUBSCRIPTION}
+    assert set(told.told) >= {key.text() for key in keys if stored(cluster, key)}
+    for key in keys:
+        if stored(cluster, key):
+            assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+    with pytest.raises(velaray.PulsarException):
+        consumer.receive(WITHIN_S * 1000)
+
+
 def test_the_catalog_finishes_a_burial_that_failed(cluster, client, told):
     send_and_acknowledge(client, "t")
     told.refusing = True
