@@ -30,8 +30,23 @@ class SimDisk(MemoryDisk):
         self.attic = Attic()
         #: So many times more is deleting refused.
         self.refusals = 0
+        #: So many ledgers more can't be deleted by deleters, for as long as they try.
+        self.to_stick = 0
+        self.stubborn: set[tuple[str, int]] = set()
+        #: Ledgers of others that lie where deleted ones were, for the end of a run.
+        self.planted: set[tuple[str, int]] = set()
         #: What was deleted and mustn't have been.
         self.faults: list[str] = []
+
+    def refuses(self, journal: str, ledger_id: int, *, deleter: bool) -> bool:
+        """Whether a ledger can't be deleted now, by a deleter or by somebody else."""
+        if self.refusals > 0:
+            self.refusals -= 1
+            return True
+        if deleter and self.to_stick and (journal, ledger_id) not in self.stubborn:
+            self.to_stick -= 1
+            self.stubborn.add((journal, ledger_id))
+        return deleter and (journal, ledger_id) in self.stubborn
 
     def manifest(self, journal: str) -> Manifest | None:
         """A journal's manifest as it is."""
@@ -58,6 +73,8 @@ class SimDisk(MemoryDisk):
 class HistoryStore(MemoryStore):
     """Reads what is there and what was: journals list every ledger that they ever had."""
 
+    disk: SimDisk
+
     def __init__(self, disk: SimDisk) -> None:
         super().__init__(disk)
         self._attic = disk.attic
@@ -76,9 +93,9 @@ class HistoryStore(MemoryStore):
     async def read(self, journal: str, ledger_id: int, offset: int, length: int) -> bytes:
         """Bytes of a ledger, stored or not."""
         try:
-            return await super().read(journal, ledger_id, offset, length)
+            if (journal, ledger_id) not in self.disk.planted:
+                return await super().read(journal, ledger_id, offset, length)
         except NotStored:
-            found = self._attic.contents.get(journal, {}).get(ledger_id)
-            if found is None:
+            if ledger_id not in self._attic.contents.get(journal, {}):
                 raise
-            return found[offset : offset + length]
+        return self._attic.contents[journal][ledger_id][offset : offset + length]

@@ -73,8 +73,9 @@ class SimStore(MemoryStore):
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remember what was in it. Raises `SyncFailed` as often as the disk was told to."""
-        if self.disk.refusals > 0:
-            self.disk.refusals -= 1
+        key = getattr(current_node(), "key", None)
+        deleter = key is not None and key.kind is ActorKind.DELETER
+        if self.disk.refuses(journal, ledger_id, deleter=deleter):
             raise SyncFailed(journal, "simulated refusal to delete")
         self.disk.note_deleted(journal, ledger_id)
         await super().delete_ledger(journal, ledger_id)
@@ -382,7 +383,7 @@ class SimCluster:
         delivered later would wait for up to an hour for them.
         """
         self.faulty = False
-        self.disk.refusals = 0
+        self.disk.refusals = self.disk.to_stick = 0
         for node in self.processes:
             node.skew_ms = max(node.skew_ms, 0)
         self.traps.clear()

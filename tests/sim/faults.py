@@ -84,6 +84,7 @@ _OF_DELETIONS = {
     "trap": 4,
     "kill": 4,
     "refuse": 3,
+    "stick": 2,
     "forget": 2,
     "pause": 1,
     "block": 1,
@@ -93,6 +94,8 @@ _OF_DELETIONS = {
 _WHO_DELETES = ("DELETER", "DELETER", "DELETER", "PARTITION", "CATALOG")
 REFUSALS = 8
 """So often, at most, is deleting refused: fewer times than an event is tried."""
+STUCK = 3
+"""So many ledgers, at most, can't be deleted until their events are dead letters."""
 _OF_SCHEMAS = ("SCHEMA_REGISTRY", "SCHEMA_REGISTRY", "PARTITION")
 _THEIR_KINDS = ("COORDINATOR", "COORDINATOR", "COORDINATOR", "PARTITION", "SUBSCRIPTION")
 
@@ -200,6 +203,8 @@ def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
             cluster.power_loss(rng)
         case "refuse":
             cluster.disk.refusals = max(cluster.disk.refusals, int(size * REFUSALS))
+        case "stick":
+            cluster.disk.to_stick += 1 + int(size * STUCK)
         case "full disk":
             cluster.fill_disk(size * 8)
         case "slow disk":

@@ -31,6 +31,7 @@ from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
 from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
 from tests.sim.compacting import Compacting, make_compacting, newest_of
+from tests.sim.deletions import deleted_in_the_end
 from tests.sim.faults import Fault, carry_out, make_faults
 from tests.sim.graves import KEEPER, is_grave
 from tests.sim.hands import watch_hands
@@ -44,7 +45,7 @@ from tests.sim.schema_checkers import SchemaEvidence
 from tests.sim.schemas import has_schemas, make_schema_cast
 from tests.sim.shadow import watch_journals
 from tests.sim.staff_checkers import STAFF_CHECKERS
-from tests.sim.stored import audit, expected_journals, read_log, strays
+from tests.sim.stored import audit, expected_journals, read_log
 from tests.sim.tap import TappedConnection
 from tests.sim.transaction_cast import COORDINATORS, TransactionCast, make_transaction_cast
 from tests.sim.transaction_checkers import judge_transactions
@@ -483,14 +484,6 @@ class World:
         users = [key for key in keys if key.tenant != SYSTEM_TENANT]
         return [key for key in users if key.kind is ActorKind.PARTITION]
 
-    async def _strays(self) -> list[str]:
-        """What nothing lists when all that was announced should be deleted."""
-        # An event is due by the clock of who announced it, which may be ahead.
-        until = self._loop.time() + CALM_S + self.cluster.fastest_ms / 1000
-        while (found := await strays(self.cluster)) and self._loop.time() < until:
-            await asyncio.sleep(10.0)
-        return found + self.cluster.disk.faults
-
     async def _post_mortem(self) -> None:
         """Live against replay; then restart everything and look at the disk again."""
         self._stage = "comparing replay and live"
@@ -504,7 +497,7 @@ class World:
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
         await cluster.open_door()  # through which deleters come to their topics
         await cluster.admin.reach(ActorKey.of_deleter(0))
-        self._problems += await audit(cluster) + await self._strays()
+        self._problems += await audit(cluster) + await deleted_in_the_end(cluster, CALM_S)
         for key in await self._partitions():
             if not key.topic.startswith("sc"):
                 self._logs[str(key.topic_name)] = await read_log(HistoryStore(cluster.disk), key)

@@ -149,7 +149,7 @@ async def _state(store: MemoryStore, key: ActorKey) -> Any:
 
 
 async def strays(cluster: SimCluster) -> list[str]:
-    """Stored objects that nothing lists: journals, ledgers, marks, indexes."""
+    """Stored objects that nothing lists, but the planted: journals, ledgers, marks, indexes."""
     store, faults = MemoryStore(cluster.disk), []
     expected = await expected_journals(cluster) | await compacted_journals(cluster)
     for name, files in cluster.disk._journals.items():
@@ -157,6 +157,7 @@ async def strays(cluster: SimCluster) -> list[str]:
             faults.append(f"journal {name} is stored, and there is no such actor")
             continue
         listed = {info.ledger_id for info in (await load_manifest(store, name)).ledgers}
+        listed |= {ledger_id for journal, ledger_id in cluster.disk.planted if journal == name}
         for what in ("ledgers", "marks", "indexes"):
             stray = set(getattr(files, what)) - listed
             if stray:

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing_async
+from velaray.aio.letters import RECONSUMETIMES
 from velaray.journal import burial
 from velaray.journal.burial import Fate
 from velaray.journal.journal import Journal
 from velaray.topology import deleter_body, deletion, ledger_keeper
+from velaray.topology.deleter_body import MAX_TRIES
 
 
 def _delete_later(original: Any) -> Any:
@@ -38,6 +40,23 @@ def _announce_last(original: Any) -> Any:
     return bury
 
 
+def _give_up(original: Any) -> Any:
+    async def again_later(self: Any, consumer: Any, message: Any) -> None:
+        if int(message.properties().get(RECONSUMETIMES, "0")) < MAX_TRIES:
+            await original(self, consumer, message)
+        else:
+            await consumer.acknowledge(message)
+
+    return again_later
+
+
+def _anybodys(original: Any) -> Any:
+    async def is_owned(*arguments: Any) -> bool:
+        return True
+
+    return is_owned
+
+
 def _need_nothing(original: Any) -> Any:
     return property(lambda self: frozenset(info.ledger_id for info in self.ledgers[-1:]))
 
@@ -47,6 +66,16 @@ MUTANTS: dict[str, Mutant] = {
         "an event deletes its ledger whether or not that is listed",
         ((burial, "_may_be_listed", always(False)),),
         60,
+    ),
+    "delete-what-is-somebody-elses": Mutant(
+        "nobody looks whose ledger it is that an event names",
+        ((burial, "is_owned", _anybodys),),
+        60,
+    ),
+    "give-up-silently": Mutant(
+        "an event that was tried ten times is acknowledged, and no dead letter",
+        ((deleter_body.DeleterBody, "_again_later", _give_up),),
+        300,
     ),
     "acknowledge-before-deleting": Mutant(
         "an event is acknowledged before its ledger is deleted",

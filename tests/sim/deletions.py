@@ -1,0 +1,78 @@
+"""What becomes of ledgers in the end: the disk itself is asked, and the product's own census.
+
+Ledgers that couldn't be deleted for as long as an event is tried are dead letters by then: their
+fault goes, and they are taken up again as an operator would. A forged event, which names a ledger
+of somebody else, deletes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+
+from tests.sim.cluster import SimCluster
+from tests.sim.stored import expected_journals, strays
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.census import State
+from velaray.topology.census_taking import take_census
+from velaray.topology.deletion import announce, deletes_itself
+from velaray.topology.deletion_backlog import dead_letters, take_up
+
+TURN_S = 10.0
+_WRONG = (State.ORPHAN, State.MISSING, State.DEAD)
+
+
+async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
+    """What is wrong with what is stored when all that was announced should be deleted."""
+    await _forge(cluster)
+    # An event is due by the clock of who announced it, which may be ahead.
+    until = cluster.loop.time() + within_s + cluster.fastest_ms / 1000
+    while (found := await strays(cluster)) and cluster.loop.time() < until:
+        await asyncio.sleep(TURN_S)
+        await _mend(cluster)
+    census, planted = await take_census(cluster.admin), cluster.disk.planted
+    found += [
+        f"the census finds {each.state}: ledger {each.ledger_id} of {each.journal}"
+        for state in _WRONG
+        for each in census.of(state)
+        if each.name not in planted
+    ]
+    for journal, ledger_id in planted:
+        if cluster.disk._files(journal).ledgers.pop(ledger_id, None) is None:
+            found.append(f"a forged event deleted ledger {ledger_id} in {journal}")
+    planted.clear()
+    return found + cluster.disk.faults
+
+
+async def _mend(cluster: SimCluster) -> None:
+    """Once all that couldn't be deleted are dead letters: the fault is gone, try them again."""
+    stuck = {
+        (journal, ledger_id)
+        for journal, ledger_id in cluster.disk.stubborn
+        if ledger_id in cluster.disk._files(journal).ledgers
+    }
+    if not stuck:
+        return
+    census = await take_census(cluster.admin)
+    if stuck <= {each.name for each in census.of(State.DEAD)}:
+        cluster.disk.stubborn.clear()
+        await take_up(cluster.admin, [each async for each in dead_letters(cluster.admin)])
+
+
+async def _forge(cluster: SimCluster) -> None:
+    """Announce a ledger of somebody else that lies where a deleted one was."""
+    disk = cluster.disk
+    for journal in sorted(await expected_journals(cluster)):
+        key, manifest = ActorKey.parse(journal), disk.manifest(journal)
+        if key.kind is not ActorKind.PARTITION or deletes_itself(cluster.admin, key):
+            continue
+        if manifest is None or manifest.ledgers[0].ledger_id == manifest.ledger_id(0):
+            continue  # it never had one that isn't listed
+        catalog = disk._files(ActorKey.catalog().text()).ledgers
+        ledger_id = manifest.ledger_id(0)
+        if ledger_id in disk._files(journal).ledgers:
+            continue  # it waits for its deletion
+        disk._files(journal).ledgers[ledger_id] = deepcopy(catalog[max(catalog)])
+        disk.planted.add((journal, ledger_id))
+        await announce(cluster.admin, key, [ledger_id])
+        return
