@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import monotonic, sleep
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from velaray.admin import Admin
 from velaray.cli_common import Output, with_admin
@@ -65,6 +68,61 @@ def _print(show: Output, found: Found) -> None:
                 click.echo(f"  {each['ledgerId']} of {each['journal']}, {each['bytes']} bytes")
     if "announced" in found:
         click.echo(f"{found['announced']} orphans are to be deleted now")
+
+
+# -- waiting -----------------------------------------------------------------------
+
+LOOK_EVERY_S = 0.5
+"""Between two looks, at least; and as long as one took."""
+
+
+@ledgers.command("drain")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait at most.  [default: as long as it takes]",
+)
+@with_admin
+def drain(show: Output, admin: Admin, within: float | None) -> None:
+    """Wait until everything is deleted that is to be, and show how far that is.
+
+    Exits with 3 if something is left: after --within seconds, or because it couldn't be deleted.
+    """
+    began, took = monotonic(), 0.0
+    first = most = left = _waiting(admin)
+    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("ledgers deleted")
+        while left["ledgers"]:
+            if within is not None and monotonic() - began > within:
+                break
+            gone = most["ledgers"] - left["ledgers"]
+            progress.update(task, completed=gone, total=most["ledgers"])
+            sleep(max(LOOK_EVERY_S, took))
+            looked = monotonic()
+            left = _waiting(admin)
+            took = monotonic() - looked
+            most = max(most, left, key=lambda found: found["ledgers"])
+    dead = left["dead"]
+    said = f"{left['ledgers']} ledgers wait for their deletion ({first['ledgers']} did before)"
+    if dead:
+        said += f"; {dead} couldn't be deleted: see velaray ledgers dlq list"
+    show.done(said, left=left["ledgers"], bytes=left["bytes"], before=first["ledgers"], dead=dead)
+    if left["ledgers"] or dead:
+        raise click.exceptions.Exit(3)
+
+
+def _waiting(admin: Admin) -> Found:
+    """Ledgers and bytes that wait for their deletion, and how many were given up."""
+    totals = admin.ledger_census()["totals"]
+    return {**totals["pending"], "dead": totals["dead-letter"]["ledgers"]}
+
+
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
 
 
 # -- one ledger --------------------------------------------------------------------
