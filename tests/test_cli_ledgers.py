@@ -117,19 +117,19 @@ def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) ->
     assert lost(as_json(run("census", "--json"))) == 0
 
 
-def test_draining_waits_until_all_is_deleted(cluster: LocalCluster, run: Run) -> None:
-    assert as_json(run("drain", "-o", "json")) == {"left": 0, "bytes": 0, "before": 0, "dead": 0}
+def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> None:
+    assert as_json(run("wait", "-o", "json")) == {"left": 0, "bytes": 0, "before": 0, "dead": 0}
     key = a_topic("orders")
     journal = make_journal(cluster, key, 6)
     going = listed(journal)[:3]
     cluster.run(journal.unlist(going))
     tell(cluster, key, going)
-    told = as_json(run("drain", "-o", "json"))
+    told = as_json(run("wait", "-o", "json"))
     assert told["left"] == told["dead"] == 0 and told["before"] <= 3
     assert not set(stored(cluster, key)) & set(going)
 
 
-def test_draining_says_what_is_left(
+def test_waiting_says_what_is_left(
     cluster: LocalCluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deleter_body, "MAX_TRIES", 10_000)
@@ -139,16 +139,16 @@ def test_draining_says_what_is_left(
     (first, *_) = listed(journal)
     cluster.run(journal.unlist([first]))
     tell(cluster, key, [first])
-    told = as_json(run("drain", "--within", "0.2", "-o", "json", code=3))
+    told = as_json(run("wait", "--within", "0.2", "-o", "json", code=3))
     assert told["left"] == told["before"] == 1 and told["bytes"] > 0
     refusing.times = 0
-    assert "0 ledgers wait" in run("drain").output
+    assert "0 ledgers wait" in run("wait").output
 
 
-def test_draining_does_not_wait_for_dead_letters(cluster: LocalCluster, run: Run) -> None:
+def test_nobody_waits_for_dead_letters(cluster: LocalCluster, run: Run) -> None:
     refuse(cluster, 1000)
     given_up(cluster)
-    assert "1 couldn't be deleted" in run("drain", code=3).output
+    assert "1 couldn't be deleted" in run("wait", code=3).output
 
 
 def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int]:

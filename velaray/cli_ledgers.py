@@ -76,14 +76,14 @@ LOOK_EVERY_S = 0.5
 """Between two looks, at least; and as long as one took."""
 
 
-@ledgers.command("drain")
+@ledgers.command("wait")
 @click.option(
     "--within",
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds to wait at most.  [default: as long as it takes]",
 )
 @with_admin
-def drain(show: Output, admin: Admin, within: float | None) -> None:
+def wait(show: Output, admin: Admin, within: float | None) -> None:
     """Wait until everything is deleted that is to be, and show how far that is.
 
     Exits with 3 if something is left: after --within seconds, or because it couldn't be deleted.
