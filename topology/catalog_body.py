@@ -14,11 +14,13 @@ from velaray.actors.graves import BeginBurial, EndBurial, UndeleteTopic
 from velaray.actors.machine import Reason, Refusal
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
 from velaray.journal.errors import JournalError
+from velaray.topology.applied import Applied
 from velaray.topology.fabric import Address, Fabric
 from velaray.topology.hosted import HostedBody
 from velaray.topology.links import Link, RemoteError
 from velaray.topology.policy_watch import Watchers
 from velaray.topology.topic_deletion import sweep_topic
+from velaray.topology.waking import Waker
 
 
 def _scope(args: dict[str, Any]) -> Scope:
@@ -153,6 +155,16 @@ def _graves(state: Catalog, args: dict[str, Any]) -> Any:
     ]
 
 
+def _partitions(state: Catalog) -> list[tuple[ActorKey, Applied]]:
+    """The partitions of all topics, with what holds for them."""
+    return [
+        (key, Applied.of(queries.effective_policies(state, Scope.of_topic(topic.name))))
+        for inside in state.namespaces.values()
+        for topic in inside.values()
+        for key in topic.actors()
+    ]
+
+
 _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
     "clusters": _clusters,
     "tenants": _tenants,
@@ -178,12 +190,19 @@ class CatalogBody(HostedBody):
     def __init__(self, key: ActorKey, fabric: Fabric) -> None:
         super().__init__(key, fabric, CatalogMachine())
         self._watchers = Watchers()
+        self.waker = Waker(fabric)
 
     async def start(self) -> Address:
         """Recover, listen, and go on with the burials that former activations began."""
         address = await super().start()
         self.spawn(self._bury())
+        self.spawn(self._wake())
         return address
+
+    async def _wake(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.wake_s)
+            await self.waker.once(await self.runtime.read(_partitions))
 
     async def _bury(self) -> None:
         delay = _FIRST_DELAY_S

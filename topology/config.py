@@ -34,7 +34,8 @@ class ClusterConfig:
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
     start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
-    ``upkeep_s`` seconds what may expire or be trimmed. A coordinator begins no transaction
+    ``upkeep_s`` seconds what may expire or be trimmed; of those that sleep the catalog looks
+    every ``wake_s`` seconds. A coordinator begins no transaction
     while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
     ``deleters`` delete ledgers (0: their owners do it, and what fails waits for their next
     start); what can't be deleted now is tried again ``deletion_retry_s`` seconds later. A topic
@@ -55,6 +56,7 @@ class ClusterConfig:
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
     upkeep_s: float = 30.0
+    wake_s: float = 3600.0
     compaction_retain_null_key: bool = False
     max_active_transactions: int = 0
     deleters: int = 1

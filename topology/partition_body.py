@@ -56,7 +56,7 @@ from velaray.topology.dead_letters import (
     DeadLetterMover,
     is_for_dead_letters,
 )
-from velaray.topology.deletion import bury_journal
+from velaray.topology.deletion import bury_journal, is_deletion_topic
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
@@ -188,9 +188,10 @@ class PartitionBody(HostedBody):
                 return
 
     def journal_settings(self) -> JournalSettings:
-        """Relaxed, if the cluster is started so."""
+        """Relaxed, if the cluster is started so; but what is announced there may go at once."""
         settings = self.fabric.journal_settings
-        if self.config.partition_sync is PartitionSync.INTERVAL:
+        relaxed = self.config.partition_sync is PartitionSync.INTERVAL
+        if relaxed and not is_deletion_topic(self.key.topic_name):
             return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
         return settings
 

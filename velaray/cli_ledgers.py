@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from time import monotonic, sleep
+from threading import Event
+from time import monotonic
 from typing import Any
 
 import click
@@ -88,7 +89,7 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
 
     Exits with 3 if something is left: after --within seconds, or because it couldn't be deleted.
     """
-    began, took = monotonic(), 0.0
+    began, took, pause = monotonic(), 0.0, Event()
     first = most = left = _waiting(admin)
     with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("ledgers deleted")
@@ -97,7 +98,7 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
                 break
             gone = most["ledgers"] - left["ledgers"]
             progress.update(task, completed=gone, total=most["ledgers"])
-            sleep(max(LOOK_EVERY_S, took))
+            pause.wait(max(LOOK_EVERY_S, took))
             looked = monotonic()
             left = _waiting(admin)
             took = monotonic() - looked

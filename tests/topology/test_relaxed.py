@@ -11,11 +11,12 @@ import pytest
 
 from tests.topology.test_partition_session import SUBSCRIBE, Setting
 from velaray.actors.partition import Publish, StartAt
-from velaray.events.ids import ActorKey
+from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.memory import MemoryStore
 from velaray.topology import partition_admin
 from velaray.topology.cluster import Cluster
 from velaray.topology.config import ClusterConfig, PartitionSync
+from velaray.topology.deletion import TOPICS
 from velaray.topology.entries import CachedEntry
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
@@ -80,6 +81,17 @@ def test_only_the_journals_of_partitions_are_relaxed() -> None:
         assert catalog.journal_settings().sync_interval_ms == 0  # type: ignore[attr-defined]
         partition = await setting.lose_power()
         assert partition.end_offset == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
+    """Its ledger is unlisted as soon as that is answered: a lost event would leave it for ever."""
+
+    async def scenario(setting: Relaxed) -> None:
+        key = ActorKey.of_partition(topic.of_partition(0), 1)
+        assert PartitionBody(key, setting.fabric).journal_settings().sync_interval_ms == 0
 
     run(scenario)
 

@@ -1,0 +1,121 @@
+"""Partitions that nobody uses are woken when time lets go of something of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import velaray
+from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.journal import JournalSettings
+from velaray.journal.manifest import LedgerInfo
+from velaray.topology.applied import MINUTE_MS, Applied
+from velaray.topology.catalog_body import _partitions
+from velaray.topology.waking import Waker, due_times
+
+TOPIC = "persistent://public/default/t"
+HOUR = {"retention": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}}
+CLOSED = LedgerInfo(1, 1, 0, 100, 9, 9, 1000, sealed=True, sealed_ms=5_000)
+
+
+def test_each_ledger_is_due_by_every_rule_of_time() -> None:
+    policies = Applied.of({**HOUR, "messageTTL": 60})
+    hour, minute = 60 * MINUTE_MS, MINUTE_MS
+    assert set(due_times([CLOSED], None, policies)) == {5_000 + hour, 5_000 + minute}
+    assert set(due_times([CLOSED], 8_000, Applied.of(HOUR))) == {5_000 + hour, 8_000 + hour}
+    forever = {"retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+    assert list(due_times([CLOSED], 8_000, Applied.of(forever))) == []
+
+
+def test_ledgers_without_messages_wake_nobody() -> None:
+    empty = replace(CLOSED, entries=0, sealed_ms=9_000)
+    assert list(due_times([CLOSED, empty], None, Applied.of(HOUR))) == [5_000 + 60 * MINUTE_MS]
+
+
+class Setting:
+    """A cluster whose clock is set, and the rounds of a catalog."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.waker = Waker(cluster.fabric)
+        clock_ms = cluster.fabric.clock_ms
+        self.ahead_ms = 0
+        cluster.fabric.clock_ms = lambda: clock_ms() + self.ahead_ms  # type: ignore[method-assign]
+        velaray.Admin(cluster.admin_url).create_topic(TOPIC)
+        (self.key,) = [key for key, _ in self.partitions() if key.topic == "t"]
+
+    def partitions(self) -> Any:
+        catalog: Any = self.cluster.fabric.bodies[ActorKey.catalog()]
+        return self.cluster.run(catalog.runtime.read(_partitions))
+
+    def fill(self) -> None:
+        """Messages in several ledgers, of which a subscription keeps none; then sleep."""
+        with velaray.Client(self.cluster.service_url) as client:
+            consumer = client.subscribe(TOPIC, "s")
+            producer = client.create_producer(TOPIC, batching_enabled=False)
+            for _ in range(50):
+                producer.send(b"x")
+            for _ in range(50):
+                consumer.acknowledge(consumer.receive(10_000), receipt=True)
+        self.sleep()
+
+    def sleep(self) -> None:
+        for kind in (ActorKind.PARTITION, ActorKind.SUBSCRIPTION):
+            for key in self.cluster.keys(kind):
+                if key.topic == "t":
+                    self.cluster.kill(key)
+
+    def is_awake(self) -> bool:
+        """After a round of the catalog."""
+        self.cluster.run(self.waker.once(self.partitions()))
+        return self.key in self.cluster.keys(ActorKind.PARTITION)
+
+    def stored(self) -> list[int]:
+        return self.cluster.run(self.cluster.fabric.store.list_ledgers(self.key.text()))
+
+
+@pytest.fixture
+def setting(tmp_path):
+    with LocalCluster(tmp_path) as cluster:
+        cluster.fabric.journal_settings = JournalSettings(roll_records=20)
+        yield Setting(cluster)
+
+
+def test_what_gets_out_of_retention_goes_though_nobody_comes(setting) -> None:
+    admin = velaray.Admin(setting.cluster.admin_url)
+    admin.set_policy_of(TOPIC, "retention", HOUR["retention"])
+    setting.fill()
+    before = setting.stored()
+    setting.ahead_ms = 59 * MINUTE_MS
+    assert not setting.is_awake()
+    setting.ahead_ms = 61 * MINUTE_MS
+    assert setting.is_awake()
+    body: Any = setting.cluster.fabric.bodies[setting.key]
+    setting.cluster.run(body.upkeep.once())
+    setting.cluster.run(body.keeper.once())
+    assert len(set(before) - set(setting.stored())) >= 2
+    setting.sleep()
+    assert not setting.is_awake()  # that moment is over
+
+
+def test_without_retention_nobody_is_woken(setting) -> None:
+    setting.fill()
+    setting.ahead_ms = 10_000 * MINUTE_MS
+    assert not setting.is_awake()
+
+
+def test_the_catalog_does_its_rounds(tmp_path) -> None:
+    with LocalCluster(tmp_path, wake_s=0.1) as cluster:
+        setting = Setting(cluster)
+        velaray.Admin(cluster.admin_url).set_policy_of(TOPIC, "retention", HOUR["retention"])
+        setting.fill()
+
+        def is_awake() -> bool:
+            setting.ahead_ms += 61 * MINUTE_MS
+            return setting.key in cluster.keys(ActorKind.PARTITION)
+
+        wait_until(is_awake, 20.0)
