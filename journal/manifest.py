@@ -44,6 +44,11 @@ class LedgerInfo:
     whole: bool = True
 
     @property
+    def record_bytes(self) -> int:
+        """The bytes of its records, without its checkpoint."""
+        return self.bytes - self.data_offset
+
+    @property
     def next_sequence(self) -> int:
         """The sequence of the first record after this ledger."""
         return self.first_sequence + self.records

@@ -21,11 +21,6 @@ SCAN_ENTRIES = 100_000
 """So many entries are looked at in one go; the rest is for the next one."""
 
 
-def entry_bytes(info: LedgerInfo) -> int:
-    """The bytes of a ledger without its checkpoint."""
-    return info.bytes - info.data_offset
-
-
 class Backlog:
     """Of one partition."""
 
@@ -44,13 +39,13 @@ class Backlog:
         for info in self._kept():
             left = min(info.next_offset - offset, info.entries)
             if left > 0:
-                total += entry_bytes(info) * left // info.entries
+                total += info.record_bytes * left // info.entries
         return total
 
     def last_bytes(self, limit: int) -> int:
         """The offset from which on there are at most ``limit`` bytes."""
         for info in reversed(self._kept()):
-            size = entry_bytes(info)
+            size = info.record_bytes
             if size > limit:
                 return info.next_offset - info.entries * limit // size
             limit -= size

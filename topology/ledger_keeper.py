@@ -68,7 +68,8 @@ class LedgerKeeper:
         if deletes_itself(body.fabric, body.key):
             await self._delete(going)
         stuck = needless & journal.needed - {info.ledger_id for info in journal.ledgers[-1:]}
-        if sum(listed[ledger_id].bytes for ledger_id in stuck & listed.keys()) >= ROLL_BYTES:
+        # Not their checkpoints: each roll-over writes another one, and would lead to the next.
+        if sum(listed[each].record_bytes for each in stuck & listed.keys()) >= ROLL_BYTES:
             runtime.roll_over()
 
     async def _delete(self, ledger_ids: Collection[int]) -> None:

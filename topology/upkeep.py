@@ -33,7 +33,7 @@ from velaray.actors.trimming import (
 from velaray.journal.errors import StorageFull
 from velaray.journal.manifest import LedgerInfo
 from velaray.topology.applied import Quota
-from velaray.topology.backlog import Backlog, entry_bytes
+from velaray.topology.backlog import Backlog
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
 
@@ -235,11 +235,11 @@ class Upkeep:
             age_ms = now_ms - info.sealed_ms
             if is_out_of_retention(policies.retention_ms, policies.retention_bytes, newer, age_ms):
                 found.append(info)
-            newer += entry_bytes(info)
+            newer += info.record_bytes
         return found
 
     def _open_bytes(self) -> int:
-        return sum(entry_bytes(info) for info in self._partition.ledgers if not info.sealed)
+        return sum(info.record_bytes for info in self._partition.ledgers if not info.sealed)
 
     async def _trim(self, held: Mapping[str, Holdings]) -> None:
         partition = self._partition
@@ -252,7 +252,7 @@ class Upkeep:
                 if not self._moving[name] and self._moves[name] == each.moves
             }
             ledgers = [
-                ClosedLedger(info.ledger_id, entry_bytes(info), info.sealed_ms)
+                ClosedLedger(info.ledger_id, info.record_bytes, info.sealed_ms)
                 for info in self._closed()
             ]
             policies = partition.policies

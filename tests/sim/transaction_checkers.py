@@ -237,11 +237,16 @@ def nothing_is_visible_before_its_commit(run: Evidence, past: TransactionEvidenc
     durable."""
     decided: dict[str, float] = {}
     unsure: dict[tuple[str, str], float] = {}
-    for time, kind, note in run.history.of("deciding", "decided"):
+    newest: dict[str, str] = {}
+    for time, kind, note in run.history.of("deciding", "decided", "activate"):
+        if kind == "activate":
+            newest[note["node"].partition("#")[0]] = note["node"]
+            continue
         for txn in note["txns"]:
             if kind == "deciding":
                 unsure[txn, note["node"]] = time
-            else:
+            elif newest[note["node"].partition("#")[0]] == note["node"]:
+                # Else its successor has found it long ago.
                 unsure.pop((txn, note["node"]), None)
                 decided.setdefault(txn, time)
     for (txn, _), time in unsure.items():  # it crashed, and the decision may be durable

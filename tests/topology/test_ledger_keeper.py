@@ -183,6 +183,24 @@ def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, t
     assert partition.runtime.stats.rolls == rolls  # small ones aren't worth it
 
 
+def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monkeypatch):
+    """Each roll-over would write another one, which would be as big a reason as the first."""
+    monkeypatch.setattr(ledger_keeper, "ROLL_BYTES", 2_000)
+    for number in range(30):
+        with client.create_producer("t", producer_name=f"{number:0>100}") as producer:
+            producer.send(b"x")
+    send_and_acknowledge(client, "t", 30, size=100)
+    partition, rolls = body(cluster, "t"), []
+    for _ in range(100):
+        trim(cluster, "t")
+        keep(cluster, "t")
+        cluster.run(partition.sync())
+        rolls.append(partition.runtime.stats.rolls)
+    sizes = [info.data_offset for info in partition.ledgers]
+    assert sizes[-1] > 2_000 and told.told
+    assert rolls[50] == rolls[-1]
+
+
 def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monkeypatch):
     monkeypatch.setattr(hosted, "HISTORY_BYTES", 3_000)
     send_and_acknowledge(client, "t", 200)
