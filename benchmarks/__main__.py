@@ -19,6 +19,7 @@ from benchmarks import (
     comparison,
     dispatch,
     goals,
+    ledgers,
     memory,
     node_loss,
     plan,
@@ -44,6 +45,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "memory": memory.run,
     "recovery": recovery.run,
     "node_loss": node_loss.run,
+    "ledgers": ledgers.run,
     "schemas": schemas.run,
     "spark": spark.run,
 }

@@ -41,6 +41,11 @@ def _stamped(due: int, now: int, size: int) -> bytes:
     return begun.to_bytes(_STAMP).ljust(size, b"x")
 
 
+def started_ns(payload: bytes) -> int:
+    """When the message with this payload began, on the clock of `time.perf_counter_ns`."""
+    return int.from_bytes(payload[:_STAMP])
+
+
 class Clock:
     """Collects how long each of ``count`` messages took."""
 
@@ -51,7 +56,7 @@ class Clock:
 
     def stop(self, payload: bytes) -> None:
         """The message with this payload has arrived."""
-        self._took.append(time.perf_counter_ns() - int.from_bytes(payload[:_STAMP]))
+        self._took.append(time.perf_counter_ns() - started_ns(payload))
         if len(self._took) == self._count:
             self._all.set()
 
