@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 
-from velaray.journal.errors import Contended, ManifestConflict
+from velaray.journal.errors import Contended, ManifestConflict, NotStored
 from velaray.journal.journal import OPEN_TRIES
 from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifest
 from velaray.journal.recovery import is_owned
@@ -86,14 +86,16 @@ async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
             return Fate.FOREIGN
         if not manifest.dead and _may_be_listed(manifest, ledger_id):
             return Fate.LISTED
-    there = ledger_id in await store.list_ledgers(journal)
-    if there:
+    fate = Fate.DELETED
+    try:
         if not await is_owned(store, journal, ledger_id):
             return Fate.FOREIGN
-        await store.delete_ledger(journal, ledger_id)
+    except NotStored:
+        fate = Fate.GONE  # but an owner that was slow may have written its index since
+    await store.delete_ledger(journal, ledger_id)
     if manifest is not None and manifest.dead:
         await _remove_if_empty(store, journal, manifest)
-    return Fate.DELETED if there else Fate.GONE
+    return fate
 
 
 def _may_be_listed(manifest: Manifest, ledger_id: int) -> bool:
@@ -105,5 +107,5 @@ def _may_be_listed(manifest: Manifest, ledger_id: int) -> bool:
 async def _remove_if_empty(store: LedgerStore, journal: str, manifest: Manifest) -> None:
     # What is stored from there on was created by an owner that didn't know that it is none.
     end = manifest.ledger_id(manifest.next_index)
-    if all(ledger_id >= end for ledger_id in await store.list_ledgers(journal)):
+    if not await store.has_ledgers(journal, end):
         await store.delete_journal(journal)

@@ -614,6 +614,12 @@ class FileStore:
         """The ledgers whose files are in the journal's directory; see `LedgerStore`."""
         return await self._reader.run(lambda: _ledgers(self._directory(journal)))
 
+    async def has_ledgers(self, journal: str, below: int) -> bool:
+        """Whether the journal's directory has such a ledger's file; see `LedgerStore`."""
+        return await self._reader.run(
+            lambda: any(each < below for each in _ledger_files(self._directory(journal)))
+        )
+
     async def list_journals(self) -> list[str]:
         """The journals whose directories are there; see `LedgerStore`."""
         return await self._reader.run(self._list_journals)
@@ -714,12 +720,16 @@ def _newest(directory: Path) -> int:
 
 
 def _ledgers(directory: Path) -> list[int]:
-    try:
-        with _io(directory):
-            names = [name.partition(".") for name in os.listdir(directory)]
-    except NotStored:
-        return []
-    return sorted({int(stem) for stem, _, kind in names if kind in ("ledger", "index")})
+    return sorted(set(_ledger_files(directory)))
+
+
+def _ledger_files(directory: Path) -> Iterator[int]:
+    """The id of each ledger's file and of each index; the directory is read as far as wanted."""
+    with suppress(NotStored), _io(directory), os.scandir(directory) as found:
+        for entry in found:
+            stem, _, kind = entry.name.partition(".")
+            if kind in ("ledger", "index"):
+                yield int(stem)
 
 
 def _clean_up(directory: Path, newest: int) -> None:

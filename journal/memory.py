@@ -401,6 +401,10 @@ class MemoryStore:
         files = self.disk._files(journal)
         return sorted(files.ledgers.keys() | files.indexes.keys())
 
+    async def has_ledgers(self, journal: str, below: int) -> bool:
+        """Whether a ledger below that is stored; see `LedgerStore`."""
+        return any(ledger_id < below for ledger_id in await self.list_ledgers(journal))
+
     async def list_journals(self) -> list[str]:
         """The stored journals; see `LedgerStore`."""
         return sorted(self.disk._journals)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from velaray.journal.checkpoint import Checkpoint, Unreadable, read_checkpoint
-from velaray.journal.errors import CorruptJournal
+from velaray.journal.errors import CorruptJournal, NotStored
 from velaray.journal.index import SparseIndex
 from velaray.journal.manifest import LedgerInfo, Manifest
 from velaray.journal.scan import Continuity, LedgerReader, Record
@@ -108,15 +109,17 @@ async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) ->
     for ledger_id in await store.list_ledgers(journal):
         if ledger_id in listed or ledger_id >= manifest.ledger_id(manifest.next_index):
             continue
-        if not await is_owned(store, journal, ledger_id):
-            continue
+        with suppress(NotStored):  # somebody deletes it just now, or only its index is there
+            if not await is_owned(store, journal, ledger_id):
+                continue
         await store.delete_ledger(journal, ledger_id)
         swept.append(ledger_id)
     return swept
 
 
 async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
-    """Whether a stored ledger is the journal's, or too damaged to be anybody's."""
+    """Whether a stored ledger is the journal's, or too damaged to be anybody's. Raises
+    `NotStored`."""
     try:
         await LedgerReader.open(store, journal, ledger_id)
     except CorruptJournal as error:

@@ -171,6 +171,11 @@ class LedgerStore(Protocol):
         """Every stored ledger of the journal, listed in its manifest or not, ascending."""
         ...
 
+    async def has_ledgers(self, journal: str, below: int) -> bool:
+        """Whether `list_ledgers` would list one whose id is smaller than ``below``; cheap if so,
+        however many there are."""
+        ...
+
     async def list_journals(self) -> list[str]:
         """Every journal of which anything is stored, sorted."""
         ...

@@ -180,6 +180,41 @@ async def test_a_header_that_was_cut_short_is_nobodys(backend):
     assert await dispose(store, KEY, first) is Fate.DELETED
 
 
+@on_loop
+async def test_an_index_whose_ledger_is_gone_goes_too(backend):
+    """An owner that was slow wrote it when the ledger had been unlisted and deleted."""
+    store = backend.store()
+    journal = await history(store)
+    first, second, *rest = ids(journal)
+    await journal.unlist([first, second])
+    for ledger_id in (first, second):
+        await store.delete_ledger(KEY, ledger_id)
+        await store.write_index(KEY, ledger_id, b"index")
+    assert await dispose(store, KEY, first) is Fate.GONE
+    assert await store.list_ledgers(KEY) == [second, *rest]
+    await open_journal(backend.store())
+    assert await store.list_ledgers(KEY) == rest
+
+
+@on_loop
+async def test_a_deleter_may_be_first_while_an_owner_sweeps(memory):
+    journal = await history(memory.store())
+    first, second, *rest = ids(journal)
+    await journal.unlist([first, second])
+
+    found = await memory.store().list_ledgers(KEY)
+
+    async def list_and_lose(key: str) -> list[int]:
+        for ledger_id in (first, second):
+            await memory.store().delete_ledger(key, ledger_id)
+        return found
+
+    store = memory.store()
+    store.list_ledgers = list_and_lose
+    await open_journal(store)
+    assert await memory.store().list_ledgers(KEY) == rest
+
+
 # -- journals of deleted actors --------------------------------------------------------
 
 

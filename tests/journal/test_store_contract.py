@@ -138,6 +138,7 @@ async def test_listing_and_deleting(backend):
         await store.write_manifest(key, 0, b"m")
         for ledger_id in (9, 5, 700):
             await (await store.create_ledger(key, ledger_id, b"h")).close()
+    assert await store.has_ledgers(KEY, 6) and not await store.has_ledgers(KEY, 5)
     await store.write_index(KEY, 5, b"index")
     assert await store.read_index(KEY, 5) == b"index"
     assert await store.read_index(KEY, 9) is None
@@ -155,6 +156,7 @@ async def test_listing_and_deleting(backend):
         await store.delete_journal(KEY)
     assert await store.list_journals() == [OTHER]
     assert await store.read_manifest(KEY) is None
+    assert not await store.has_ledgers(KEY, 1000)
     assert await store.list_ledgers(OTHER) == [5, 9, 700]
 
 
