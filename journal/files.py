@@ -322,6 +322,7 @@ class FileStore:
         self._number_hint = 0
         self._written: dict[str, _Written] = {}
         self._open: set[_FileWriter] = set()
+        self._unlinked: set[Path] = set()
         self._closed = False
         self._writer = Worker("journal-write")
         self._reader = Worker("journal-read")
@@ -635,15 +636,22 @@ class FileStore:
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remove a ledger's files; see `LedgerStore`."""
-        await self._writer.run(lambda: self._delete_ledger(journal, ledger_id))
+        await self._writer.run(lambda: self._unlink_ledger(journal, ledger_id))
+        await self._writer.run(lambda: self._sync_unlinked(self._directory(journal)))
 
-    def _delete_ledger(self, journal: str, ledger_id: int) -> None:
+    def _unlink_ledger(self, journal: str, ledger_id: int) -> None:
         path = self._ledger(journal, ledger_id)
         with _io(path):
             self._index(journal, ledger_id).unlink(missing_ok=True)
             self._mark(journal, ledger_id).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-        _fsync_if_there(path.parent)
+        self._unlinked.add(path.parent)
+
+    def _sync_unlinked(self, directory: Path) -> None:
+        """Of several ledgers that are deleted at the same time, the first one syncs for all."""
+        if directory in self._unlinked:
+            _fsync_if_there(directory)
+            self._unlinked.discard(directory)
 
     async def delete_journal(self, journal: str) -> None:
         """Remove a journal's directory; see `LedgerStore`."""
@@ -671,7 +679,8 @@ class FileStore:
     def _empty(self, journal: str, directory: Path) -> None:
         with _io(directory):
             for ledger_id in _ledgers(directory):
-                self._delete_ledger(journal, ledger_id)
+                self._unlink_ledger(journal, ledger_id)
+            self._sync_unlinked(directory)
             for name in (*directory.glob("new-*"), *directory.glob("*.mark")):
                 name.unlink(missing_ok=True)
             manifest = directory / _MANIFEST

@@ -36,6 +36,8 @@ _SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
 _GC_THRESHOLDS = (20_000, 20, 50)
 _KEPT_BLOCK = 16 << 20
+_DELETERS_NICENESS = 10
+"""Who deletes gives way to who serves: nobody waits for space as for a receipt."""
 
 
 class RayFabric(Fabric):
@@ -179,6 +181,8 @@ class VelarayActor:
 
     def __init__(self, key_text: str, config: ClusterConfig) -> None:
         self._key = ActorKey.parse(key_text)
+        if self._key.kind is ActorKind.DELETER:
+            os.nice(_DELETERS_NICENESS)  # this thread, and those that it starts
         self._fabric = RayFabric(config)
         self._body: Body | None = None
         self._starting: asyncio.Task[Address] | None = None
