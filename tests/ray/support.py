@@ -22,9 +22,11 @@ GENEROUS_S = 60.0
 class RayNodes:
     """Several raylets; node 0 is the head, which this process is connected to."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, setup: str = "") -> None:
+        """``setup``: a function, by its full name, that every process of Ray calls first."""
         os.environ.update(NODE_HEALTH)
         self._workers = workers
+        self._environment = {"worker_process_setup_hook": setup} if setup else None
         self.nodes: list[Any] = []
 
     def __enter__(self) -> RayNodes:
@@ -33,7 +35,7 @@ class RayNodes:
         self.nodes = [self._cluster.head_node]
         for _ in range(self._workers):
             self.add()
-        ray.init(address=self._cluster.address, log_to_driver=False)
+        ray.init(address=self._cluster.address, log_to_driver=False, runtime_env=self._environment)
         return self
 
     def __exit__(self, *exc: object) -> None:
