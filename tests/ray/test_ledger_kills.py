@@ -162,6 +162,22 @@ class Traffic(threading.Thread):
         self._client.close()
 
 
+@pytest.fixture
+def over() -> threading.Event:
+    """Set when all are to stop."""
+    return threading.Event()
+
+
+@pytest.fixture
+def traffic(cluster: Cluster, over: threading.Event) -> Iterator[list[Traffic]]:
+    """Some topics that stay, each with its producer and its consumer."""
+    topics = [f"persistent://public/default/lasting-{number}" for number in range(TOPICS)]
+    made = [Traffic(cluster.service_url, topic, over) for topic in topics]
+    yield made
+    for each in made:
+        each.close()
+
+
 def persist(call: Any, *accepted: type[AdminError]) -> None:
     """Call until it succeeds, or is told what a repeated call may be told."""
     pause = threading.Event()
@@ -243,13 +259,10 @@ FEW = pytest.param(4, 100, marks=[pytest.mark.slow])
 
 
 @pytest.mark.parametrize(("kills", "ledgers"), [FEW, MANY])
-def test_no_ledger_and_no_message_is_lost(cluster: Cluster, kills: int, ledgers: int) -> None:
-    admin, over = Admin(cluster.admin_url), threading.Event()
-    watch = Ledgers(Path(cluster.config.data_dir))
-    traffic = [
-        Traffic(cluster.service_url, f"persistent://public/default/lasting-{number}", over)
-        for number in range(TOPICS)
-    ]
+def test_no_ledger_and_no_message_is_lost(
+    cluster: Cluster, traffic: list[Traffic], over: threading.Event, kills: int, ledgers: int
+) -> None:
+    admin, watch = Admin(cluster.admin_url), Ledgers(Path(cluster.config.data_dir))
     passing = Passing(cluster, over)
     threads = [watch, passing, *traffic]
     for thread in threads:
@@ -282,6 +295,5 @@ def test_no_ledger_and_no_message_is_lost(cluster: Cluster, kills: int, ledgers:
     assert admin.dead_ledgers() == []
     assert abs(stored - retained) <= 0.05 * retained
     assert watch.strays() == []
-    assert [each.what_is_left() for each in traffic] == last
-    for each in traffic:
-        each.close()
+    # Acknowledgements without a receipt may be lost: what was consumed last may come again.
+    assert [each.what_is_left()[-LAST:] for each in traffic] == last
