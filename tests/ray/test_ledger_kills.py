@@ -255,7 +255,7 @@ def settled(admin: Admin, watch: Ledgers) -> dict[str, Any] | None:
 
 
 MANY = pytest.param(50, 1_000, marks=[pytest.mark.long, pytest.mark.timeout(1_200)])
-FEW = pytest.param(4, 100, marks=[pytest.mark.slow])
+FEW = pytest.param(2, 40, marks=[pytest.mark.slow])
 
 
 @pytest.mark.parametrize(("kills", "ledgers"), [FEW, MANY])
