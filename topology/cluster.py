@@ -104,34 +104,34 @@ class Cluster:
         max_active_transactions: int = 0,
         undelete_s: float = 0.0,
         deletion_retry_s: float = 600.0,
+        deleters: int = 1,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
-        Uses the Ray cluster of this process, else the one at ``ray_address``, else starts
-        Ray on this machine. Port 0 takes a free port. Actors of an earlier start on the
-        same directory are replaced; nothing they acknowledged is lost.
+        Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
+        this machine. Port 0 takes a free port. Actors of an earlier start on the same directory
+        are replaced; nothing they acknowledged is lost. All settings may differ at every start.
 
-        ``partition_sync`` "interval" acknowledges what is published once it is written, and
-        syncs every ``sync_interval_ms``: a loss of power takes back what was published since.
-        It can be changed at every start, as can whether compaction keeps messages without key,
-        and how many transactions of one coordinator may be active at once (0: any number).
-        A deleted topic can be undeleted for ``undelete_s`` seconds; a ledger that can't be deleted
-        is tried again every ``deletion_retry_s``.
+        ``partition_sync`` "interval" acknowledges what is published once it is written, and syncs
+        every ``sync_interval_ms``: a loss of power takes back what was published since. One
+        coordinator has ``max_active_transactions`` at once (0: any number). A deleted topic can be
+        undeleted for ``undelete_s`` seconds. So many ``deleters`` delete ledgers; what can't be
+        deleted is tried again every ``deletion_retry_s``.
 
-        Raises `ValueError` for another ``partition_sync``, an interval below 1 or a negative
-        number of transactions, `UnsafeBindingError` if the address is not loopback and no token
-        is configured, `ClusterError` if another running cluster uses the directory, or the name
-        on this Ray cluster, or if the cluster can't be started, say because a port is taken.
+        Raises `ValueError` for another ``partition_sync`` and for numbers that are too small,
+        `UnsafeBindingError` if the address isn't loopback and no token is configured,
+        `ClusterError` if another running cluster uses the directory, or the name on this Ray
+        cluster, or if the cluster can't be started, say because a port is taken.
         """
         check_binding(host, auth)
-        sync = _checked(partition_sync, sync_interval_ms, max_active_transactions)
+        sync = PartitionSync(partition_sync)
+        _check_least(1, sync_interval_ms=sync_interval_ms, deleters=deleters)
+        _check_least(0, max_active_transactions=max_active_transactions)
+        _check_least(0, undelete_s=undelete_s, deletion_retry_s=deletion_retry_s)
         data_dir = Path(data_dir).resolve()
         with ExitStack() as undo:
             lock = undo.enter_context(_lock(data_dir))
-            service_port = service_port or _free_port(host)
-            admin_port = admin_port or _free_port(host)
-            owns_ray = _connect_ray(ray_address)
-            if owns_ray:
+            if owns_ray := _connect_ray(ray_address):
                 undo.callback(ray.shutdown)
             _replace_front_door(name, data_dir)
             config = ClusterConfig(
@@ -140,8 +140,8 @@ class Cluster:
                 link_key=secrets.token_bytes(16),
                 name=name,
                 host=host,
-                service_port=service_port,
-                admin_port=admin_port,
+                service_port=service_port or _free_port(host),
+                admin_port=admin_port or _free_port(host),
                 auth=auth,
                 passivate_after_s=passivate_after_s,
                 tunnel=tunnel,
@@ -151,6 +151,7 @@ class Cluster:
                 max_active_transactions=max_active_transactions,
                 undelete_s=undelete_s,
                 deletion_retry_s=deletion_retry_s,
+                deleters=deleters,
             )
             undo.pop_all()
         return cls(config, RayFabric(config), lock, owns_ray)._opened()
@@ -319,15 +320,11 @@ def _replace_front_door(name: str, data_dir: Path) -> None:
     ray.kill(door)
 
 
-def _checked(
-    partition_sync: str, sync_interval_ms: int, max_active_transactions: int
-) -> PartitionSync:
+def _check_least(least: int, **values: float) -> None:
     """Raises `ValueError`."""
-    if sync_interval_ms < 1:
-        raise ValueError(f"a sync interval of {sync_interval_ms} ms: at least 1")
-    if max_active_transactions < 0:
-        raise ValueError(f"at most {max_active_transactions} active transactions: at least 0")
-    return PartitionSync(partition_sync)
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: at least {least}")
 
 
 def _tenure(data_dir: Path) -> int:

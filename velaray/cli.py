@@ -111,6 +111,13 @@ def main() -> None:
     show_default=True,
     help="Seconds until a ledger that couldn't be deleted is tried again.",
 )
+@click.option(
+    "--deleters",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many actors delete ledgers, some 250 a second each.",
+)
 def start(
     data: Path,
     service_port: int,
@@ -127,6 +134,7 @@ def start(
     max_active_transactions: int,
     undelete_window: float,
     deletion_retry: float,
+    deleters: int,
 ) -> None:
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
@@ -152,6 +160,7 @@ def start(
             max_active_transactions=max_active_transactions,
             undelete_s=undelete_window,
             deletion_retry_s=deletion_retry,
+            deleters=deleters,
         )
     except (ClusterError, UnsafeBindingError, OSError) as error:
         raise click.ClickException(str(error)) from error

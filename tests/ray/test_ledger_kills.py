@@ -52,9 +52,10 @@ def nodes() -> Iterator[RayNodes]:
 @pytest.fixture
 def cluster(nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster with two deleters whose owners look after their ledgers every second."""
-    hurried = partial(ClusterConfig, deleters=2, upkeep_s=1.0)
+    hurried = partial(ClusterConfig, upkeep_s=1.0)
     monkeypatch.setattr(starting, "ClusterConfig", hurried)
-    with Cluster.start(data_dir, service_port=0, admin_port=0, deletion_retry_s=5.0) as cluster:
+    settings = {"deletion_retry_s": 5.0, "deleters": 2}
+    with Cluster.start(data_dir, service_port=0, admin_port=0, **settings) as cluster:
         yield cluster
 
 

@@ -192,7 +192,14 @@ def test_no_position_is_given_twice() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"partition_sync": "sometimes"}, {"sync_interval_ms": 0}, {"max_active_transactions": -1}],
+    [
+        {"partition_sync": "sometimes"},
+        {"sync_interval_ms": 0},
+        {"max_active_transactions": -1},
+        {"deleters": 0},
+        {"undelete_s": -1.0},
+        {"deletion_retry_s": -1.0},
+    ],
     ids=str,
 )
 def test_a_cluster_is_told_plainly(tmp_path: Path, wrong: dict[str, Any]) -> None:
