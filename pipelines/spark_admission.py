@@ -93,8 +93,11 @@ def _keep_within(
     begun: Mapping[str, Progress],
     order: Sequence[str],
 ) -> None:
-    """Take back what the last ones got if it is too much together with the first one's entry."""
-    for name in reversed(order[1:]):
+    """Take back what the last ones got if it is too much together with the first one's entry.
+
+    The first one is the first that has anything: what it has stays, however much that is.
+    """
+    for name in reversed([name for name in order if taken[name].any][1:]):
         messages, size = _sums(taken)
         most, room = limits.messages, limits.bytes
         if not ((most and messages > most) or (room and size > room)):

@@ -79,6 +79,15 @@ def test_an_entry_that_is_larger_than_the_limit_comes_alone():
     assert sum(batch["a"] for batch in found) == 6
 
 
+@pytest.mark.parametrize("limits", [Limits(messages=60), Limits(bytes=600)])
+def test_it_comes_also_if_the_first_partition_has_nothing(limits):
+    """It was taken back, and asked for again, for ever."""
+    assert Log(a=[], b=[300, 10]).batches(limits) == [{"a": 0, "b": 300}, {"a": 0, "b": 10}]
+    log = Log(a=[], b=[300], c=[20, 200])
+    assert sum(sum(batch.values()) for batch in log.batches(limits)) == 520
+    assert log.asked < 40
+
+
 def test_with_less_than_one_message_for_each_they_take_turns():
     log = Log(**{f"p{number:02}": [1] * 2 for number in range(16)})
     found = log.batches(Limits(messages=3))
