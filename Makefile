@@ -20,7 +20,7 @@ JOBS ?= 2
 PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark test test-long test-fast sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration test test-long test-fast sim coverage lint bench proto clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ demo-transactions: $(EXAMPLES) ## Process flights exactly once under 60 kills (u
 
 demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills (about 5 minutes)
 	$(PYTHON) examples/spark_under_fire.py
+
+demo-migration: $(EXAMPLES) ## Move a tenant to another cluster under 2 times 16 kills (about 5 minutes)
+	$(PYTHON) examples/migration_under_fire.py
 
 test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
 	$(PYTEST) -m "not long"

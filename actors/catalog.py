@@ -19,7 +19,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors import catalog_state
+from velaray.actors import arrivals, catalog_state, migrations
+from velaray.actors.arrivals import EndArrival, ExpectTenant
 from velaray.actors.catalog_state import (
     Catalog,
     Cluster,
@@ -32,6 +33,25 @@ from velaray.actors.catalog_state import (
     namespaces,
     topic_count,
 )
+from velaray.actors.clusters import (
+    REPLICATION,
+    DeleteCluster,
+    MeetCluster,
+    RegisterCluster,
+    SetTenantHome,
+    UpdateCluster,
+    decide_delete,
+    decide_home,
+    decide_meet,
+    decide_register,
+    decide_update,
+    elsewhere,
+    evolve_home,
+    evolve_registered,
+    registration,
+    replication_problem,
+    withdrawal_problem,
+)
 from velaray.actors.graves import (
     BeginBurial,
     EndBurial,
@@ -43,19 +63,36 @@ from velaray.actors.graves import (
     evolve_restored,
     newest_grave,
 )
-from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.machine import Decision, Reason, Refusal, refuse, require
+from velaray.actors.migrations import (
+    AdvanceMigration,
+    BeginMigration,
+    RollBackMigration,
+    current,
+    decide_advance,
+    decide_roll_back,
+    is_closed,
+    keeps_all,
+)
 from velaray.actors.policies import InvalidPolicyError, canonical, policy_at
+from velaray.actors.pulls import PULL_FROM, pull_problem
 from velaray.events.events_pb2 import (
     BurialBegun,
+    ClusterDeleted,
     ClusterRegistered,
     LedgerOpened,
+    MigrationAdvanced,
+    MigrationBegun,
     NamespaceCreated,
     NamespaceDeleted,
     PartitionsAdded,
     PolicyRemoved,
     PolicySet,
+    TenantArrived,
     TenantCreated,
     TenantDeleted,
+    TenantExpected,
+    TenantHomeSet,
     TenantUpdated,
     TopicBuried,
     TopicCreated,
@@ -76,15 +113,6 @@ class Bootstrap:
 
     Sent at every start; a changed address is taken over. Replies `Done`.
     """
-
-    cluster: str
-    service_url: str
-    admin_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterCluster:
-    """Make a cluster known, or change its addresses. Replies `Done`."""
 
     cluster: str
     service_url: str
@@ -156,10 +184,12 @@ class CreateTopic:
 class EnsureTopic:
     """Find a topic, or create it if policy autoTopicCreation lets it. Replies `Ensured`.
 
-    The name may be a partition's: then its topic must have it, and nothing is created.
+    The name may be a partition's: then its topic must have it, and nothing is created. With
+    ``at_home`` it is refused ELSEWHERE if the tenant is at home in another cluster.
     """
 
     topic: TopicName
+    at_home: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +265,21 @@ class CatalogMachine:
         match event:
             case LedgerOpened():
                 pass
-            case ClusterRegistered(name=name):
-                state.clusters[name] = Cluster(event.service_url, event.admin_url)
+            case ClusterRegistered():
+                evolve_registered(state, event)
+            case ClusterDeleted(name=name):
+                del state.clusters[name]
+            case TenantHomeSet(tenant=tenant):
+                evolve_home(state, event)
+                arrivals.taken_over(state, tenant)
+            case TenantExpected():
+                arrivals.evolve_expected(state, event)
+            case TenantArrived():
+                arrivals.evolve_arrived(state, event)
+            case MigrationBegun():
+                migrations.evolve_begun(state, event)
+            case MigrationAdvanced():
+                migrations.evolve_advanced(state, event)
             case TenantCreated(tenant=tenant) | TenantUpdated(tenant=tenant):
                 roles, clusters = tuple(event.admin_roles), tuple(event.allowed_clusters)
                 state.tenants[tenant] = Tenant(roles, clusters)
@@ -280,6 +323,12 @@ class CatalogMachine:
         for number, grave in state.graves.items():
             sound = number == grave.topic.incarnation and (grave.begun or grave.until_ms > 0)
             require(sound, "a grave is that of its topic", str(number))
+        require(not state.own or state.own in state.clusters, "this cluster is registered")
+        for tenant_name, cluster in state.homes.items():
+            elsewhere = cluster in state.clusters and cluster != state.own
+            require(elsewhere, "a home is another cluster, a registered one", tenant_name)
+        migrations.check(state)
+        arrivals.check(state)
         for name, tenant in state.tenants.items():
             known = set(tenant.allowed_clusters) <= state.clusters.keys()
             require(known, "a tenant's clusters are registered", name)
@@ -311,13 +360,67 @@ class CatalogMachine:
         return catalog_state.restore(segments)
 
 
+def _held(state: Catalog, command: Any) -> Refusal | None:
+    """Why a command must wait until a tenant has moved."""
+    match command:
+        case DeleteTopic(topic):
+            return keeps_all(state, topic.tenant)
+        case DeleteNamespace(tenant=tenant):
+            return keeps_all(state, tenant)
+        case (
+            DeleteTenant(tenant)
+            | UpdateTenant(tenant)
+            | SetTenantHome(tenant)
+            | ExpectTenant(tenant)
+        ):
+            return keeps_all(state, tenant, to_the_end=True)
+        case DeleteCluster(cluster):
+            moving = (tenant for tenant in sorted(state.migrations) if current(state, tenant))
+            to = (tenant for tenant in moving if state.migrations[tenant].target == cluster)
+            return next((keeps_all(state, tenant, to_the_end=True) for tenant in to), None)
+        case CreateNamespace(tenant=tenant):
+            return is_closed(state, tenant)
+        case CreateTopic(topic) | GrowPartitions(topic) | UndeleteTopic(topic):
+            return is_closed(state, topic.tenant)
+        case EnsureTopic(topic, at_home) if at_home or find_topic(state, topic) is None:
+            # Once it has switched who asks is told where it is at home.
+            switched = at_home and topic.tenant in state.homes
+            return None if switched else is_closed(state, topic.tenant)
+        case SetPolicy(scope) | RemovePolicy(scope):
+            return is_closed(state, scope.tenant)
+    return None
+
+
 def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
+    if state.migrations and (refusal := _held(state, command)):
+        return Decision(reply=refusal)
     match command:
         case Bootstrap():
-            return _changes(*_bootstrap(state, command))
-        case RegisterCluster(cluster, service_url, admin_url):
-            check_name("cluster", cluster)
-            return _changes(*_registration(state, cluster, service_url, admin_url))
+            return _bootstrap(state, command)
+        case RegisterCluster():
+            return _done(decide_register(state, command))
+        case UpdateCluster():
+            return _done(decide_update(state, command))
+        case MeetCluster():
+            return _done(decide_meet(state, command))
+        case DeleteCluster():
+            return _done(decide_delete(state, command))
+        case SetTenantHome(tenant) | BeginMigration(tenant) | ExpectTenant(tenant) if (
+            tenant == SYSTEM_TENANT
+        ):
+            return refuse(Reason.NOT_ALLOWED, f"tenant {tenant} is every cluster's own")
+        case SetTenantHome():
+            return _done(decide_home(state, command))
+        case BeginMigration():
+            return _done(migrations.decide_begin(state, command, now_ms))
+        case AdvanceMigration():
+            return _done(decide_advance(state, command, now_ms))
+        case RollBackMigration():
+            return _done(decide_roll_back(state, command, now_ms))
+        case ExpectTenant():
+            return _done(arrivals.decide_expect(state, command))
+        case EndArrival():
+            return _done(arrivals.decide_end(state, command))
         case CreateTenant():
             return _create_tenant(state, command)
         case UpdateTenant():
@@ -330,8 +433,8 @@ def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
             return _delete_namespace(state, command, now_ms)
         case CreateTopic():
             return _create_topic(state, command)
-        case EnsureTopic(topic):
-            return _ensure_topic(state, topic)
+        case EnsureTopic():
+            return _ensure_topic(state, command)
         case GrowPartitions(topic, partitions):
             return _grow(state, topic, partitions)
         case DeleteTopic():
@@ -360,21 +463,24 @@ def _done(decision: Decision | None) -> Decision:
     return _changes(*decision.events) if decision.events else decision
 
 
-def _bootstrap(state: Catalog, command: Bootstrap) -> Iterator[Message]:
+def _bootstrap(state: Catalog, command: Bootstrap) -> Decision:
     cluster = check_name("cluster", command.cluster)
-    yield from _registration(state, cluster, command.service_url, command.admin_url)
+    if state.own not in ("", cluster):
+        why = f"this data is cluster {state.own}'s: start it under that name, not {cluster}"
+        return refuse(Reason.CONFLICT, why)
+    return _changes(*_brought_in(state, command))
+
+
+def _brought_in(state: Catalog, command: Bootstrap) -> Iterator[Message]:
+    own = Cluster(command.service_url, command.admin_url)
+    cluster = command.cluster
+    if state.own != cluster or state.clusters[cluster] != own:
+        yield registration(cluster, own, own=True)
     for tenant, namespace in _BUILT_IN:
         if tenant not in state.tenants:
             yield TenantCreated(tenant=tenant, allowed_clusters=[cluster])
         if (tenant, namespace) not in state.namespaces:
             yield NamespaceCreated(tenant=tenant, namespace=namespace)
-
-
-def _registration(
-    state: Catalog, name: str, service_url: str, admin_url: str
-) -> Iterator[ClusterRegistered]:
-    if state.clusters.get(name) != Cluster(service_url, admin_url):
-        yield ClusterRegistered(name=name, service_url=service_url, admin_url=admin_url)
 
 
 def _tenant_problem(state: Catalog, command: CreateTenant | UpdateTenant) -> str | None:
@@ -412,6 +518,8 @@ def _update_tenant(state: Catalog, command: UpdateTenant) -> Decision:
         return refuse(Reason.NOT_FOUND, f"no tenant {command.tenant}")
     if found == Tenant(command.admin_roles, command.allowed_clusters):
         return _changes()
+    if refusal := withdrawal_problem(state, command.tenant, command.allowed_clusters):
+        return Decision(reply=refusal)
     return _changes(
         TenantUpdated(
             tenant=command.tenant,
@@ -476,8 +584,11 @@ def _create_topic(state: Catalog, command: CreateTopic) -> Decision:
     return refuse(Reason.ALREADY_EXISTS, f"topic {name} exists with {found.partitions} partitions")
 
 
-def _ensure_topic(state: Catalog, name: TopicName) -> Decision:
+def _ensure_topic(state: Catalog, command: EnsureTopic) -> Decision:
+    name = command.topic
     _whole_topic(name.topic)
+    if command.at_home and (refusal := elsewhere(state, name.tenant)):
+        return Decision(reply=refusal)
     found = find_topic(state, name)
     if found is not None:
         return Decision(reply=Ensured(found, created=False))
@@ -554,6 +665,9 @@ def _undelete_topic(state: Catalog, name: TopicName, now_ms: int) -> Decision:
         return refuse(Reason.NOT_FOUND, f"no namespace {name.namespace_name}")
     if problem := _too_many(state, name, max(grave.topic.partitions, 1)):
         return refuse(Reason.NOT_ALLOWED, problem)
+    named = grave.policies.get(REPLICATION)
+    if named and (refusal := replication_problem(state, name.tenant, named)):
+        return Decision(reply=refusal)
     event = TopicRestored(incarnation=grave.topic.incarnation)
     return Decision((event,), Ensured(grave.topic, created=True))
 
@@ -562,6 +676,10 @@ def _set_policy(state: Catalog, scope: Scope, name: str, value: bytes) -> Decisi
     settled = canonical(name, scope.level, value)
     if not exists(state, scope):
         return refuse(Reason.NOT_FOUND, f"no {scope} to set policy {name} on")
+    if name == REPLICATION and (refusal := replication_problem(state, scope.tenant, settled)):
+        return Decision(reply=refusal)
+    if name == PULL_FROM and (refusal := pull_problem(state, settled)):
+        return Decision(reply=refusal)
     if state.policies.get(scope, {}).get(name) == settled:
         return _changes()
     return _changes(

@@ -8,22 +8,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 import msgpack
 
+from velaray.actors import migration_state
+from velaray.actors.migration_state import Arrival, Migration
 from velaray.actors.policies import POLICIES, Level, policy
 from velaray.events.ids import ActorKey, TopicName
 
 
+class Progress(StrEnum):
+    """In which form a cluster understands how far another one's subscriptions are."""
+
+    EXACT = "exact"
+    """All that is acknowledged, single messages too."""
+    SNAPSHOTS = "snapshots"
+    """Pulsar's snapshots: the mark-delete alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a cluster answers: its ``pulsar://`` and ``http://`` addresses."""
+    """Where a cluster answers: its ``pulsar://`` and ``http://`` addresses; the ``token`` that
+    this cluster presents there ("": none); the ``data_id`` that it had when it was first met ("":
+    it wasn't)."""
 
     service_url: str
     admin_url: str
+    token: str = field(default="", repr=False)
+    progress: str = Progress.EXACT
+    data_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,9 @@ class Grave:
 @dataclass(slots=True)
 class Catalog:
     """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name;
-    ``graves`` by the deleted topics' incarnations."""
+    ``graves`` by the deleted topics' incarnations. ``own`` is this cluster's name ("": not known
+    yet), ``homes`` are the clusters of the tenants that are at home elsewhere, ``migrations`` the
+    newest one of each tenant that was to move away, ``arrivals`` of each that was to come."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
@@ -116,6 +135,11 @@ class Catalog:
     policies: dict[Scope, dict[str, bytes]] = field(default_factory=dict)
     graves: dict[int, Grave] = field(default_factory=dict)
     next_incarnation: int = 1
+    own: str = ""
+    homes: dict[str, str] = field(default_factory=dict)
+    migrations: dict[str, Migration] = field(default_factory=dict)
+    next_migration: int = 1
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
 
 
 def tenants(state: Catalog) -> tuple[str, ...]:
@@ -180,7 +204,11 @@ def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
 
 
 def snapshot(state: Catalog) -> dict[str, bytes]:
-    """The state as one segment for its roots and one for each namespace."""
+    """The state as a segment for its roots and one for each namespace.
+
+    What there wasn't always has a segment of its own, absent while it is empty: the checkpoints of
+    earlier versions have the digests of their states.
+    """
     segments = {
         "catalog": msgpack.packb(
             [
@@ -208,6 +236,18 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
             for _, grave in sorted(state.graves.items())
         ]
         segments["graves"] = msgpack.packb(graves)
+    rows = [
+        (name, cluster.token, cluster.progress, *filter(None, [cluster.data_id]))
+        for name, cluster in sorted(state.clusters.items())
+        if cluster.token or cluster.progress != Progress.EXACT or cluster.data_id
+    ]
+    if rows or state.own or state.homes:
+        segments["clusters"] = msgpack.packb([state.own, rows, sorted(state.homes.items())])
+    if state.migrations:
+        moves = [state.next_migration, migration_state.rows_of(state.migrations)]
+        segments["migrations"] = msgpack.packb(moves)
+    if state.arrivals:
+        segments["arrivals"] = msgpack.packb(migration_state.arrival_rows(state.arrivals))
     return segments
 
 
@@ -234,8 +274,19 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
     for row, until_ms, begun, policies in msgpack.unpackb(segments.get("graves", _NONE)):
         topic = _topic_of(row)
         state.graves[topic.incarnation] = Grave(topic, until_ms, begun, dict(policies))
+    if "clusters" in segments:
+        state.own, more, homes = msgpack.unpackb(segments["clusters"])
+        state.homes = dict(homes)
+        for name, token, progress, *rest in more:
+            known, data_id = state.clusters[name], rest[0] if rest else ""
+            told = replace(known, token=token, progress=progress, data_id=data_id)
+            state.clusters[name] = told
+    if "migrations" in segments:
+        state.next_migration, moves = msgpack.unpackb(segments["migrations"])
+        state.migrations = migration_state.from_rows(moves)
+    state.arrivals = migration_state.arrivals_from(msgpack.unpackb(segments.get("arrivals", _NONE)))
     for segment, body in segments.items():
-        if segment in ("catalog", "graves"):
+        if not segment.startswith("namespace "):
             continue
         tenant, namespace, rows, policies = msgpack.unpackb(body)
         state.namespaces[tenant, namespace] = {row[0]: _topic_of(row) for row in rows}

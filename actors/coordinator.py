@@ -4,10 +4,12 @@ A transaction's sequence is dense in its coordinator and never given again. It i
 `Begin` on and collects participants: topic partitions that get messages, subscriptions that get
 acknowledgements. One event decides it, to commit or to abort (COMMITTING, ABORTING): that is the
 commit point, and never changes. What participants do follows from it; it isn't this machine's
-business but to know when all have done it. Then the transaction is COMMITTED or ABORTED, and all
-that is kept of it is that verdict, for ever: a sequence below the next one that isn't in the
-table of unfinished ones is committed, unless it is in the set of aborted ones. The set is kept in
-segments (`velaray.actors.holes`), of which a checkpoint writes the changed ones.
+business but to know when all have done it; if partitions then say that entries go to other
+clusters, it keeps which do (*spread*) until these know of each other. Then the transaction is
+COMMITTED or ABORTED, and all that is kept of it is that verdict, for ever: a sequence below the
+next one that isn't in the table of unfinished ones is committed, unless it is in the set of
+aborted ones. The set is kept in segments (`velaray.actors.holes`), of which a checkpoint writes
+the changed ones.
 
 Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there fires at the
 first `Expire`. So does one that a clock which was ahead made: what began later than its own
@@ -18,11 +20,12 @@ deadline.
 
 Many transactions can be committed by one event: `velaray.actors.series`.
 
-Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Finish`, `Expire`;
+Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Spread`, `Finish`,
+`Expire`;
 `CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
 Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
-TransactionFinished, SeriesCommitted, SeriesForgotten (and LedgerOpened, which changes nothing
-here).
+TransactionSpread, TransactionFinished, SeriesCommitted, SeriesForgotten (and LedgerOpened, which
+changes nothing here).
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ from velaray.actors.series import (
     refusal_of_number,
 )
 from velaray.events.events_pb2 import (
+    ClusterParticipants,
     LedgerOpened,
     PartitionsJoined,
     SeriesCommitted,
@@ -61,6 +65,7 @@ from velaray.events.events_pb2 import (
     TransactionBegun,
     TransactionDecided,
     TransactionFinished,
+    TransactionSpread,
 )
 from velaray.events.segments import Segment, StoredSegment
 
@@ -165,6 +170,24 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """All participants have applied the commit, and these partitions' entries go to these clusters.
+
+    Reply: `SpreadIs`, which is what was said first. Refused CONFLICT unless it is committing.
+    """
+
+    sequence: int
+    clusters: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadIs:
+    """The partitions by cluster; it never changes."""
+
+    clusters: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """All participants have applied the verdict. Reply: `Decided`; refused NOT_FOUND, and
     CONFLICT while it is open."""
@@ -261,6 +284,20 @@ def _decide(state: CoordinatorState, command: Decide, now_ms: int) -> Decision:
     return Decision((TransactionDecided(sequence=sequence, commit=commit, at_ms=now_ms),), reply)
 
 
+def _spread(state: CoordinatorState, command: Spread) -> Decision:
+    known = state.unfinished.get(command.sequence)
+    if known is None or known.status != Status.COMMITTING:
+        return refuse(Reason.CONFLICT, f"transaction {command.sequence} isn't being committed")
+    if known.spread:
+        return Decision(reply=SpreadIs(dict(known.spread)))
+    clusters = [
+        ClusterParticipants(cluster=name, topics=topics)
+        for name, topics in sorted(command.clusters.items())
+    ]
+    event = TransactionSpread(sequence=command.sequence, clusters=clusters)
+    return Decision((event,), SpreadIs(dict(command.clusters)))
+
+
 def _finish(state: CoordinatorState, sequence: int) -> Decision:
     match state.status(sequence):
         case None:
@@ -303,6 +340,8 @@ class CoordinatorMachine:
                 return _may_join(state, command)
             case Decide():
                 return _decide(state, command, now_ms)
+            case Spread():
+                return _spread(state, command)
             case Finish(sequence):
                 return _finish(state, sequence)
             case Expire():
@@ -338,6 +377,9 @@ class CoordinatorMachine:
                     _decided(state, sequence, commit=True)
             case SeriesForgotten(series=series):
                 del state.series[series]
+            case TransactionSpread(sequence=sequence, clusters=clusters):
+                spread = {each.cluster: list(each.topics) for each in clusters}
+                state.unfinished[sequence].spread = spread
             case TransactionFinished(sequence=sequence):
                 if state.unfinished.pop(sequence).status == Status.ABORTING:
                     state.aborted.add(sequence, sequence + 1)
@@ -358,6 +400,8 @@ class CoordinatorMachine:
             require(sequence not in state.aborted, "a verdict never changes", name)
             timed = known.timed_out and known.status != Status.ABORTING
             require(not timed, "what timed out is aborted", name)
+            gone = known.spread and known.status != Status.COMMITTING
+            require(not gone, "what goes elsewhere is being committed", name)
         state.aborted.check(0)
         require(state.aborted.end() <= state.next_sequence, "aborted ones were begun")
         waiting = {(t.deadline_ms, t.sequence) for t in _open(state)}
@@ -435,17 +479,19 @@ def _fields(known: Transaction) -> list[Any]:
         *(known.sequence, known.owner, known.begun_ms, known.timeout_ms),
         *(known.status, known.timed_out, list(known.partitions), list(known.subscriptions)),
         *(known.series, known.number),
+        *((known.spread,) if known.spread else ()),
     ]
 
 
 def _transaction(fields: list[Any]) -> Transaction:
     sequence, owner, begun_ms, timeout_ms, status, timed_out, *rest = fields
     partitions, subscriptions, *of_series = rest
-    series, number = of_series or ("", 0)  # older checkpoints don't say
+    series, number, *spread = of_series or ("", 0)  # older checkpoints don't say
     return Transaction(
         *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out, series, number),
         partitions=dict.fromkeys(partitions),
         subscriptions=dict.fromkeys((topic, name) for topic, name in subscriptions),
+        spread=spread[0] if spread else {},
     )
 
 

@@ -40,6 +40,8 @@ class Transaction:
     """One that isn't finished. Participants are in the order in which they joined.
 
     ``series``: the series of commits whose ``number`` it is to be a part of; empty: of none.
+    ``spread``: which partitions' entries of it go to which other clusters, if they do and all
+    participants have applied the commit.
     """
 
     sequence: int
@@ -52,6 +54,7 @@ class Transaction:
     number: int = 0
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+    spread: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def deadline_ms(self) -> int:

@@ -151,6 +151,22 @@ class Cursor:
         self._holes.check(self.acked_before)
 
 
+def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
+    """What remains of each batch after acknowledging these as well, ascending, where that is less
+    than now."""
+    after: dict[int, int] = {}
+    for offset, mask in partial:
+        if not cursor.is_acked(offset):
+            after[offset] = mask & after.get(offset, mask)
+    merged = []
+    for offset, mask in sorted(after.items()):
+        before = cursor.remaining(offset)
+        mask = mask if before is None else mask & before
+        if mask != before:
+            merged.append((offset, mask))
+    return merged
+
+
 def pack_ranges(ranges: Iterable[Range]) -> list[int]:
     """Ascending ranges as events hold them: distance from the previous end, length, ..."""
     packed: list[int] = []

@@ -240,6 +240,12 @@ class Dispatcher:
             books.acked_in_part(offset)
         books.forget_acked()
 
+    def count_at_least(self, runs: Iterable[tuple[int, int, int]]) -> None:
+        """These, (first, last + 1, times), were delivered in vain so often elsewhere. Not while
+        there is a standing grant for any of them."""
+        for first, end, times in runs:
+            self._books.counts.raise_to(first, end, times)
+
     def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
         """What is pending of these entries, and batches ``partial``, nobody holds or gets any more.
 
@@ -431,6 +437,11 @@ class Dispatcher:
         """The name of the consumer that holds an entry; empty if none does."""
         owner = self._books.held.owner_of(offset)
         return "" if owner is None else self._books.consumers[owner].spec.name
+
+    @property
+    def in_vain(self) -> CountRuns:
+        """How often which entries were delivered in vain, to be read only."""
+        return self._books.counts
 
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't

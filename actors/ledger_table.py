@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from velaray.actors.machine import require
-from velaray.events.ids import Position
+from velaray.events.ids import LEDGER_INDEX_BITS, Position
 
 
 class NoSuchEntryError(LookupError):
@@ -98,6 +98,12 @@ class LedgerTable:
     def is_closed(self, ledger_id: int) -> bool:
         """Whether a ledger, if it is of this journal, takes no more entries."""
         return bool(self._ids) and ledger_id < self._ids[-1]
+
+    def may_hold(self, ledger_id: int) -> bool:
+        """Whether it can be a ledger of this journal, by the journal's number: also one that is
+        trimmed away, or that there isn't yet."""
+        own = self._ids[-1] if self._ids else -1
+        return own >> LEDGER_INDEX_BITS == ledger_id >> LEDGER_INDEX_BITS and own >= 0
 
     def open(self, ledger_id: int) -> None:
         """Entries appended from now on are in ``ledger_id``, from its entry 0 on."""
@@ -230,17 +236,18 @@ class LedgerTable:
             return self.position_of(kept)
         return Position(self._ids[0], -1) if self._ids else Position(-1, -1)
 
-    def runs(self, first: int, end: int) -> Iterator[LedgerRun]:
+    def runs(self, first: int, end: int, *, with_gone: bool = False) -> Iterator[LedgerRun]:
         """The entries at offsets ``first`` to ``end`` - 1, ledger by ledger.
 
-        Offsets that the partition doesn't hold are left out.
+        Offsets that the partition doesn't hold are left out, but for ledgers that are `gone`
+        if they are asked for.
         """
         first, end = max(first, self.first_offset), min(end, self.end_offset)
         while first < end:
             index = bisect_right(self._firsts, first) - 1
             border = self._firsts[index + 1] if index + 1 < len(self._ids) else end
             stop = min(border, end)
-            if self._ids[index] not in self._gone:
+            if with_gone or self._ids[index] not in self._gone:
                 yield LedgerRun(self._ids[index], first - self._firsts[index], stop - first)
             first = stop
 

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     NOT_ALLOWED = "not allowed"
     NOT_EMPTY = "not empty"
     UNAVAILABLE = "unavailable"
+    ELSEWHERE = "at home elsewhere"
     STORAGE_FULL = "storage full"
     NO_SUBSCRIPTION = "no such subscription"
     QUOTA_HELD = "backlog quota: try again"

@@ -14,27 +14,48 @@ by key interleave; see `velaray.actors.interleaving`. Of compaction the partitio
 generation is current; see `velaray.actors.compacted`. Of entries that are to be delivered later
 it keeps when; see `velaray.actors.delayed`. Of entries of transactions it keeps which are
 undecided and which nobody may get; see `velaray.actors.transactions`. What sequence ids an abort
-sets free says `velaray.actors.undecided`.
+sets free says `velaray.actors.undecided`. What becomes of committed transactions in other clusters
+say `velaray.actors.outgoing`, and here of theirs `velaray.actors.foreign_transactions`.
+
+Entries that another cluster stored first (*replicated* ones) are de-duplicated by where that has
+them and by nothing else; see `velaray.actors.origins`. Of who sent them there as much is known as
+of the own producers, but apart from those, and nothing is decided by it: a producer that moves
+here with its sequence ids is to find them (`velaray.actors.adoption`).
 
 Commands: `Publish`, `Damaged`, `RaiseTopicEpoch`, `CreateSubscription`, `DeleteSubscription`,
-`ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`. Events:
-LedgerOpened, ProducerRegistered, EntryAppended, TopicEpochRaised, ProducerForgotten,
+`ConfirmSwept`, `Terminate`, `FindProducer`, `ForgetProducer`, `ExpireProducers`,
+`AdoptProducers`. Events: LedgerOpened, ProducerRegistered, ProducerAdopted, EntryAppended,
+TopicEpochRaised, ProducerForgotten,
 TopicTerminated, SubscriptionCreated, SubscriptionDeleted, SubscriptionSwept; and those of
-compaction, of `velaray.actors.trimming` and of `velaray.actors.transactions`.
+compaction, of `velaray.actors.trimming`, of `velaray.actors.transactions`, of
+`velaray.actors.fences`, of `velaray.actors.properties`, of `velaray.actors.outgoing` and of
+`velaray.actors.foreign_transactions`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from velaray.actors import compacted, delayed, transactions, undecided
+from velaray.actors import (
+    adoption,
+    compacted,
+    delayed,
+    fences,
+    foreign_transactions,
+    origins,
+    outgoing,
+    properties,
+    transactions,
+    undecided,
+)
+from velaray.actors.adoption import AdoptProducers
 from velaray.actors.compacted import (
     BeginCompaction,
     Compactions,
@@ -42,9 +63,21 @@ from velaray.actors.compacted import (
     PublishCompaction,
 )
 from velaray.actors.delayed import DelayedIndex, ReleaseDelayed
+from velaray.actors.fences import Fence, FencePartition, UnfencePartition
+from velaray.actors.foreign_transactions import (
+    Arrive,
+    EndForeign,
+    ForeignTransactions,
+    ForgetForeign,
+    GiveUp,
+    TakeComplete,
+)
 from velaray.actors.interleaving import Interleaving, is_sparse
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.origins import Origins
+from velaray.actors.outgoing import ConfirmReplicated, NameParticipants, Outgoing
+from velaray.actors.properties import SetProperty
 from velaray.actors.transactions import EndTransaction, Transactions
 from velaray.actors.trimming import (
     ForgetTrimmed,
@@ -65,17 +98,28 @@ from velaray.events.events_pb2 import (
     DelayedEntriesDue,
     EntriesTrimmed,
     EntryAppended,
+    ForeignTransactionArrived,
+    ForeignTransactionComplete,
+    ForeignTransactionEnded,
+    ForeignTransactionForgotten,
+    ForeignTransactionJudged,
     LedgerOpened,
     LedgersUnlisted,
+    ParticipantsNamed,
+    PartitionFenced,
+    PartitionUnfenced,
+    ProducerAdopted,
     ProducerForgotten,
     ProducerRegistered,
     SubscriptionCreated,
     SubscriptionDeleted,
     SubscriptionIdle,
+    SubscriptionPropertiesSet,
     SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
     TransactionEnded,
+    TransactionsReplicated,
 )
 from velaray.events.ids import Position, TransactionId
 from velaray.events.segments import Segment, StoredSegment
@@ -88,6 +132,15 @@ class Chunk:
     uuid: str
     chunk_id: int
     chunks: int
+
+
+class Replicated(NamedTuple):
+    """Which cluster stored an entry first, and where; ``after`` is what its replicator sent just
+    before, if it did."""
+
+    cluster: str
+    position: Position
+    after: Position | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +156,10 @@ class Publish:
 
     The first entry of a ``transaction`` must not come before its coordinator has said that it
     is open and has this partition as a participant: the machine doesn't ask.
+
+    Of a ``replicated`` entry producer and sequence ids are those that it had in that cluster. It
+    is a `Duplicate`, whatever ``deduplicate``, unless it is behind all that came from there; and
+    refused UNAVAILABLE if what was sent before it isn't stored: that would be one for ever.
     """
 
     producer: str
@@ -116,6 +173,7 @@ class Publish:
     key_hash: int = 0
     max_delay_ms: int = 0
     transaction: TransactionId | None = None
+    replicated: Replicated | None = None
 
 
 @dataclass(slots=True)
@@ -276,7 +334,8 @@ class Forgotten:
 
 @dataclass(slots=True)
 class Producer:
-    """What is known of a producer name. Sequence ids are -1 until there is one."""
+    """What is known of a producer name. Sequence ids are -1 until there is one. One that sends
+    to another cluster, its ``origin``, has nothing to do with an own one of the same name."""
 
     index: int
     name: str
@@ -286,6 +345,7 @@ class Producer:
     chunk_uuid: str = ""
     chunk_id: int = -1
     interleaving: Interleaving | None = None
+    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -303,7 +363,8 @@ class PartitionState:
 
     ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
     may be stored; ``trimmed`` the ledgers that nobody may read any more, while they are listed,
-    with the bytes of their entries. From ``chunks_end`` on no entry is a chunk.
+    with the bytes of their entries. From ``chunks_end`` on no entry is a chunk. ``foreign`` are
+    the producers of other clusters, by origin and name.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)
@@ -321,6 +382,11 @@ class PartitionState:
     undecided: dict[int, Undecided] = field(default_factory=dict)
     trimmed: dict[int, int] = field(default_factory=dict)
     chunks_end: int = 0
+    fence: Fence = field(default_factory=Fence)
+    origins: Origins = field(default_factory=Origins)
+    foreign: dict[tuple[str, str], Producer] = field(default_factory=dict)
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    arriving: ForeignTransactions = field(default_factory=ForeignTransactions)
 
     @property
     def end_offset(self) -> int:
@@ -361,13 +427,22 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
     sequence_id, highest, chunk = command.sequence_id, command.highest_sequence_id, command.chunk
     if highest < sequence_id:
         highest = sequence_id
-    known = state.producers.get(command.producer)
-    if (
-        known is not None
-        and command.deduplicate
-        and _is_duplicate(known, sequence_id, highest, chunk)
-    ):
-        return Decision(reply=Duplicate(sequence_id))
+    replicated = command.replicated
+    if replicated is not None:
+        known = state.foreign.get((replicated.cluster, command.producer))
+        newest = state.origins.last(replicated.cluster)
+        if replicated.position <= newest:
+            return Decision(reply=Duplicate(sequence_id))
+        if replicated.after is not None and newest < replicated.after:
+            return refuse(Reason.UNAVAILABLE, "what was sent before it isn't stored: send it again")
+    else:
+        known = state.producers.get(command.producer)
+        if (
+            known is not None
+            and command.deduplicate
+            and _is_duplicate(known, sequence_id, highest, chunk)
+        ):
+            return Decision(reply=Duplicate(sequence_id))
     if state.terminated:
         return refuse(Reason.TERMINATED, "the topic is terminated: it takes no more messages")
     messages, table = command.messages, state.table
@@ -400,12 +475,16 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         if command.transaction.sequence < 1:
             return refuse(Reason.INVALID, f"no such transaction: {command.transaction}")
         event.txn_coordinator, event.txn_sequence = command.transaction
+    if replicated is not None:
+        event.source_ledger, event.source_entry = replicated.position
     reply = Published(table.end_offset, table.next_position(), messages)
     if known is not None:
         return Decision((event,), reply, (), command.blob)
     registered = ProducerRegistered(
         producer=state.next_producer, name=command.producer, at_ms=now_ms
     )
+    if replicated is not None:
+        registered.origin = replicated.cluster
     return Decision((registered, event), reply, (), command.blob)
 
 
@@ -475,10 +554,14 @@ def _forget(producers: Sequence[Producer]) -> Decision:
 
 def _expire(state: PartitionState, command: ExpireProducers) -> Decision:
     silent = sorted(
-        (known for known in state.producers.values() if known.name not in command.connected),
+        (
+            known
+            for known in state.by_index.values()
+            if known.origin or known.name not in command.connected
+        ),
         key=lambda known: (known.at_ms, known.index),
     )
-    excess = len(state.producers) - command.keep
+    excess = len(state.by_index) - command.keep
     return _forget(
         [
             known
@@ -488,6 +571,15 @@ def _expire(state: PartitionState, command: ExpireProducers) -> Decision:
     )
 
 
+def _registered(state: PartitionState, event: ProducerRegistered) -> None:
+    producer = Producer(event.producer, event.name, event.at_ms, origin=event.origin)
+    state.by_index[producer.index] = producer
+    if producer.origin:
+        state.foreign[producer.origin, producer.name] = producer
+    else:
+        state.producers[producer.name] = producer
+
+
 def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     state.table.end_offset += 1  # append(), without the call: this runs for every entry
     if event.deliver_at_ms:
@@ -495,9 +587,11 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     if event.chunks:
         state.chunks_end = state.table.end_offset
     producer = state.by_index[event.producer]
+    if producer.origin:
+        position = tuple.__new__(Position, (event.source_ledger, event.source_entry))
+        state.origins.append(producer.origin, position, state.table.end_offset - 1)
     if event.txn_sequence:
-        transactions.appended(state.transactions, event, state.table.end_offset - 1)
-        undecided.appended(state.undecided, producer, event)
+        _transaction_appended(state, producer, event)
     elif state.undecided:
         undecided.appended(state.undecided, producer, event)
     producer.at_ms = event.at_ms
@@ -521,6 +615,45 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
         producer.chunk_sequence_id, producer.chunk_uuid, producer.chunk_id = -1, "", -1
 
 
+def _transaction_appended(state: PartitionState, producer: Producer, event: EntryAppended) -> None:
+    offset = state.table.end_offset - 1
+    if TransactionId(event.txn_coordinator, event.txn_sequence) in state.arriving.given_up:
+        state.transactions.hidden.add(offset, offset + 1)
+        return
+    transactions.appended(state.transactions, event, offset)
+    undecided.appended(state.undecided, producer, event)
+
+
+def _end_transaction(state: PartitionState, command: EndTransaction) -> Decision:
+    ongoing, clusters = state.transactions.ongoing.get(command.transaction), []
+    if ongoing is not None:
+        clusters = state.outgoing.clusters(ongoing[-1][1] - 1)
+    decision = transactions.decide(state.transactions, state.end_offset, command, clusters)
+    if not decision.events:
+        unnamed = state.outgoing.unnamed(command.transaction)
+        return Decision(reply=replace(decision.reply, clusters=unnamed))
+    return decision
+
+
+def _transaction_ended(state: PartitionState, event: TransactionEnded) -> None:
+    if event.clusters:
+        ongoing = state.transactions.ongoing[TransactionId(event.coordinator, event.sequence)]
+        last = ongoing[-1][1] - 1
+        outgoing.ended(state.outgoing, event, last, state.table.position_of(last))
+    transactions.evolve(state.transactions, event)
+    undecided.ended(state.undecided, state.by_index, event)
+
+
+def _is_kept_out(state: PartitionState, command: Any) -> bool:
+    """Whether a command may not come through a fence."""
+    match command:
+        case Publish() | Damaged() | RaiseTopicEpoch() | Terminate() | DeleteSubscription():
+            return True
+        case CreateSubscription(name):
+            return name not in state.subscriptions
+    return False
+
+
 class PartitionMachine:
     """Decides for one topic partition."""
 
@@ -530,6 +663,8 @@ class PartitionMachine:
 
     def decide(self, state: PartitionState, command: Any, now_ms: int) -> Decision:
         """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        if state.fence.up and _is_kept_out(state, command):
+            return fences.objection()
         match command:
             case Publish():
                 return _publish(state, command, now_ms)
@@ -556,18 +691,28 @@ class PartitionMachine:
                 return refuse(Reason.NOT_FOUND, f"no producer {name!r}")
             case ExpireProducers():
                 return _expire(state, command)
+            case AdoptProducers():
+                return adoption.decide(state, command)
             case ReleaseDelayed():
                 return delayed.decide(state.delayed, command)
             case BeginCompaction() | PublishCompaction() | ConfirmCompactionSwept():
                 return compacted.decide(state.compactions, state.max_read_offset, command, now_ms)
             case EndTransaction():
-                return transactions.decide(state.transactions, state.end_offset, command)
+                return _end_transaction(state, command)
+            case NameParticipants() | ConfirmReplicated():
+                return outgoing.decide(state.outgoing, command)
+            case TakeComplete() | EndForeign() | Arrive() | GiveUp() | ForgetForeign():
+                return foreign_transactions.decide(state.arriving, state.transactions, command)
             case Trim():
                 return decide_trim(state, command, now_ms)
             case ForgetTrimmed():
                 return decide_forget(state, command)
             case NoteActivity():
                 return decide_activity(state, command, now_ms)
+            case SetProperty():
+                return properties.decide(state, command)
+            case FencePartition() | UnfencePartition():
+                return fences.decide(state.fence, command)
         raise TypeError(f"a partition knows no {type(command).__name__}")
 
     def evolve(self, state: PartitionState, event: Message) -> None:
@@ -577,11 +722,17 @@ class PartitionMachine:
                 _entry_appended(state, event)
             case LedgerOpened(ledger_id=ledger_id):
                 state.table.open(ledger_id)
-            case ProducerRegistered(producer=index, name=name, at_ms=at_ms):
-                state.producers[name] = state.by_index[index] = Producer(index, name, at_ms)
+            case ProducerRegistered(producer=index):
+                _registered(state, event)
                 state.next_producer = index + 1
             case ProducerForgotten(producer=index):
-                del state.producers[state.by_index.pop(index).name]
+                gone = state.by_index.pop(index)
+                if gone.origin:
+                    del state.foreign[gone.origin, gone.name]
+                else:
+                    del state.producers[gone.name]
+            case ProducerAdopted(producer=index):
+                adoption.evolve(state.by_index[index], event)
             case TopicEpochRaised(topic_epoch=epoch):
                 state.topic_epoch = epoch
             case TopicTerminated():
@@ -589,10 +740,12 @@ class PartitionMachine:
             case SubscriptionCreated(name=name, incarnation=incarnation, start_offset=start):
                 ref = SubscriptionRef(name, incarnation, start)
                 state.subscriptions[name] = Subscription(ref, dict(event.properties))
+                outgoing.subscription_created(state.outgoing, name, start)
                 state.next_incarnation = incarnation + 1
             case SubscriptionDeleted(name=name):
                 ref = state.subscriptions.pop(name).ref
                 state.deleted[ref.incarnation] = name
+                outgoing.subscription_deleted(state.outgoing, name)
             case SubscriptionSwept(incarnation=incarnation):
                 del state.deleted[incarnation]
             case DelayedEntriesDue(until_ms=until_ms):
@@ -600,14 +753,27 @@ class PartitionMachine:
             case CompactionBegun() | CompactionPublished() | CompactionSwept():
                 compacted.evolve(state.compactions, event)
             case TransactionEnded():
-                transactions.evolve(state.transactions, event)
-                undecided.ended(state.undecided, state.by_index, event)
+                _transaction_ended(state, event)
+            case ParticipantsNamed() | TransactionsReplicated():
+                outgoing.evolve(state.outgoing, event)
+            case (
+                ForeignTransactionComplete()
+                | ForeignTransactionEnded()
+                | ForeignTransactionArrived()
+                | ForeignTransactionJudged()
+                | ForeignTransactionForgotten()
+            ):
+                foreign_transactions.evolve(state.arriving, event)
             case EntriesTrimmed():
                 evolve_trimmed(state, event)
             case LedgersUnlisted():
                 evolve_unlisted(state, event)
             case SubscriptionIdle():
                 evolve_idle(state, event)
+            case SubscriptionPropertiesSet():
+                properties.evolve(state, event)
+            case PartitionFenced() | PartitionUnfenced():
+                fences.evolve(state.fence, event)
             case _:
                 raise TypeError(f"a partition knows no {type(event).__name__}")
 
@@ -618,10 +784,16 @@ class PartitionMachine:
         transactions.check(state.transactions, state.first_offset, state.end_offset)
         undecided.check(state.undecided, state.transactions.ongoing)
         compacted.check(state.compactions, state.max_read_offset)
+        fences.check(state.fence)
         for _, end in state.table.gone_ranges():
             require(end <= state.max_read_offset, "what is trimmed away is decided", str(end))
-        by_name = {known.name: known for known in state.by_index.values()}
-        require(by_name == state.producers, "producer names and numbers agree")
+        origins.check(state.origins, state.end_offset)
+        starts = {name: known.ref.start_offset for name, known in state.subscriptions.items()}
+        outgoing.check(state.outgoing, starts, state.end_offset)
+        foreign_transactions.check(state.arriving, state.transactions)
+        by_name = {(known.origin, known.name): known for known in state.by_index.values()}
+        named = {("", name): known for name, known in state.producers.items()} | state.foreign
+        require(by_name == named, "producer names and numbers agree")
         for number, known in state.by_index.items():
             require(number == known.index, "a producer is found by its own number", known.name)
             require(number < state.next_producer, "producer numbers are never reused", known.name)
@@ -647,11 +819,15 @@ class PartitionMachine:
     def snapshot(self, state: PartitionState) -> Mapping[str, Segment]:
         """Segments: ledgers, producers, subscriptions, partition; and if there are any: deleted,
         trimmed, gone (between others), idle, compactions, delayed/<n>, transactions, hidden/<n>,
-        undecided, chunks_end.
+        undecided, chunks_end, foreign (producers), origins, origin/<n>/<cluster>, fence, outgoing,
+        outgoing/<n>, arriving.
 
-        A segment of what is hidden that didn't change since a checkpoint is where that has it.
+        A segment of what is hidden, of origins or of what is outgoing that didn't change since a
+        checkpoint is where that has it.
         """
-        numbered = [state.by_index[index] for index in sorted(state.by_index)]
+        everybody = [state.by_index[index] for index in sorted(state.by_index)]
+        numbered = [known for known in everybody if not known.origin]
+        foreign = [known for known in everybody if known.origin]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
         rare = {
             "deleted": sorted(state.deleted.items()),
@@ -665,11 +841,16 @@ class PartitionMachine:
             if state.compactions.last
             else None,
             "chunks_end": state.chunks_end,
+            "fence": list(astuple(state.fence)) if state.fence != Fence() else None,
+            "foreign": [[known.origin, *_producer_fields(known)] for known in foreign],
         }
         return {
             **{name: _to_json(found) for name, found in rare.items() if found},
             **state.delayed.snapshot(),
             **transactions.snapshot(state.transactions),
+            **origins.snapshot(state.origins),
+            **outgoing.snapshot(state.outgoing),
+            **foreign_transactions.snapshot(state.arriving),
             "ledgers": _to_json([state.end_offset, state.table.ledgers()]),
             "producers": _to_json([_producer_fields(producer) for producer in numbered]),
             "subscriptions": _to_json(
@@ -688,18 +869,25 @@ class PartitionMachine:
     def restore(self, segments: Mapping[str, bytes]) -> PartitionState:
         """The state whose snapshot is ``segments``."""
         end_offset, ledgers = json.loads(segments["ledgers"])
-        known = [_producer(*fields) for fields in json.loads(segments["producers"])]
+        known = [_producer("", fields) for fields in json.loads(segments["producers"])]
         rare = {name: json.loads(segments.get(name, b"[]")) for name in _RARE}
         idle = dict(rare["idle"])
+        foreign = [_producer(origin, fields) for origin, *fields in rare["foreign"]]
+        named = json.loads(segments["subscriptions"])
+        starts = {name: start for name, _, start, _ in named}
         return PartitionState(
             table=LedgerTable(ledgers, end_offset, rare["gone"]),
             producers={producer.name: producer for producer in known},
-            by_index={producer.index: producer for producer in known},
+            by_index={producer.index: producer for producer in (*known, *foreign)},
+            foreign={(producer.origin, producer.name): producer for producer in foreign},
+            origins=origins.restore(segments),
+            outgoing=outgoing.restore(segments, starts),
+            arriving=foreign_transactions.restore(segments),
             subscriptions={
                 name: Subscription(
                     SubscriptionRef(name, incarnation, start), dict(properties), idle.get(name, 0)
                 )
-                for name, incarnation, start, properties in json.loads(segments["subscriptions"])
+                for name, incarnation, start, properties in named
             },
             delayed=DelayedIndex.restore(segments),
             transactions=transactions.restore(segments),
@@ -710,23 +898,27 @@ class PartitionMachine:
             deleted=dict(rare["deleted"]),
             trimmed=dict(rare["trimmed"]),
             chunks_end=json.loads(segments.get("chunks_end", b"0")),
+            fence=Fence(*rare["fence"]),
             **json.loads(segments["partition"]),
         )
 
     def settle(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""
         transactions.settle(state.transactions, stored)
+        origins.settle(state.origins, stored)
+        outgoing.settle(state.outgoing, stored)
 
     def crowded(self, state: PartitionState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
         return state.transactions.hidden.crowded()
 
 
-_RARE = ("deleted", "trimmed", "gone", "idle", "undecided")
+_RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence")
 
 
 def _producer_fields(producer: Producer) -> list[Any]:
-    fields = [getattr(producer, field.name) for field in dataclass_fields(Producer)]
+    """All but the origin."""
+    fields = [getattr(producer, field.name) for field in dataclass_fields(Producer)][:-1]
     interleaving = fields.pop()
     return [
         *fields,
@@ -734,9 +926,10 @@ def _producer_fields(producer: Producer) -> list[Any]:
     ]
 
 
-def _producer(*fields: Any) -> Producer:
+def _producer(origin: str, fields: Sequence[Any]) -> Producer:
     *plain, interleaving = fields
     producer = Producer(*plain)
+    producer.origin = origin
     if interleaving is not None:
         floor, entries = interleaving
         producer.interleaving = Interleaving(floor, dict(map(tuple, entries)))

@@ -70,6 +70,11 @@ def _names(value: Any) -> str | None:
     return None if good else "must be a list of names, not empty"
 
 
+def _no_or_more_names(value: Any) -> str | None:
+    good = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return None if good else "must be a list of names; an empty one says none"
+
+
 def _record(required: Mapping[str, Validator], **optional: Validator) -> Validator:
     fields = {**required, **optional}
 
@@ -120,6 +125,10 @@ _QUOTA = _record(
 _RATE = _record(
     {"dispatchThrottlingRateInMsg": _whole(-1), "dispatchThrottlingRateInByte": _whole(-1)},
     relativeToPublishRate=_boolean,
+    ratePeriodInSecond=_whole(1),
+)
+_REPLICATION_RATE = _record(
+    {"dispatchThrottlingRateInMsg": _whole(-1), "dispatchThrottlingRateInByte": _whole(-1)},
     ratePeriodInSecond=_whole(1),
 )
 _PUBLISH_RATE = _record(
@@ -186,8 +195,10 @@ POLICIES: Mapping[str, Policy] = {
         Policy("compactionThreshold", _ALL, _whole(0), 0),
         Policy("dispatchRate", _ALL, _RATE),
         Policy("subscriptionDispatchRate", _ALL, _RATE),
+        Policy("replicatorDispatchRate", _ALL, _REPLICATION_RATE),
         Policy("publishRate", _ALL, _PUBLISH_RATE),
         Policy("replication", Level.NAMESPACE | Level.TOPIC, _names),
+        Policy("pullFrom", Level.NAMESPACE | Level.TOPIC, _no_or_more_names, []),
     )
 }
 

@@ -100,6 +100,22 @@ class CountRuns:
             return 0, parts[0].first
         return parts[0].owner, parts[0].end
 
+    def below(self, first: int, end: int, times: int) -> list[Range]:
+        """What of a range is counted less often than that, ascending."""
+        found: list[Range] = []
+        while first < end:
+            count, stop = self.alike(first, end)
+            if count < times:
+                found.append((first, stop))
+            first = stop
+        return found
+
+    def raise_to(self, first: int, end: int, times: int) -> None:
+        """Count a range at least so often."""
+        for start, stop in self.below(first, end, times):
+            self._runs.take(start, stop)
+            self._put(start, stop, times)
+
     def forget(self, first: int, end: int) -> None:
         """Count nothing of a range."""
         self._runs.take(first, end)
@@ -107,6 +123,10 @@ class CountRuns:
     def beyond(self, offset: int) -> list[list[int]]:
         """The runs from ``offset`` on, cut there, as lists of plain numbers."""
         return [list(run) for run in self._runs.within(offset, self.end)]
+
+    def within(self, first: int, end: int) -> list[CountRun]:
+        """The runs of a range, ascending, cut to it."""
+        return [CountRun(*run) for run in self._runs.within(first, end)] if first < end else []
 
     def copy(self) -> CountRuns:
         """The same counts, apart from these."""

@@ -4,15 +4,17 @@ States: until `Create` it isn't there and refuses everything; from then on it ho
 What is journaled is what an acknowledgement changed, never the request: acks are idempotent
 and commute, and one that says nothing new writes nothing.
 
-How often entries were delivered in vain is kept as well; see `velaray.actors.redelivery`.
+How often entries were delivered in vain is kept as well; see `velaray.actors.redelivery`. What
+other clusters' subscriptions of the same name have is taken over; see `velaray.actors.foreign`.
 
 Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.expiry.Expire`,
 `velaray.actors.undoing.Restore`, `velaray.actors.redelivery.NoteDeliveries`,
-`velaray.actors.tracing.Note`, and those of `velaray.actors.dead_letters` and
-`velaray.actors.pending_acks`. Events: CursorCreated, EntriesAcked, MarkDeleted, CursorReset,
-CursorRestored, EntriesExpired, EntriesDelivered, DeliveriesReturned, DeadLettersIntended,
-DeadLettersMoved, AckedInTransaction, AckedBeforeInTransaction, TransactionAcksEnded (and
-LedgerOpened and the facts of `velaray.actors.tracing`, which change nothing here).
+`velaray.actors.tracing.Note`, `velaray.actors.foreign.TakeProgress`, and those of
+`velaray.actors.dead_letters` and `velaray.actors.pending_acks`. Events: CursorCreated,
+EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired, EntriesDelivered,
+DeliveriesReturned, DeadLettersIntended, DeadLettersMoved, AckedInTransaction,
+AckedBeforeInTransaction, TransactionAcksEnded, ProgressTaken (and LedgerOpened and the facts of
+`velaray.actors.tracing`, which change nothing here).
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from velaray.actors import dead_letters, pending_acks, pending_sets, redelivery
+from velaray.actors import dead_letters, foreign, pending_acks, pending_sets, redelivery
 from velaray.actors.cursor import (
     Cursor,
     mask_to_words,
+    new_partials,
     pack_ranges,
     unpack_ranges,
     words_to_mask,
@@ -40,6 +43,7 @@ from velaray.actors.expiry import (
     evolve_expired,
     expired,
 )
+from velaray.actors.foreign import Foreign, Taken, TakeProgress
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.actors.offset_sets import Range
 from velaray.actors.pending_acks import (
@@ -67,6 +71,7 @@ from velaray.events.events_pb2 import (
     LedgerOpened,
     MarkDeleted,
     PartialAck,
+    ProgressTaken,
     TransactionAcksEnded,
 )
 from velaray.events.segments import Segment, StoredSegment
@@ -133,12 +138,14 @@ class Reset:
     are trimmed away.
 
     Reply: `CursorAt`. Refused INVALID below 0; NOT_FOUND before `Create`. That the offset
-    isn't beyond the partition's end is for the caller to see to.
+    isn't beyond the partition's end is for the caller to see to. If the progress is ``shared``
+    with other clusters, what those say of it isn't to undo this.
     """
 
     next_offset: int
     reason: str
     gone: Sequence[Range] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,7 @@ class SubscriptionState:
     deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
     dead: DeadLetters = field(default_factory=DeadLetters)
     pending: PendingAcks = field(default_factory=PendingAcks)
+    foreign: Foreign = field(default_factory=Foreign)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -175,7 +183,7 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
             )
     whole, partial = list(command.ranges), []
     if command.partial:
-        partial = _new_partials(cursor, command.partial)
+        partial = new_partials(cursor, command.partial)
         whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
     new = [part for first, end in normalized(whole) for part in cursor.unacked_ranges(first, end)]
     if partial:
@@ -191,21 +199,6 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
     return Decision((event,), Acked(tuple(new), tuple(partial)))
 
 
-def _new_partials(cursor: Cursor, partial: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What remains of each batch after the command, ascending, where that is less than now."""
-    after: dict[int, int] = {}
-    for offset, mask in partial:
-        if not cursor.is_acked(offset):
-            after[offset] = mask & after.get(offset, mask)
-    merged = []
-    for offset, mask in sorted(after.items()):
-        before = cursor.remaining(offset)
-        mask = mask if before is None else mask & before
-        if mask != before:
-            merged.append((offset, mask))
-    return merged
-
-
 def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
     offset, remaining = command.offset, command.remaining
     end = offset if remaining is None else offset + 1
@@ -215,7 +208,7 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
         )
     partial: list[tuple[int, int]] = []
     if remaining is not None:
-        partial = _new_partials(cursor, [(offset, remaining)])
+        partial = new_partials(cursor, [(offset, remaining)])
         if partial and partial[0][1] == 0:
             offset, partial = offset + 1, []
     # Not which of them exactly: there may be millions of holes in between.
@@ -238,10 +231,25 @@ def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
     forgets = counted or state.dead.intended or state.pending
     if state.cursor == Cursor(next_offset, gone) and not forgets:
         return Decision(reply=reply)
-    events: list[Message] = [CursorReset(next_offset=next_offset, reason=command.reason)]
+    moved = CursorReset(next_offset=next_offset, reason=command.reason, shared=command.shared)
+    events: list[Message] = [moved]
     if gone:
         events.append(expired(gone, Why.TRIMMED))
     return Decision(tuple(events), reply)
+
+
+def _decide_progress(state: SubscriptionState, command: TakeProgress) -> Decision:
+    if problem := foreign.invalid(command):
+        return refuse(Reason.INVALID, problem)
+    news = foreign.news(state.foreign, command)
+    if news.event is None:
+        return Decision(reply=Taken())
+    acked = _decide_ack(state.cursor, Ack(command.end_offset, news.ranges, news.partial))
+    for event in acked.events:
+        assert isinstance(event, EntriesAcked)
+        event.cluster = command.cluster
+    reply = Taken(acked.reply.ranges, acked.reply.partial, tuple(news.counts))
+    return Decision((*acked.events, news.event), reply)
 
 
 def _partial_ack(offset: int, mask: int) -> PartialAck:
@@ -251,7 +259,7 @@ def _partial_ack(offset: int, mask: int) -> PartialAck:
 _NEED_CURSOR = (
     *(Ack, AckBefore, Reset, Expire, Restore),
     *(NoteDeliveries, IntendDeadLetters, ConfirmMoved),
-    *(AckInTransaction, AckBeforeInTransaction, EndTransactionAcks),
+    *(AckInTransaction, AckBeforeInTransaction, EndTransactionAcks, TakeProgress),
 )
 
 
@@ -286,6 +294,8 @@ class SubscriptionMachine:
                 return decide_restore(cursor, command)
             case NoteDeliveries():
                 return redelivery.decide(cursor, command)
+            case TakeProgress():
+                return _decide_progress(state, command)
             case Note():
                 return decide_note(command)
             case IntendDeadLetters():
@@ -317,11 +327,13 @@ class SubscriptionMachine:
             case CursorCreated(start_offset=start_offset):
                 state.created = True
                 cursor.reset(start_offset)
-            case CursorReset(next_offset=next_offset):
+            case CursorReset(next_offset=next_offset, shared=shared):
+                foreign.moved(state.foreign, cursor, state.deliveries, shared=shared)
                 cursor.reset(next_offset)
                 state.deliveries.clear()
                 state.dead.intended.clear()
-            case CursorRestored():
+            case CursorRestored(shared=shared):
+                foreign.moved(state.foreign, cursor, state.deliveries, shared=shared)
                 evolve_restored(cursor, event)
                 state.deliveries.clear()
                 state.dead.intended.clear()
@@ -338,6 +350,8 @@ class SubscriptionMachine:
                 state.deliveries.add(unpack_ranges(ranges), -1)
             case AckedInTransaction() | AckedBeforeInTransaction() | TransactionAcksEnded():
                 pending_acks.evolve(state.pending, event)
+            case ProgressTaken():
+                foreign.evolve(state.foreign, state.deliveries, event)
             case LedgerOpened():
                 pass
             case _ if isinstance(event, FACTS):
@@ -353,13 +367,15 @@ class SubscriptionMachine:
         state.deliveries.check()
         dead_letters.check(state.dead)
         pending_sets.check(state.pending, state.cursor)
+        foreign.check(state.foreign)
         require(
             state.created or state.cursor == Cursor(),
             "nothing is acknowledged before the subscription is created",
         )
 
     def snapshot(self, state: SubscriptionState) -> Mapping[str, Segment]:
-        """Segments: ``cursor``, and ``holes/<n>``, which are those of `velaray.actors.holes`.
+        """Segments: ``cursor``, and ``holes/<n>``, which are those of `velaray.actors.holes`; and
+        those of `velaray.actors.foreign`.
 
         A segment of holes that didn't change since a checkpoint is where that has it.
         """
@@ -380,7 +396,7 @@ class SubscriptionMachine:
             segments["pending"] = pending
         for number, segment in cursor.beyond.snapshot().items():
             segments[f"{_HOLES}{number}"] = segment
-        return segments
+        return segments | foreign.snapshot(state.foreign)
 
     def restore(self, segments: Mapping[str, bytes]) -> SubscriptionState:
         """The state whose snapshot is ``segments``."""
@@ -391,15 +407,17 @@ class SubscriptionMachine:
         counts = redelivery.restore(segments.get("deliveries"))
         dead = dead_letters.restore(segments.get("dead"))
         pending = pending_sets.restore(segments.get("pending"))
-        return SubscriptionState(created, cursor, gone, counts, dead, pending)
+        others = foreign.restore(segments)
+        return SubscriptionState(created, cursor, gone, counts, dead, pending, others)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """A checkpoint of the state is durable: what isn't needed now may leave memory."""
         state.cursor.beyond.settle(_numbered(stored))
+        foreign.settle(state.foreign, stored)
 
     def crowded(self, state: SubscriptionState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
-        return state.cursor.beyond.crowded()
+        return state.cursor.beyond.crowded() or foreign.crowded(state.foreign)
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

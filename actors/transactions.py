@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -42,21 +42,25 @@ _HIDDEN = "hidden/"
 class EndTransaction:
     """The coordinator's verdict. Reply: `Ended`; doing it again changes nothing.
 
-    The verdict must be durable at the coordinator. A terminated topic takes it as well.
+    The verdict must be durable at the coordinator. A terminated topic takes it as well. ``alone``:
+    no other partition is a participant.
     """
 
     transaction: TransactionId
     commit: bool
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The transaction isn't ongoing here. ``ranges`` are its entries as ascending (first,
-    last + 1), if it was; ``max_read_offset`` is as it is once this is durable.
+    last + 1), if it was; ``max_read_offset`` is as it is once this is durable. ``clusters`` are
+    those that it goes to from here, while its participants there aren't known.
     """
 
     ranges: tuple[Range, ...]
     max_read_offset: int
+    clusters: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,17 +79,26 @@ class Transactions:
         return end_offset
 
 
-def decide(state: Transactions, end_offset: int, command: EndTransaction) -> Decision:
-    """What the command leads to; ``end_offset`` is the log's."""
+def decide(
+    state: Transactions, end_offset: int, command: EndTransaction, clusters: Sequence[str] = ()
+) -> Decision:
+    """What the command leads to; ``end_offset`` is the log's. What is committed goes to
+    ``clusters``."""
     transaction = command.transaction
     if transaction not in state.ongoing:
         return Decision(reply=Ended((), state.max_read_offset(end_offset)))
     left = (ranges[0][0] for other, ranges in state.ongoing.items() if other != transaction)
+    going = tuple(clusters) if command.commit else ()
     event = TransactionEnded(
-        coordinator=transaction.coordinator, sequence=transaction.sequence, commit=command.commit
+        coordinator=transaction.coordinator,
+        sequence=transaction.sequence,
+        commit=command.commit,
+        clusters=going,
+        alone=command.alone and bool(going),
     )
-    reply = Ended(tuple(state.ongoing[transaction]), next(left, end_offset))
-    return Decision((event,), reply)
+    ranges = tuple(state.ongoing[transaction])
+    unnamed = () if command.alone else going
+    return Decision((event,), Ended(ranges, next(left, end_offset), unnamed))
 
 
 def appended(state: Transactions, event: EntryAppended, offset: int) -> None:

@@ -48,6 +48,7 @@ class Restore:
     restored: Cursor
     gone: Sequence[Range]
     reason: str
+    shared: bool = False  # as in `velaray.actors.subscription.Reset`
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def decide_restore(cursor: Cursor, command: Restore) -> Decision:
             for offset, mask in restored.all_partials()
         ],
         reason=command.reason,
+        shared=command.shared,
     )
     return Decision((event,), reply)
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import total_ordering
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from google.protobuf.message import DecodeError
@@ -21,6 +21,8 @@ from velaray.events.ids_pb2 import MessageIdData
 UINT64_MAX = (1 << 64) - 1
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+REPLICATOR_PREFIX = "pulsar.repl."
+"""Begins the names of replicators, of their producers and of their subscriptions."""
 _ID_TEXT = re.compile(r"-?[0-9]{1,19}:-?[0-9]{1,19}(?::-?[0-9]{1,10}){0,2}")
 
 
@@ -30,6 +32,19 @@ class InvalidNameError(ValueError):
 
 class InvalidMessageIdError(ValueError):
     """Bytes that are not a message id."""
+
+
+LEDGER_INDEX_BITS: Final = 24
+"""The lowest bits of a ledger id count the ledgers of a journal; the journal's number is above
+them."""
+
+NUMBER_BITS: Final = 28
+"""Bits of a journal's number within its cluster; the cluster's own number is above them."""
+
+
+def cluster_number_of(ledger_id: int) -> int:
+    """The number of the cluster that a ledger belongs to."""
+    return ledger_id >> (NUMBER_BITS + LEDGER_INDEX_BITS)
 
 
 class Position(NamedTuple):
@@ -290,6 +305,10 @@ class TopicName:
         """The given partition of this topic (-1: the topic as a whole)."""
         return replace(self, partition=partition)
 
+    def members(self, partitions: int) -> list[TopicName]:
+        """The partitions of this topic, which has so many; of a plain one (0) itself."""
+        return [self.of_partition(number) for number in range(partitions)] or [self]
+
     @property
     def namespace_name(self) -> str:
         """``tenant/namespace``."""
@@ -301,7 +320,7 @@ class TopicName:
 
 
 class ActorKind(StrEnum):
-    """The kinds of actors; each owns one journal."""
+    """The kinds of actors; each owns one journal, unless it says otherwise."""
 
     CATALOG = "catalog"
     PARTITION = "partition"
@@ -313,6 +332,10 @@ class ActorKind(StrEnum):
     DELETER = "deleter"
     """Deletes ledgers that nobody lists. It owns no journal: what it has to do is in topics."""
 
+    PULLER = "puller"
+    """Brings one partition what another cluster publishes. It owns no journal: how far it is, is
+    kept there."""
+
 
 _PARTS = {
     ActorKind.CATALOG: 0,
@@ -322,6 +345,7 @@ _PARTS = {
     ActorKind.COORDINATOR: 1,
     ActorKind.SCHEMA_REGISTRY: 5,
     ActorKind.DELETER: 1,
+    ActorKind.PULLER: 6,
 }
 """How many parts a key's text has after its kind."""
 _NUMBERED = (ActorKind.COORDINATOR, ActorKind.DELETER)
@@ -344,6 +368,7 @@ class ActorKey:
     subscription: str = ""
     subscription_incarnation: int = 0
     generation: int = 0
+    cluster: str = ""
 
     @classmethod
     def catalog(cls) -> ActorKey:
@@ -373,6 +398,11 @@ class ActorKey:
         )
 
     @classmethod
+    def of_partitions(cls, topic: TopicName, incarnation: int, partitions: int) -> list[ActorKey]:
+        """All partitions of a topic that has so many, see `TopicName.members`."""
+        return [cls.of_partition(name, incarnation) for name in topic.members(partitions)]
+
+    @classmethod
     def of_schema_registry(cls, topic: TopicName, incarnation: int) -> ActorKey:
         """Where the versions of a topic's schema are, the same for all of its partitions."""
         return replace(cls.of_partition(topic.topic, incarnation), kind=ActorKind.SCHEMA_REGISTRY)
@@ -385,6 +415,10 @@ class ActorKey:
             subscription=check_local_name("subscription", subscription),
             subscription_incarnation=incarnation,
         )
+
+    def of_puller(self, cluster: str) -> ActorKey:
+        """Who brings this partition what ``cluster`` publishes. Raises `InvalidNameError`."""
+        return replace(self, kind=ActorKind.PULLER, cluster=check_name("cluster", cluster))
 
     def of_compacted(self, generation: int) -> ActorKey:
         """A generation of this partition's compacted entries."""
@@ -416,6 +450,8 @@ class ActorKey:
             parts += [self.subscription, str(self.subscription_incarnation)]
         if self.kind is ActorKind.COMPACTED:
             parts.append(str(self.generation))
+        if self.kind is ActorKind.PULLER:
+            parts.append(self.cluster)
         return "/".join(_quoted(part) for part in parts)
 
     @classmethod
@@ -460,6 +496,8 @@ class ActorKey:
             if int(rest[0]) < 0:
                 raise InvalidNameError("a number is negative")
             return key.of_compacted(int(rest[0]))
+        if kind is ActorKind.PULLER:
+            return key.of_puller(rest[0])
         return key.of_subscription(rest[0], int(rest[1]))
 
     def __str__(self) -> str:

@@ -312,10 +312,12 @@ class _Written(NamedTuple):
 
 class FileStore:
     """Journals in the directory ``root``, which is created if need be; implements
-    `LedgerStore`. ``root`` must be on a file system with hard links."""
+    `LedgerStore`. ``root`` must be on a file system with hard links. The numbers of journals that
+    are created through it begin after ``number_base``; who creates none needn't know it."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], number_base: int = 0) -> None:
         self.root = Path(root).absolute()
+        self._number_base = number_base
         self.counters = Counters()
         self._journals = self.root / "journals"
         self._numbers = self.root / "numbers"
@@ -467,7 +469,7 @@ class FileStore:
                 number += 1
         _fsync_directory(self._numbers)
         self._number_hint = number
-        return number
+        return self._number_base + number
 
     def _first_free_number(self) -> int:
         """The lowest free number, by doubling and halving: numbers are never given back, so

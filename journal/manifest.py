@@ -10,13 +10,20 @@ from typing import Any, Final
 import msgpack
 from crc32c import crc32c
 
+from velaray.events.ids import LEDGER_INDEX_BITS as LEDGER_INDEX_BITS
+from velaray.events.ids import NUMBER_BITS as NUMBER_BITS
+from velaray.events.ids import cluster_number_of as cluster_number_of
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
 
 FORMAT_VERSION: Final = 2
-LEDGER_INDEX_BITS: Final = 24
 MAX_LEDGERS: Final = 1 << LEDGER_INDEX_BITS
 _MAGIC: Final = b"\x89VMANIF\n"
 _HEADER: Final = struct.Struct("<8sHI")
+
+
+def number_base(cluster_number: int) -> int:
+    """What the numbers of a cluster's journals begin after."""
+    return cluster_number << NUMBER_BITS
 
 
 @dataclass(frozen=True, slots=True)

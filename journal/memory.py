@@ -274,10 +274,16 @@ class MemoryStore:
     """One process's view of a `MemoryDisk`; implements `LedgerStore`."""
 
     def __init__(
-        self, disk: MemoryDisk | None = None, *, hook: Hook | None = None, seed: int = 0
+        self,
+        disk: MemoryDisk | None = None,
+        *,
+        hook: Hook | None = None,
+        seed: int = 0,
+        number_base: int = 0,
     ) -> None:
         self.disk = disk or MemoryDisk()
         self.hook = hook
+        self._number_base = number_base
         self.counters = Counters()
         self._seed = seed
         self._salts = 0
@@ -337,7 +343,7 @@ class MemoryStore:
     async def claim_number(self, owner: str) -> int:
         """The next number; see `LedgerStore`."""
         self.disk.numbers.append(owner)
-        return len(self.disk.numbers)
+        return self._number_base + len(self.disk.numbers)
 
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> _MemoryWriter:
         """Create a ledger; see `LedgerStore`."""

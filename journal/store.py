@@ -118,8 +118,8 @@ class LedgerStore(Protocol):
         ...
 
     async def claim_number(self, owner: str) -> int:
-        """A journal number (1, 2, ...) that nobody else ever gets. A crash right after
-        leaves a gap."""
+        """A journal number (1, 2, ..., after the store's base) that nobody else ever gets. A crash
+        right after leaves a gap."""
         ...
 
     async def create_ledger(self, journal: str, ledger_id: int, header: bytes) -> LedgerWriter:

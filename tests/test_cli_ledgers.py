@@ -27,9 +27,9 @@ from tests.topology.test_deleter import refuse
 from velaray.admin import Admin, AdminError, NotFound
 from velaray.cli import main
 from velaray.events.ids import ActorKey
-from velaray.topology import deleter_body
-from velaray.topology.deleters import has_work
-from velaray.topology.deletion import announce, bury_journal
+from velaray.topology.ledgers import deleter_body
+from velaray.topology.ledgers.deleters import has_work
+from velaray.topology.ledgers.deletion import announce, bury_journal
 
 Run = Callable[..., Result]
 

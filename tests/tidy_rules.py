@@ -53,8 +53,24 @@ ROOMS: dict[str, Room] = {
 
 # Files below the public face that use it all the same, and the reason.
 CLIENTS: dict[str, str] = {
-    "topology/deleter_body.py": "deletes by the ordinary topics, as a client of its own cluster",
-    "topology/deletion_events.py": "what is in those topics has an ordinary schema",
+    "topology/ledgers/deleter_body.py": "deletes by ordinary topics, as a client",
+    "topology/ledgers/deletion_events.py": "what is in those topics has an ordinary schema",
+    "topology/replication/replicator.py": "tries again as clients do",
+    "topology/replication/replicator_markers.py": "tries again as clients do",
+    "topology/replication/replicator_progress.py": "tries again as clients do",
+    "topology/replication/replicator_schemas.py": "says what is refused, as clients are told",
+    "topology/replication/replicator_source.py": "consumes as a client of its own cluster",
+    "topology/replication/replicator_transactions.py": "tries again as clients do",
+    "topology/replication/replicator_target.py": "publishes to another cluster, as a client of it",
+    "topology/other_doors.py": "asks other clusters' front doors, as a client of them",
+    "topology/replication/replicator_ends.py": "reads here and publishes there, as a client",
+    "topology/pulling/pulsar_import.py": "makes things in its own cluster as people would",
+    "topology/pulling/puller_ends.py": "reads in another cluster and publishes here, as a client",
+    "topology/replication/replicator_ways.py": "connects to clusters as a client",
+    "topology/replication/remote_topics.py": "looks up another cluster's topics, as a client of it",
+    "topology/moving/tenant_copy.py": "makes things in another cluster, as a client of it",
+    "topology/moving/migration_copy.py": "makes things in another cluster, as a client of it",
+    "topology/system_proof.py": "is how an actor authenticates as a client",
 }
 
 # Files of actors/ that run machines instead of being one.

@@ -5,9 +5,11 @@ The other end is the channel of the partition (`velaray.topology.channel`). Noti
 ``stood``, ``stood_down``, ``terminated``, ``policies``, ``gone``, ``compacted``, ``unsent``.
 Requests in: ``open``, ``reset``, ``skip_to``, ``expire``, ``holdings``, ``pass_over``, ``cursor``,
 ``find_unacked``, ``unacked``, ``stats``, ``details``, ``ack_in_transaction``,
-``ack_before_in_transaction``, ``end_transaction``, ``pending_acks``, ``pending_at``.
+``ack_before_in_transaction``, ``end_transaction``, ``pending_acks``, ``pending_transactions``,
+``pending_at``, ``progress``, ``waiting``.
 Notices out: ``attached``, ``want``, ``feed_from``, ``deliver``, ``redelivering``, ``stand``,
-``revoke``, ``acked``, ``active``, ``end``, ``restart``.
+``revoke``, ``acked``, ``active``, ``end``, ``restart``. A durable subscription's body has more: the
+request ``export`` and the notice ``progressed`` (`velaray.topology.replication.exporter`).
 
 Standing grants (`velaray.actors.standing`): ``stand`` gives one, ``stood`` reports what was
 delivered under it. Of what ends it, most comes from the channel: ``attach``, ``detach``,
@@ -40,14 +42,16 @@ from velaray.actors.cursor import mask_to_words, words_to_mask
 from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intended, Moved
 from velaray.actors.dispatch import IN_ORDER, Dispatcher
 from velaray.actors.expiry import Expire, Why, missing
+from velaray.actors.foreign import NOWHERE, TakeProgress
 from velaray.actors.machine import Refusal
+from velaray.actors.offset_sets import Range
 from velaray.actors.pending_acks import (
     AckBeforeInTransaction,
     AckInTransaction,
     BatchAck,
     EndTransactionAcks,
 )
-from velaray.actors.redelivery import NoteDeliveries
+from velaray.actors.redelivery import CountRuns, NoteDeliveries
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import (
     Ack,
@@ -59,15 +63,17 @@ from velaray.actors.subscription import (
     SubscriptionState,
 )
 from velaray.actors.undoing import Restore
-from velaray.events.ids import TransactionId
+from velaray.events.ids import Position, TransactionId
 from velaray.topology.brain_details import (
     details,
     pending_acks,
     pending_at,
     pending_stats,
+    pending_transactions,
     whereabouts,
 )
 from velaray.topology.links import RemoteError
+from velaray.topology.replication.progress_form import ahead_from, ahead_to, from_args
 from velaray.topology.tracing import Trace
 
 Send = Callable[[str, Any], None]
@@ -98,6 +104,8 @@ def _holdings(state: SubscriptionState, spans: Sequence[int]) -> list[Any]:
     ]
 
 
+_AT_ONCE = 1 << 16
+"""About so much of what waits is told at once."""
 _WINDOW = 1 << 16
 """So many offsets are looked at at once: there may be millions of holes."""
 
@@ -125,6 +133,18 @@ def _unacked(state: SubscriptionState, first: int, most: int, end: int) -> list[
     return found
 
 
+def _waiting(state: SubscriptionState, came: dict[str, Any]) -> list[Any]:
+    """What waits of what came, by origin, and up to which position that is; and of which origins
+    anything does. ``came`` are the newest positions that did."""
+    due = {}
+    for origin, waiting in state.foreign.waiting.items():
+        newest = Position(*came.get(origin, NOWHERE))
+        if waiting.concerns(newest):
+            border = waiting.border(newest, _AT_ONCE)
+            due[origin] = [list(border), ahead_to(waiting.due(border))]
+    return [due, sorted(state.foreign.waiting)]
+
+
 class Brain:
     """Decides for the consumers that one partition connected."""
 
@@ -145,9 +165,13 @@ class Brain:
         self.policies: dict[str, Any] = {}
         self._trace = trace
         self._stands = 0  # the consumer that had the last standing grant
+        self._opened = False
         self._wanted = 0
         self._terminated_at: int | None = None
         self._resetting = 0
+        # Tell the dispatcher of acknowledgements that were put off: the cursor may have them by
+        # now. A dict to keep their order.
+        self._late: dict[Callable[[], None], None] = {}
         self._told_end: set[int] = set()
         self._pump_scheduled = False
         self._endings = 0  # how many notices came that end a standing grant
@@ -171,6 +195,24 @@ class Brain:
         self._stand_down()
         self._dispatcher.retire()
         self._note_rest()
+
+    @property
+    def in_vain(self) -> CountRuns:
+        """How often entries were delivered in vain, by now."""
+        return self._dispatcher.in_vain if self._opened else self._runtime.state.deliveries
+
+    def held(self) -> list[Range]:
+        """What consumers hold."""
+        return [
+            part for view in self._dispatcher.consumers() for part in self.held_by(view.consumer_id)
+        ]
+
+    def held_by(self, number: int) -> list[Range]:
+        """What a consumer holds; nothing if it isn't attached."""
+        try:
+            return self._dispatcher.unacked(number)
+        except UnknownConsumerError:
+            return []
 
     def _note_rest(self) -> None:
         if self._trace is not None:
@@ -200,6 +242,10 @@ class Brain:
                 return await self._runtime.read(lambda state: _holdings(state, args))
             case "pass_over":
                 return await self._pass_over(*args)
+            case "progress":
+                return await self._take_progress(*args)
+            case "waiting":
+                return await self._runtime.read(lambda state: _waiting(state, args))
             case "ack_in_transaction":
                 return await self._ack_in_transaction(*args)
             case "ack_before_in_transaction":
@@ -215,6 +261,8 @@ class Brain:
                 return await self._runtime.read(lambda state: _unacked(state, *args))
             case "pending_acks":
                 return await self._runtime.read(lambda state: pending_acks(state, args))
+            case "pending_transactions":
+                return await self._runtime.read(pending_transactions)
             case "pending_at":
                 return await self._runtime.read(lambda state: pending_at(state, *args))
             case "stats":
@@ -250,6 +298,7 @@ class Brain:
         state = self._runtime.state
         counts = state.deliveries.copy()
         self._dispatcher = Dispatcher(self._cursor, self._partition, counts, state.pending)
+        self._opened = True
         letters = state.dead.letters()
         self._dispatcher.kill((offset, offset + 1) for offset, _ in letters)
         self._tell_dead(letters)
@@ -286,9 +335,11 @@ class Brain:
                 self._trace.attached(number, name, address)
             self._tell_changes(changes)
 
-    async def _reset(self, next_offset: int, reason: str, gone: Sequence[int] = ()) -> None:
+    async def _reset(
+        self, next_offset: int, reason: str, gone: Sequence[int] = (), shared: bool = False
+    ) -> None:
         # The cursor moves before it is durable: deliver nothing from there.
-        reply = await self._move_cursor(Reset(next_offset, reason, _pairs(gone)))
+        reply = await self._move_cursor(Reset(next_offset, reason, _pairs(gone), shared))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         self._dispatcher.reset(next_offset)
@@ -321,9 +372,9 @@ class Brain:
             self._resetting -= 1
             self._schedule_pump()
 
-    async def _skip_to(self, end: int, offset: int) -> None:
+    async def _skip_to(self, end: int, offset: int, reason: str = "by an administrator") -> None:
         before = self._runtime.state.cursor.acked_before
-        reply = await self._move_cursor(AckBefore(end, offset, reason="by an administrator"))
+        reply = await self._move_cursor(AckBefore(end, offset, reason=reason))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         if before < offset and self._runtime.state.cursor is self._cursor:
@@ -357,6 +408,32 @@ class Brain:
         if self._runtime.state.cursor is self._cursor:
             self._dispatcher.acked(command.ranges, command.partial)
             self._schedule_pump()
+
+    async def _take_progress(self, cluster: str, end: int, oldest: int, *told: Any) -> list[str]:
+        """Take in what another cluster's subscription has; returns of which origins something
+        waits."""
+        *told_here, ahead, came = told
+        command = TakeProgress(cluster, end, oldest, *from_args(*told_here))
+        command.ahead = {origin: ahead_from(raw) for origin, raw in ahead.items()}
+        command.came = {origin: Position(*at) for origin, at in came.items()}
+
+        def acked() -> None:
+            if self._runtime.state.cursor is self._cursor:
+                self._dispatcher.acked(command.ranges, command.partial)
+
+        self._put_off(acked)
+        try:
+            reply = await self._runtime.ask(command, acked)
+        finally:
+            self._late.pop(acked, None)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        acked()
+        if self._runtime.state.cursor is self._cursor:
+            self._dispatcher.count_at_least(reply.counts)
+            self._condemn()
+            self._schedule_pump()
+        return sorted(self._runtime.state.foreign.waiting)
 
     async def _ack_in_transaction(
         self, number: int, transaction: list[int], end: int, ranges: list[int], partial: list[Any]
@@ -505,6 +582,7 @@ class Brain:
 
     def _acknowledge(self, number: int, request_id: int, command: Ack | AckBefore) -> None:
         def release(reply: Any, effects: Any) -> None:
+            self._late.pop(acked, None)
             if late and isinstance(reply, Acked):
                 self._dispatcher.acked(reply.ranges, reply.partial)
                 self._schedule_pump()
@@ -514,17 +592,27 @@ class Brain:
             if isinstance(reply, Refusal):
                 self._begin_anew()  # nothing else may come that would show it
 
-        before = self._cursor.acked_before
-        late = False
-        command.consumer = self._who(number)
-        self._runtime.submit(command, release)
-        if isinstance(command, Ack):
-            self._dispatcher.acked(command.ranges, command.partial)
-        else:
+        def acked() -> None:
+            if isinstance(command, Ack):
+                self._dispatcher.acked(command.ranges, command.partial)
+                return
             after = self._cursor.acked_before
             partial = () if command.remaining is None else ((command.offset, command.remaining),)
             self._dispatcher.acked([(before, after)] if before < after else [], partial)
+
+        before = self._cursor.acked_before
+        late = False
+        command.consumer = self._who(number)
+        self._put_off(acked)
+        self._runtime.submit(command, release)
+        acked()
         late = not self._has(command)
+
+    def _put_off(self, acked: Callable[[], None]) -> None:
+        """If what is submitted next is decided later, ``acked`` is called before anything is
+        dispatched until that is durable: who asks for redelivery meanwhile gets nothing of it."""
+        if self._runtime.puts_off:
+            self._late[acked] = None
 
     def _has(self, command: Ack | AckBefore) -> bool:
         """Whether the cursor has what was just submitted.
@@ -550,6 +638,8 @@ class Brain:
         self._pump_scheduled = False
         if self._resetting:
             return
+        for acked in self._late:
+            acked()
         deliveries = self._dispatcher.dispatch()
         self._note(deliveries)
         if deliveries and self._trace is not None:

@@ -75,6 +75,11 @@ def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dic
     }
 
 
+def pending_transactions(state: SubscriptionState) -> list[list[int]]:
+    """The transactions that have acknowledgements pending."""
+    return sorted(list(each) for each, _ in state.pending.items())
+
+
 def pending_stats(state: SubscriptionState) -> dict[str, int]:
     """How many transactions have acknowledgements pending, of how many entries."""
     found = pending_acks(state, None)

@@ -22,7 +22,7 @@ import asyncio
 import itertools
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -116,6 +116,16 @@ class PartitionLog(Protocol):
         """All such offsets, as ascending (first, last + 1)."""
         ...
 
+    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """The first offset from ``first`` on that came from one of these clusters (None: from any);
+        ``end`` if there is none before it."""
+        ...
+
+    async def settle(self, channel: Channel) -> None:
+        """Have acknowledged what of all that came waits at the brain, and call
+        `Channel.settled`. Raises as `Channel.ask` does."""
+        ...
+
     @property
     def synced_offset(self) -> int:
         """The offset after the newest entry that no loss of power takes back."""
@@ -168,6 +178,8 @@ class ChannelConsumer:
         # The newest redelivery that the brain knows of; None if the client counts none.
         self.epoch: int | None = None
         self.grants: deque[Grant] = deque()
+        #: Up to where it has acknowledged what a cluster stored first, by the cluster's number.
+        self.acked_up_to: dict[int, int] = {}
         self.flowed = 0  # messages that the client ever asked for
         self.loading: asyncio.Task[None] | None = None
         self.attaching: asyncio.Future[None] | None = None
@@ -250,6 +262,7 @@ class Channel:
         self.port: BrainPort | None = None
         self.consumers: dict[int, ChannelConsumer] = {}
         self.resetting = False
+        self.quiet = False  # consumers get nothing more for now
         self.closed = False
         self.traffic = Traffic()
         self._log = log
@@ -258,6 +271,9 @@ class Channel:
         self._wanted = 0
         self._hashing = False  # the brain needs the hashes of entries' keys
         self._hidden_passed = 0  # the brain has all hidden entries below this offset
+        # Of which clusters something may wait at the brain; None: that isn't known yet.
+        self._may_wait: set[str] | None = None if durable else set()
+        self._settled = 0  # nothing waits of what is before this offset
         self._begun = 0  # how often the brain began to be fed
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
@@ -269,6 +285,8 @@ class Channel:
         self._holding_all = False  # not acknowledgements alone
         self._reporting: asyncio.TimerHandle | None = None
         self.mover: DeadLetterMover | None = None  # of a durable subscription
+        #: Called when the subscription has something new to tell other clusters.
+        self.on_progress: Callable[[], None] | None = None
         self._passing: list[asyncio.Future[None]] = []  # who waits for what is held to be sent
 
     # -- the way to the brain ------------------------------------------------------
@@ -342,18 +360,22 @@ class Channel:
         if self.consumers.pop(consumer.number, None) is not None:
             self.tell("detach", [consumer.number, lost])
 
-    async def reset(self, next_offset: int, reason: str, gone: Sequence[int]) -> None:
+    async def reset(
+        self, next_offset: int, reason: str, gone: Sequence[int], *, shared: bool = False
+    ) -> None:
         """Move the cursor, durably, and let go of every consumer, as Pulsar does.
 
         Consumers subscribe again and go on at ``next_offset``, but not with entries that are
         ``gone``. Acknowledgements that come while the cursor moves are of what was delivered
-        before: they are void.
+        before: they are void. ``shared``: see `velaray.actors.subscription.Reset`.
         """
-        await self._moved("reset", [next_offset, reason, gone])
+        await self._moved("reset", [next_offset, reason, gone, shared])
 
-    async def undo(self, moment: Sequence[int | None], gone: Sequence[int]) -> dict[str, Any]:
+    async def undo(
+        self, moment: Sequence[int | None], gone: Sequence[int], *, shared: bool
+    ) -> dict[str, Any]:
         """Move the cursor back to what it was; to consumers it is a `reset`."""
-        found = await self._moved("undo", [*moment, gone])
+        found = await self._moved("undo", [*moment, gone, shared])
         assert isinstance(found, dict)
         return found
 
@@ -401,6 +423,11 @@ class Channel:
             if end == self._fed:
                 work = self._pass_hidden(min(limit, end + FEED_ENTRIES))
                 self._feeding = asyncio.get_running_loop().create_task(work)
+                self._feeding.add_done_callback(self._fed_cold)
+                return
+            end = self._unsettled(self._fed, end)
+            if end == self._fed:
+                self._feeding = asyncio.get_running_loop().create_task(self._settle())
                 self._feeding.add_done_callback(self._fed_cold)
                 return
             if not self._feed_cached(end):
@@ -472,6 +499,40 @@ class Channel:
             return
         if begun == self._begun:
             self._hidden_passed = end
+
+    # -- what is acknowledged elsewhere ----------------------------------------------
+
+    @property
+    def waits(self) -> Collection[str] | None:
+        """Of which clusters something may wait at the brain; None: that isn't known yet."""
+        return self._may_wait
+
+    def may_wait(self, origins: Iterable[str]) -> None:
+        """The brain is about to be told what is acknowledged of these clusters' entries: what comes
+        of them from now on isn't to be delivered before it is settled."""
+        if self._may_wait is not None:
+            self._may_wait.update(origins)
+
+    def waits_for(self, origins: Iterable[str]) -> None:
+        """At the brain something waits of these clusters alone."""
+        self._may_wait = set(origins)
+
+    def settled(self, origins: Iterable[str], before: int) -> None:
+        """As `waits_for`, and of what is before this offset nothing does."""
+        self.waits_for(origins)
+        self._settled = max(self._settled, before)
+
+    def _unsettled(self, first: int, end: int) -> int:
+        """The first offset from ``first`` on that must be settled before it is delivered."""
+        if self._may_wait is not None and not self._may_wait:
+            return end
+        return self._log.next_foreign(self._may_wait, max(first, self._settled), end)
+
+    async def _settle(self) -> None:
+        try:
+            await self._log.settle(self)
+        except (LinkClosed, TimeoutError, RemoteError):
+            self.close()  # the consumers come again
 
     async def _feed_cold(self) -> None:
         await self._log.cache.load(self._fed)
@@ -568,6 +629,9 @@ class Channel:
                 self._on_redelivering(*args)
             case "end":
                 self._on_end(args)
+            case "progressed":
+                if self.on_progress is not None:
+                    self.on_progress()
             case "restart":
                 self.close()
 
@@ -658,6 +722,7 @@ class Channel:
         log = self._log
         readable = log.readable_end
         end = log.next_hidden(standing.next_offset, readable)
+        end = self._unsettled(standing.next_offset, end)
         if log.postponed and consumer.type not in IN_ORDER:
             end = log.postponed.first_within(standing.next_offset, end)
         while (
@@ -699,7 +764,7 @@ class Channel:
 
     def deliver(self, consumer: ChannelConsumer) -> None:
         """Write granted entries while the socket takes them, then new ones if that is granted."""
-        if consumer.loading is not None or consumer.closed:
+        if consumer.loading is not None or consumer.closed or self.quiet:
             return
         while consumer.grants and consumer.connection.writable:
             grant = consumer.grants[0]

@@ -9,9 +9,10 @@ import random
 import secrets
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from velaray.actors.clusters import is_service_url
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import JournalError
 from velaray.journal.files import FileStore
@@ -29,14 +31,22 @@ from velaray.topology.config import (
     check_binding,
     namespace_of,
 )
-from velaray.topology.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
-from velaray.topology.deleters import deleters_to_wake, ensure_deletion_topics
 from velaray.topology.front_door_actor import FrontDoorActor
+from velaray.topology.ledgers.deleters import deleters_to_wake, ensure_deletion_topics
 from velaray.topology.links import RemoteError
-from velaray.topology.ray_fabric import RayFabric, activate
-from velaray.topology.tenure import Superseded, check_tenure, take_tenure
+from velaray.topology.ray_fabric import RayFabric
+from velaray.topology.tenure import (
+    OtherCluster,
+    Superseded,
+    check_tenure,
+    data_id_of,
+    take_tenure,
+)
+from velaray.topology.transactions.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
 
 FRONT_DOOR = "front-door"
+LAST_CLUSTER_NUMBER = 2046
+"""2047 would be that of the ledger id that stands for the latest message."""
 OBJECT_STORE_BYTES = 100 << 20
 _REPORT_TIMEOUT_S = 20.0
 
@@ -97,6 +107,7 @@ class Cluster:
         ray_address: str | None = None,
         auth: AuthSettings | None = None,
         tunnel: bool = False,
+        listeners: Mapping[str, str] | None = None,
         passivate_after_s: float = 300.0,
         partition_sync: str = "always",
         sync_interval_ms: int = 1000,
@@ -105,6 +116,7 @@ class Cluster:
         undelete_s: float = 0.0,
         deletion_retry_s: float = 600.0,
         deleters: int = 1,
+        cluster_number: int = 0,
     ) -> Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
@@ -116,50 +128,63 @@ class Cluster:
         every ``sync_interval_ms``: a loss of power takes back what was published since. One
         coordinator has ``max_active_transactions`` at once (0: any number). A deleted topic can be
         undeleted for ``undelete_s`` seconds. So many ``deleters`` delete ledgers; what can't be
-        deleted is tried again every ``deletion_retry_s``.
+        deleted is tried again every ``deletion_retry_s``. Clusters that replicate to each other
+        have different names, and different numbers, 0 to 2046; data keeps both.
 
-        Raises `ValueError` for another ``partition_sync`` and for numbers that are too small,
+        Raises `ValueError` for another ``partition_sync`` and for numbers out of range,
         `UnsafeBindingError` if the address isn't loopback and no token is configured,
         `ClusterError` if another running cluster uses the directory, or the name on this Ray
-        cluster, or if the cluster can't be started, say because a port is taken.
+        cluster, if the data is of a cluster with another name or number, or if the cluster can't
+        be started, say because a port is taken.
         """
         check_binding(host, auth)
         sync = PartitionSync(partition_sync)
         _check_least(1, sync_interval_ms=sync_interval_ms, deleters=deleters)
         _check_least(0, max_active_transactions=max_active_transactions)
         _check_least(0, undelete_s=undelete_s, deletion_retry_s=deletion_retry_s)
-        data_dir = Path(data_dir).resolve()
+        _check_number(cluster_number)
+        config = ClusterConfig(
+            data_dir=str(Path(data_dir).resolve()),
+            incarnation=0,  # it is taken when nothing else stands in the way
+            link_key=secrets.token_bytes(16),
+            name=name,
+            host=host,
+            service_port=service_port or _free_port(host),
+            admin_port=admin_port or _free_port(host),
+            auth=auth,
+            passivate_after_s=passivate_after_s,
+            tunnel=tunnel,
+            listeners=_checked_listeners(listeners or {}),
+            partition_sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            compaction_retain_null_key=compaction_retain_null_key,
+            max_active_transactions=max_active_transactions,
+            undelete_s=undelete_s,
+            deletion_retry_s=deletion_retry_s,
+            deleters=deleters,
+            cluster_number=cluster_number,
+        )
+        return cls._owning(config, ray_address)._opened()
+
+    @classmethod
+    def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
+        """Take over the data, and the name on the Ray cluster."""
+        data_dir = Path(config.data_dir)
         with ExitStack() as undo:
             lock = undo.enter_context(_lock(data_dir))
             if owns_ray := _connect_ray(ray_address):
                 undo.callback(ray.shutdown)
-            _replace_front_door(name, data_dir)
-            config = ClusterConfig(
-                data_dir=str(data_dir),
-                incarnation=_tenure(data_dir),
-                link_key=secrets.token_bytes(16),
-                name=name,
-                host=host,
-                service_port=service_port or _free_port(host),
-                admin_port=admin_port or _free_port(host),
-                auth=auth,
-                passivate_after_s=passivate_after_s,
-                tunnel=tunnel,
-                partition_sync=sync,
-                sync_interval_ms=sync_interval_ms,
-                compaction_retain_null_key=compaction_retain_null_key,
-                max_active_transactions=max_active_transactions,
-                undelete_s=undelete_s,
-                deletion_retry_s=deletion_retry_s,
-                deleters=deleters,
-            )
+            _replace_front_door(config.name, data_dir)
+            incarnation, data_id = _tenure(data_dir, config.name, config.cluster_number)
             undo.pop_all()
-        return cls(config, RayFabric(config), lock, owns_ray)._opened()
+        config = replace(config, incarnation=incarnation, data_id=data_id)
+        return cls(config, RayFabric(config), lock, owns_ray)
 
     def _opened(self) -> Cluster:
         try:
             _run(self._bootstrap())
             self._open_front_door()
+            _run(self._wake_deleters())
         except (RayError, RemoteError, OSError) as error:
             self.stop()
             raise ClusterError(f"the cluster could not be started: {error}") from error
@@ -178,8 +203,13 @@ class Cluster:
         )
         await ensure_coordinators(self._fabric, DEFAULT_COORDINATORS)
         await ensure_deletion_topics(self._fabric)
-        for key in await deleters_to_wake(self._fabric):
-            activate(key, self.config)
+        self._fabric.drop_links()
+
+    async def _wake_deleters(self) -> None:
+        """They are called until one of this start answers: by this name Ray may still know one of
+        an earlier start, which leaves as soon as it sees that, and nobody else calls them."""
+        woken = await deleters_to_wake(self._fabric)
+        await asyncio.gather(*(self._fabric.call(key, "describe", timeout=60.0) for key in woken))
         self._fabric.drop_links()
 
     def _open_front_door(self) -> None:
@@ -271,6 +301,7 @@ _STOP_ORDER = (
     ActorKind.DELETER,  # a client
     ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
     ActorKind.PARTITION,
+    ActorKind.PULLER,  # which partitions would activate again
     ActorKind.SUBSCRIPTION,
     ActorKind.SCHEMA_REGISTRY,
     ActorKind.CATALOG,
@@ -289,12 +320,10 @@ def _stop_actor(name: str, namespace: str) -> None:
     if name == FRONT_DOOR:
         ray.kill(handle)
         return
-    try:
+    with suppress(GetTimeoutError, RayActorError, RayTaskError):
         ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
-    except RayActorError:
-        return  # it has exited
-    except (GetTimeoutError, RayTaskError):
-        ray.kill(handle)
+    # It has exited, hangs, or died before and is being started anew: Ray doesn't tell which.
+    ray.kill(handle)
 
 
 def _replace_front_door(name: str, data_dir: Path) -> None:
@@ -327,10 +356,27 @@ def _check_least(least: int, **values: float) -> None:
             raise ValueError(f"{name}={value}: at least {least}")
 
 
-def _tenure(data_dir: Path) -> int:
+def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
+    """Raises `ValueError`."""
+    for name, url in listeners.items():
+        if not name or not is_service_url(url):
+            raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
+    return dict(listeners)
+
+
+def _check_number(cluster_number: int) -> None:
+    """Raises `ValueError`."""
+    if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
+        raise ValueError(f"cluster_number={cluster_number}: 0 to {LAST_CLUSTER_NUMBER}")
+
+
+def _tenure(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
+    """The incarnation, and the id of the data."""
+    store = FileStore(str(data_dir))
     try:
-        return int(_run(take_tenure(FileStore(str(data_dir)))))
-    except (JournalError, Superseded) as error:
+        incarnation = int(_run(take_tenure(store, name, cluster_number)))
+        return incarnation, str(_run(data_id_of(store)))
+    except (JournalError, Superseded, OtherCluster) as error:
         raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
 
 

@@ -14,7 +14,7 @@ else one that has read a value might never hear of the tombstone that removed it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from velaray.actors.cursor import mask_to_words, words_to_mask
@@ -132,6 +132,14 @@ class CompactedLog:
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         """As `PartitionBody.hidden_within`."""
         return self._partition.hidden_within(max(first, self.horizon), end)
+
+    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """As `PartitionBody.next_foreign`."""
+        return self._partition.next_foreign(origins, first, end)
+
+    async def settle(self, channel: Channel) -> None:
+        """As `PartitionBody.settle`."""
+        await self._partition.settle(channel)
 
     @property
     def synced_offset(self) -> int:

@@ -30,8 +30,8 @@ from velaray.events.ids import MessageId
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.journal import Journal
 from velaray.topology.compacted_view import SETTINGS, CompactedView, ViewWriter
-from velaray.topology.deletion import bury_journal
 from velaray.topology.entries import CachedEntry
+from velaray.topology.ledgers.deletion import bury_journal
 from velaray.topology.links import RemoteError
 from velaray.wire.messages import is_batch, publish_time, read_metadata
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
+
+from velaray.journal.manifest import number_base
 
 
 class PartitionSync(StrEnum):
@@ -31,6 +34,9 @@ class AuthSettings:
 class ClusterConfig:
     """What every actor of a cluster must know.
 
+    Clients that ask for one of the ``listeners`` go through a tunnel, whether or not all do; its
+    value is the service URL by which that network's clients know the front door.
+
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
     start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
@@ -39,7 +45,9 @@ class ClusterConfig:
     while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
     ``deleters`` delete ledgers (0: their owners do it, and what fails waits for their next
     start); what can't be deleted now is tried again ``deletion_retry_s`` seconds later. A topic
-    can be undeleted for ``undelete_s`` seconds after its deletion.
+    can be undeleted for ``undelete_s`` seconds after its deletion. Clusters that replicate to
+    each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
+    that of the data ("": it has none), by which other clusters see whether it was lost.
     """
 
     data_dir: str
@@ -53,6 +61,7 @@ class ClusterConfig:
     passivate_after_s: float = 300.0
     max_message_size: int = 5 << 20
     tunnel: bool = False
+    listeners: Mapping[str, str] = field(default_factory=dict)
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
     upkeep_s: float = 30.0
@@ -62,6 +71,13 @@ class ClusterConfig:
     deleters: int = 1
     deletion_retry_s: float = 600.0
     undelete_s: float = 0.0
+    cluster_number: int = 0
+    data_id: str = ""
+
+    @property
+    def number_base(self) -> int:
+        """What the numbers of this cluster's journals begin after."""
+        return number_base(self.cluster_number)
 
     @property
     def ray_namespace(self) -> str:

@@ -18,10 +18,10 @@ from velaray.actors.partition import Chunk, Publish
 from velaray.actors.policies import DEFAULTS
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, TopicName
 from velaray.schemas.compatibility import Strategy
-from velaray.topology.coordinators import check_not_systems, is_systems
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
-from velaray.topology.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
+from velaray.topology.schemas.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
+from velaray.topology.transactions.coordinators import check_not_systems, is_systems
 from velaray.wire.dead_letters import Courier, dead_letter_topic
 from velaray.wire.errors import CompressionError, MalformedEntryError
 from velaray.wire.messages import read_metadata

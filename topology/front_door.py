@@ -1,24 +1,29 @@
 """The front door: where clients arrive, and where they are sent on.
 
-It answers connect, partition metadata, lookups and topic lists, and tunnels to partitions
-for clients that can reach nothing else. It has no state: any number of them may run.
+It answers connect, partition metadata, lookups, topic lists and questions for schemas, and tunnels
+to partitions for clients that can reach nothing else. Of a tenant that is at home in another
+cluster that one's front door is asked. It has no state: any number of them may run.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.coordinators import check_not_systems, coordinator_of, is_systems
-from velaray.topology.deletion import is_deletion_topic
 from velaray.topology.fabric import Fabric, Unreachable
-from velaray.topology.links import RemoteError
-from velaray.topology.schema_calls import find_schema
-from velaray.topology.schema_session import get_schema
+from velaray.topology.ledgers.deletion import is_deletion_topic
+from velaray.topology.links import RemoteError, reason_of
+from velaray.topology.other_doors import OtherDoors
+from velaray.topology.schemas.schema_calls import find_schema
+from velaray.topology.schemas.schema_session import get_schema
 from velaray.topology.session import Session
+from velaray.topology.transactions.coordinators import check_not_systems, coordinator_of, is_systems
 from velaray.topology.wire_errors import code_of
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
@@ -30,6 +35,9 @@ LOCATED_KEPT = 100_000
 """Addresses of partitions that tunnels may lead to: those that clients were sent to last."""
 
 
+_ERRORS = (InvalidNameError, RemoteError, Unreachable, TimeoutError)
+
+
 class FrontDoor:
     """Serves the service URL of a cluster on this node."""
 
@@ -37,6 +45,7 @@ class FrontDoor:
         self.fabric = fabric
         self.sessions: set[FrontDoorSession] = set()
         self.tunnels: set[_Tunnel] = set()
+        self.others = OtherDoors()
         self.located: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -64,18 +73,23 @@ class FrontDoor:
             session.connection.close()
         for tunnel in list(self.tunnels):
             tunnel.close()
+        self.others.close()
 
-    async def locate(self, topic: TopicName, for_system: bool = False) -> str:
+    async def locate(
+        self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
+    ) -> str:
         """The broker URL of a topic partition, which is created if policy allows and activated.
 
         ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if it may not
-        exist or is the system's, `Unreachable` if it can't be had now.
+        exist or is the system's, and with ``at_home`` if its tenant is at home elsewhere;
+        `Unreachable` if it can't be had now.
         """
         coordinator = coordinator_of(topic)
         if coordinator is None and not (for_system and is_deletion_topic(topic)):
             check_not_systems(topic)
+        wanted = {"topic": str(topic), "at_home": at_home}
         found = await self.fabric.call(
-            ActorKey.catalog(), "ensure_topic", {"topic": str(topic)}, ACTIVATION_TIMEOUT_S
+            ActorKey.catalog(), "ensure_topic", wanted, ACTIVATION_TIMEOUT_S
         )
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
         address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
@@ -84,6 +98,16 @@ class FrontDoor:
         if len(self.located) > LOCATED_KEPT:
             self.located.popitem(last=False)
         return f"pulsar://{address.host}:{address.service_port}"
+
+    async def ask_elsewhere(self, tenant: str, command: Any) -> Any:
+        """What the front door of the cluster answers where a tenant is at home.
+
+        Raises `RemoteError`, `Unreachable`.
+        """
+        home = await self.fabric.call(ActorKey.catalog(), "home", {"tenant": tenant})
+        if home is None:
+            raise RemoteError(Reason.UNAVAILABLE, f"tenant {tenant} has come home; ask again")
+        return await self.others.ask(home, command)
 
 
 class FrontDoorSession(Session):
@@ -109,6 +133,25 @@ class FrontDoorSession(Session):
         super().on_closed(connection, error)
         self._door.sessions.discard(self)
 
+    @property
+    def _at_home(self) -> bool:
+        """Whether the client means the cluster in which the tenant is at home, not this very
+        one."""
+        return not (self.is_system or self.is_replicator)
+
+    async def _ask(self, method: str, **args: Any) -> Any:
+        args["at_home"] = self._at_home
+        return await self._door.fabric.call(ActorKey.catalog(), method, args)
+
+    async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
+        """The answer of ``here``, or of the cluster where the tenant is at home."""
+        try:
+            return await here
+        except RemoteError as error:
+            if error.kind != Reason.ELSEWHERE:
+                raise
+            return await self._door.ask_elsewhere(tenant, command)
+
     # -- partition metadata --------------------------------------------------------
 
     def _on_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
@@ -118,17 +161,23 @@ class FrontDoorSession(Session):
         answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
         try:
             topic = TopicName.parse(command.topic)
-            create = command.metadata_auto_creation_enabled and not is_systems(topic)
-            method = "ensure_topic" if create else "topic"
-            found = await self._door.fabric.call(ActorKey.catalog(), method, {"topic": str(topic)})
-        except (InvalidNameError, RemoteError, Unreachable) as error:
+            answer = await self._routed(topic.tenant, command, self._metadata(topic, command))
+        except _ERRORS as error:
             answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed
             answer.error = code_of(error)
             answer.message = str(error)
-        else:
-            answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
-            answer.partitions = found["partitions"] if topic.partition < 0 else 0
         self.connection.send(answer)
+
+    async def _metadata(
+        self, topic: TopicName, command: pb.CommandPartitionedTopicMetadata
+    ) -> pb.CommandPartitionedTopicMetadataResponse:
+        create = command.metadata_auto_creation_enabled and not is_systems(topic)
+        found = await self._ask("ensure_topic" if create else "topic", topic=str(topic))
+        return pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+            partitions=found["partitions"] if topic.partition < 0 else 0,
+        )
 
     # -- lookup --------------------------------------------------------------------
 
@@ -138,18 +187,49 @@ class FrontDoorSession(Session):
     async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
         answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
         try:
-            url = await self._door.locate(TopicName.parse(command.topic), self.is_system)
-        except (InvalidNameError, RemoteError, Unreachable, TimeoutError) as error:
+            topic = TopicName.parse(command.topic)
+            answer = await self._routed(topic.tenant, command, self._look_up(topic, command))
+        except _ERRORS as error:
             answer.response = pb.CommandLookupTopicResponse.Failed
             answer.error = code_of(error)
             # Clients keep the connection, and look up again, on just this text.
             retry = answer.error == pb.ServiceNotReady
             answer.message = f"Failed to acquire ownership: {error}" if retry else str(error)
-        else:
-            answer.response = pb.CommandLookupTopicResponse.Connect
-            answer.brokerServiceUrl = url
-            answer.proxy_through_service_url = self.config.tunnel
         self.connection.send(answer)
+
+    async def _look_up(
+        self, topic: TopicName, command: pb.CommandLookupTopic
+    ) -> pb.CommandLookupTopicResponse:
+        network = self._network(command.advertised_listener_name)
+        url = await self._door.locate(topic, self.is_system, at_home=self._at_home)
+        if network is not None and self.is_replicator:
+            # Another front door asks: its client is to come here by way of that network.
+            return pb.CommandLookupTopicResponse(
+                request_id=command.request_id,
+                response=pb.CommandLookupTopicResponse.Redirect,
+                brokerServiceUrl=network,
+            )
+        return pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            authoritative=True,
+            brokerServiceUrl=url,
+            proxy_through_service_url=self.config.tunnel or network is not None,
+        )
+
+    def _network(self, listener: str) -> str | None:
+        """By which URL the front door is known in the network that a client names; None: clients
+        reach partitions from where it is.
+
+        Raises `RemoteError` (INVALID) if there are names, and not this one.
+        """
+        listeners = self.config.listeners
+        if not listener or not listeners:
+            return None
+        if listener not in listeners:
+            known = ", ".join(sorted(listeners))
+            raise RemoteError(Reason.INVALID, f"no listener {listener[:100]!r}; there are {known}")
+        return listeners[listener]
 
     # -- topic lists ---------------------------------------------------------------
 
@@ -157,23 +237,26 @@ class FrontDoorSession(Session):
         self.spawn(self._answer_topics(command))
 
     async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        tenant = command.namespace.partition("/")[0]
         try:
-            topics = await self._door.fabric.call(
-                ActorKey.catalog(), "topics", {"namespace": command.namespace, "partitions": True}
-            )
-        except (RemoteError, Unreachable) as error:
+            answer = await self._routed(tenant, command, self._topics(command))
+        except _ERRORS as error:
             self.error(command.request_id, code_of(error), str(error))
-            return
+        else:
+            self.connection.send(answer)
+
+    async def _topics(
+        self, command: pb.CommandGetTopicsOfNamespace
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        topics = await self._ask("topics", namespace=command.namespace, partitions=True)
         if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
             topics = []
         digest = topics_hash(topics)
-        self.connection.send(
-            pb.CommandGetTopicsOfNamespaceResponse(
-                request_id=command.request_id,
-                topics=topics,
-                topics_hash=digest,
-                changed=digest != command.topics_hash,
-            )
+        return pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=command.request_id,
+            topics=topics,
+            topics_hash=digest,
+            changed=digest != command.topics_hash,
         )
 
     # -- schemas -------------------------------------------------------------------
@@ -182,21 +265,26 @@ class FrontDoorSession(Session):
         self.spawn(self._answer_schema(command))
 
     async def _answer_schema(self, command: pb.CommandGetSchema) -> None:
-        fabric = self._door.fabric
-
-        async def find(version: int | None) -> dict[str, Any]:
+        answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
+        try:
             topic = TopicName.parse(command.topic).topic
-            found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
-            key = ActorKey.of_schema_registry(topic, found["incarnation"])
-            return await find_schema(fabric, key, version)
+            answer = await self._routed(topic.tenant, command, self._schema(topic, command))
+        except _ERRORS as error:
+            answer.error_code, answer.error_message = code_of(error), reason_of(error)
+        self.connection.send(answer)
 
-        self.connection.send(await get_schema(command, find))
+    async def _schema(
+        self, topic: TopicName, command: pb.CommandGetSchema
+    ) -> pb.CommandGetSchemaResponse:
+        found = await self._ask("topic", topic=str(topic))
+        key = ActorKey.of_schema_registry(topic, found["incarnation"])
+        return await get_schema(command, partial(find_schema, self._door.fabric, key))
 
     # -- tunnel --------------------------------------------------------------------
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:
         """Connect the client through to the partition it names."""
-        if not self.config.tunnel:
+        if not (self.config.tunnel or self.config.listeners):
             self.error(0, pb.NotAllowedError, "tunnels are off; start velaray with --tunnel")
             self.connection.close()
             return

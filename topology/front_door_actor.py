@@ -52,7 +52,7 @@ class FrontDoorActor:
     async def _serve(self, started: Future[None]) -> None:
         """Serve until another cluster owns the data, or it can't be told which one does."""
         # The admin interface brings a large library along, which no other actor loads.
-        from velaray.topology.admin_api import serve_admin
+        from velaray.topology.admin.api import serve_admin
 
         await check_tenure(self._fabric.store, self._config)
         await self._door.start(self._config.service_port)

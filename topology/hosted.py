@@ -15,7 +15,7 @@ from velaray.journal.errors import Buried, JournalError, NotStored
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.replay import load_manifest
 from velaray.topology.fabric import Address, Body, Fabric
-from velaray.topology.ledger_keeper import HISTORY_BYTES, LedgerKeeper, beyond_history
+from velaray.topology.ledgers.ledger_keeper import HISTORY_BYTES, LedgerKeeper, beyond_history
 from velaray.topology.links import Link, LinkServer, RemoteError
 from velaray.topology.metrics import Labels, Sample, runtime_samples
 

@@ -92,11 +92,11 @@ class LocalFabric(Fabric):
 
     async def stop(self) -> None:
         """Stop every actor: deleters, which are clients, then subscriptions, partitions, the
-        catalog."""
+        catalog, and pullers, which partitions would activate again."""
         self.drop_links()
         while self.bodies:  # one that stops may activate a deleter once more
             await self.dismiss(max(self.bodies, key=_stops_first))
 
 
-def _stops_first(key: ActorKey) -> tuple[bool, ActorKind]:
-    return key.kind is ActorKind.DELETER, key.kind
+def _stops_first(key: ActorKey) -> tuple[bool, bool, ActorKind]:
+    return key.kind is ActorKind.DELETER, key.kind is not ActorKind.PULLER, key.kind

@@ -150,6 +150,28 @@ METRICS: Mapping[str, About] = {
     "velaray_ledger_deletion_malformed_total": _counter("Messages that were no events."),
     "velaray_ledger_deletion_forged_total": _counter("Events of what isn't there in that way."),
     "velaray_ledger_deletion_acked_total": _counter("Events done with."),
+    "pulsar_replication_rate_in": _gauge("Messages from the other cluster per second."),
+    "pulsar_replication_rate_out": _gauge("Messages to the other cluster per second."),
+    "pulsar_replication_throughput_in": _gauge("Bytes from the other cluster per second."),
+    "pulsar_replication_throughput_out": _gauge("Bytes to the other cluster per second."),
+    "pulsar_replication_backlog": _gauge("Entries that the other cluster hasn't confirmed."),
+    "pulsar_replication_connected_count": _gauge("1 while nothing keeps the replicator from it."),
+    "pulsar_replication_delay_in_seconds": _gauge("Age of the oldest entry not confirmed."),
+    "velaray_replication_backlog_bytes": _gauge("Bytes that the other cluster hasn't confirmed."),
+    "velaray_replication_entries_total": _counter("Entries that the other cluster confirmed."),
+    "velaray_replication_duplicates_total": _counter("Of these, those that it had already."),
+    "velaray_replication_passed_over_total": _counter("Entries that aren't for the other cluster."),
+    "velaray_replication_progress_lag_seconds": _gauge(
+        "Age of the oldest progress of a subscription that the other cluster hasn't confirmed."
+    ),
+    "velaray_pull_connected": _gauge("1 while nothing keeps the puller from the other cluster."),
+    "velaray_pull_backlog": _gauge("Entries there that aren't acknowledged by the puller."),
+    "velaray_pull_delay_seconds": _gauge("Age of the oldest entry that came and isn't stored yet."),
+    "velaray_pull_rate": _gauge("Messages pulled per second."),
+    "velaray_pull_throughput": _gauge("Bytes pulled per second."),
+    "velaray_pull_entries_total": _counter("Entries pulled."),
+    "velaray_pull_duplicates_total": _counter("Of these, those that were here already."),
+    "velaray_pull_passed_over_total": _counter("Entries that weren't to be pulled."),
     "velaray_actors": _gauge("Actors that run, by kind."),
     "velaray_actors_silent": _gauge("Actors that run and didn't answer this scrape in time."),
 }
@@ -179,6 +201,21 @@ class Traffic:
 
 
 _MESSAGES = itemgetter(1)
+
+
+class Received:
+    """What came of one other cluster, and how fast."""
+
+    def __init__(self, now_s: float) -> None:
+        self._rates = Rates(now_s)
+        self.traffic = Traffic()
+
+    def rates(self, now_s: float) -> dict[str, float]:
+        """Messages and bytes a second."""
+        return {
+            "rate_in": self._rates.at(now_s, "messages", self.traffic.messages),
+            "throughput_in": self._rates.at(now_s, "bytes", self.traffic.bytes),
+        }
 
 
 class Rates:

@@ -7,10 +7,12 @@ thing is not there. Over Ray: ``handle.call.remote("stats")``.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from velaray.actors.adoption import AdoptProducers, read_rows, rows_of
 from velaray.actors.ledger_table import NoSuchEntryError
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition import (
@@ -21,11 +23,20 @@ from velaray.actors.partition import (
     Terminate,
 )
 from velaray.events.ids import Position, TransactionId
-from velaray.topology import transaction_view
 from velaray.topology.dead_letters import append
 from velaray.topology.links import RemoteError
+from velaray.topology.moving import partition_failover, partition_moves
+from velaray.topology.replication import (
+    foreign_ids,
+    foreign_transactions,
+    outgoing_transactions,
+    progress_export,
+)
+from velaray.topology.replication.replication_view import replication
 from velaray.topology.subscription_view import describe_subscription
+from velaray.topology.transactions import transaction_view
 from velaray.wire.messages import read_metadata, split_entry
+from velaray.wire.replication import REPLICATOR_PREFIX
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -114,6 +125,7 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
             for producing in session.producers()
         ],
         "subscriptions": subscriptions,
+        "replication": await replication(partition, {}),
         "committed": partition.meter.committed,
         "aborted": partition.meter.aborted,
         "cached_bytes": partition.cache.bytes_held,
@@ -122,9 +134,44 @@ async def stats(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any
     }
 
 
+async def individually_acked(
+    partition: PartitionBody, args: dict[str, Any]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """What is acknowledged beyond each durable subscription's mark-delete: runs of whole entries,
+    as (ledger, first, last), in one piece as long as they are in one ledger."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for name in await partition.runtime.read(lambda state: sorted(state.subscriptions)):
+        end = partition.end_offset
+        stats = await partition.ask_subscription(name, "stats", end)
+        if not stats["holes"]:
+            found[name] = []
+            continue
+        mark = stats["acked_before"]
+        unacked = await partition.ask_subscription(name, "unacked", [mark, end, end])
+        acked = itertools.pairwise([mark, *unacked, end])
+        table = partition.runtime.state.table
+        found[name] = [
+            (run.ledger_id, run.first_entry, run.first_entry + run.entries - 1)
+            for first, behind in itertools.islice(acked, 0, None, 2)
+            for run in table.runs(first, behind)
+        ]
+    return found
+
+
 async def subscriptions(partition: PartitionBody, args: dict[str, Any]) -> list[str]:
     """The names of the durable subscriptions."""
     return await partition.runtime.read(lambda state: sorted(state.subscriptions))
+
+
+async def subscription_properties(
+    partition: PartitionBody, args: dict[str, Any]
+) -> dict[str, dict[str, str]]:
+    """The properties of the durable subscriptions, by name; no subscription is activated."""
+    return await partition.runtime.read(
+        lambda state: {
+            name: dict(found.properties) for name, found in sorted(state.subscriptions.items())
+        }
+    )
 
 
 async def subscription(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
@@ -140,13 +187,14 @@ async def create_subscription(partition: PartitionBody, args: dict[str, Any]) ->
     if isinstance(at, str):
         start = StartAt(at)
     else:
-        start = partition.runtime.state.table.at_or_after(Position(at[0], at[1]))
+        start = foreign_ids.at_or_after(partition, Position(at[0], at[1]))
     await partition.create_subscription(args["name"], start, args.get("properties", {}))
 
 
 async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) -> None:
     """Delete a durable subscription; refused while consumers are connected unless ``force``."""
     name = args["name"]
+    _check_no_replicator(name, "deleted")
     await _subscription(partition, name)
     channel = partition.channels.get(name)
     if channel is not None and channel.consumers and not args.get("force"):
@@ -154,7 +202,20 @@ async def delete_subscription(partition: PartitionBody, args: dict[str, Any]) ->
     await partition.delete_subscription(DeleteSubscription(name))
 
 
+async def set_replicated(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Whether what a subscription has is to go to other clusters."""
+    _check_no_replicator(args["name"], "replicated")
+    await partition.set_replicated(args["name"], replicated=args["replicated"])
+
+
+def _check_no_replicator(name: str, what: str) -> None:
+    if name.startswith(REPLICATOR_PREFIX):
+        why = f"{name!r} is a replicator: it can't be {what}; take its cluster out of the policy"
+        raise RemoteError(Reason.NOT_ALLOWED, f"{why} 'replication'")
+
+
 async def _reset(partition: PartitionBody, name: str, offset: int, reason: str) -> None:
+    _check_no_replicator(name, "moved")
     await _subscription(partition, name)
     await partition.reset_subscription(name, offset, reason)
 
@@ -165,8 +226,7 @@ async def seek(partition: PartitionBody, args: dict[str, Any]) -> list[int]:
         offset = await partition.offset_at_time(args["time_ms"])
     else:
         ledger_id, entry_id = args["position"][:2]
-        offset = partition.runtime.state.table.at_or_after(Position(ledger_id, entry_id))
-        offset = min(offset, partition.end_offset)
+        offset = foreign_ids.at_or_after(partition, Position(ledger_id, entry_id))
     await _reset(partition, args["name"], offset, "seek by an administrator")
     return _id(partition, partition.runtime.state.table.position_before(offset))
 
@@ -305,22 +365,79 @@ async def resume_dead_letters(partition: PartitionBody, args: dict[str, Any]) ->
     await partition.resume_dead_letters(args["name"], args["incarnation"])
 
 
-async def end_transaction(partition: PartitionBody, args: dict[str, Any]) -> None:
-    """A coordinator's verdict, for this partition or one of its subscriptions."""
+async def end_transaction(partition: PartitionBody, args: dict[str, Any]) -> list[str]:
+    """A coordinator's verdict, for this partition or one of its subscriptions; returns the
+    clusters that are to know its participants."""
     transaction = TransactionId(args["coordinator"], args["sequence"])
-    await partition.end_transaction(transaction, args["subscription"], commit=args["commit"])
+    verdict = {"commit": args["commit"], "alone": args["alone"]}
+    return list(await partition.end_transaction(transaction, args["subscription"], **verdict))
+
+
+async def newest_origins(partition: PartitionBody, args: dict[str, Any]) -> dict[str, list[int]]:
+    """The newest position that came of each cluster which replicates to here, durably."""
+    return await partition.runtime.read(
+        lambda state: {
+            cluster: list(origin.last) for cluster, origin in state.origins.by_cluster.items()
+        }
+    )
+
+
+async def export_producers(partition: PartitionBody, args: dict[str, Any]) -> list[Any]:
+    """What is known of every producer, for a partition of another cluster to adopt."""
+    return await partition.runtime.read(lambda state: [list(row) for row in rows_of(state)])
+
+
+async def adopt_producers(partition: PartitionBody, args: dict[str, Any]) -> int:
+    """Know of producers what ``rows`` of `export_producers` say, or (``origin``) what the
+    replicated entries of a cluster do; returns of how many that is more than before.
+
+    Again it changes nothing, and nothing that is known is lowered.
+    """
+    try:
+        rows = read_rows(args.get("rows", ()))
+    except (TypeError, ValueError) as error:
+        raise RemoteError(Reason.INVALID, f"rows of producers: {error}") from error
+    reply = await partition.runtime.ask(AdoptProducers(rows, args.get("origin", "")))
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+    adopted: int = reply.producers
+    return adopted
+
+
+async def pulls(partition: PartitionBody, args: dict[str, Any]) -> dict[str, Any]:
+    """What the pullers of this partition say of themselves, by cluster; None: not now."""
+    return await partition.pulls.statuses()
+
+
+async def import_progress(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Take in ``part``, a SubscriptionProgress of cluster ``source``, durably."""
+    await partition.progress.take(args["source"], args["part"])
 
 
 METHODS: dict[str, Method] = {
+    "individually_acked": individually_acked,
+    "pulls": pulls,
     **transaction_view.METHODS,
+    **partition_failover.METHODS,
+    **partition_moves.METHODS,
+    **progress_export.METHODS,
+    **outgoing_transactions.METHODS,
+    **foreign_transactions.METHODS,
     "end_transaction": end_transaction,
     "append": append,
+    "origins": newest_origins,
+    "import_progress": import_progress,
+    "export_producers": export_producers,
+    "adopt_producers": adopt_producers,
     "resume_dead_letters": resume_dead_letters,
+    "replication": replication,
     "stats": stats,
     "subscriptions": subscriptions,
+    "subscription_properties": subscription_properties,
     "has_subscription": has_subscription,
     "create_subscription": create_subscription,
     "delete_subscription": delete_subscription,
+    "set_replicated": set_replicated,
     "seek": seek,
     "describe_subscription": describe_subscription,
     "find_unacked": find_unacked,

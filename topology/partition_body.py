@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 from velaray.actors.delayed import DelayedEntry, ReleaseDelayed
+from velaray.actors.foreign_transactions import is_foreign
 from velaray.actors.ledger_table import LedgerSpan, LedgerTable
 from velaray.actors.machine import Reason, Refusal
+from velaray.actors.origins import NOWHERE
 from velaray.actors.partition import (
     Chunk,
     ConfirmSwept,
@@ -33,6 +35,7 @@ from velaray.actors.partition import (
     SubscriptionRef,
 )
 from velaray.actors.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
+from velaray.actors.properties import SetProperty
 from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription import SubscriptionMachine
@@ -56,22 +59,30 @@ from velaray.topology.dead_letters import (
     DeadLetterMover,
     is_for_dead_letters,
 )
-from velaray.topology.deletion import bury_journal, is_deletion_topic
 from velaray.topology.entries import CachedEntry, EntryCache
 from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.hosted import HostedBody, WasDeleted
+from velaray.topology.ledgers.deletion import bury_journal, is_deletion_topic
 from velaray.topology.links import Link, LinkClosed, RemoteError
 from velaray.topology.metrics import Sample
+from velaray.topology.moving.partition_fence import PartitionFence
 from velaray.topology.partition_meter import PartitionMeter
 from velaray.topology.partition_session import PartitionSession, Producing
 from velaray.topology.policy_watch import Follower
 from velaray.topology.postponed import Postponed
-from velaray.topology.topic_schemas import TopicSchemas
-from velaray.topology.transaction_gate import TransactionGate
+from velaray.topology.pulling.pull_keeper import PullKeeper
+from velaray.topology.replication.foreign_progress import ForeignProgress
+from velaray.topology.replication.foreign_transactions import ForeignSide
+from velaray.topology.replication.progress_export import Changes
+from velaray.topology.replication.replication_keeper import ReplicationKeeper
+from velaray.topology.replication.snapshot_keeper import SnapshotKeeper
+from velaray.topology.schemas.topic_schemas import TopicSchemas
+from velaray.topology.transactions.transaction_gate import TransactionGate
 from velaray.topology.upkeep import Upkeep
-from velaray.wire.commands import Send, send_receipt
+from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import delivery_time, key_hash, publish_time, read_metadata
+from velaray.wire.replication import REPLICATED_SUBSCRIPTION
 
 PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
@@ -133,6 +144,17 @@ class PartitionBody(HostedBody):
         self.policies = Applied.of({})
         self.upkeep = Upkeep(self)
         self.compactor = Compactor(self)
+        self.replication = ReplicationKeeper(self)
+        self.snapshots = SnapshotKeeper(self)
+        self.pulls = PullKeeper(self)
+        self._pulled_from: dict[str, Any] = {}
+        self.progress = ForeignProgress(self)
+        self.fence = PartitionFence(self)
+        self.changes = Changes(self)
+        self._replicates_to: dict[str, Any] = {}
+        self.home: str | None = None
+        """The other cluster where the tenant is at home, and its clients are served."""
+        self.foreign = ForeignSide(self, self._schedule_feed)
         self.gate = TransactionGate(key, fabric, self.spawn)
         self.schemas = TopicSchemas(key, fabric, lambda: self.policies.raw)
         self.cache: EntryCache
@@ -167,15 +189,22 @@ class PartitionBody(HostedBody):
         self.postponed = Postponed(self.fabric.clock_ms, self._due, state.delayed)
         self._apply_delays()
         self.terminated_at = state.end_offset if state.terminated else None
+        self.fence.up = state.fence.up
+        await self.replication.begin(self._replicates_to)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
         self.spawn(self.upkeep.run())
         self.spawn(self.compactor.watch())
+        self.spawn(self.replication.follow())
+        self.spawn(self.snapshots.run())
+        self.foreign.begin()
+        self.pulls.apply(self._pulled_from)
         self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
-        for number in sorted({each.coordinator for each in state.transactions.ongoing}):
+        own = {each.coordinator for each in state.transactions.ongoing if not is_foreign(each)}
+        for number in sorted(own):
             self.spawn(self._wake(ActorKey.of_coordinator(number)))
         port = self._server.sockets[0].getsockname()[1]
         return address._replace(service_port=port)
@@ -213,13 +242,27 @@ class PartitionBody(HostedBody):
                 raise WasDeleted(error.kind, error.message) from error
             raise
         self.policies = Applied.of(found["policies"])
+        self._replicates_to = found.get("replication", {})
+        self._pulled_from = found.get("pull", {})
+        self.home = found.get("home")
         self._set_publish_rate(self.policies.publish_rate)
 
     def _apply(self, found: dict[str, Any]) -> None:
         """What the catalog says about this topic now."""
         policies = Applied.of(found["policies"])
-        if policies.raw == self.policies.raw:
-            return
+        if policies.raw != self.policies.raw:
+            self._apply_policies(policies)
+        self.replication.apply(found.get("replication", {}))
+        self.pulls.apply(found.get("pull", {}))
+        self._apply_home(found.get("home"))
+
+    def _apply_home(self, home: str | None) -> None:
+        left, self.home = home not in (None, self.home), home
+        if left:
+            for session in list(self.sessions):
+                session.send_home()
+
+    def _apply_policies(self, policies: Applied) -> None:
         if policies.publish_rate != self.policies.publish_rate:
             self._set_publish_rate(policies.publish_rate)
         told, self.policies = self.policies.for_brains(), policies
@@ -232,7 +275,8 @@ class PartitionBody(HostedBody):
         return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:
-        """Whether nobody produces or consumes here, no caller is connected, nothing compacts.
+        """Whether nobody produces or consumes here, no caller is connected, nothing compacts, and
+        replicators have nothing to do.
 
         Clients keep connections that they don't use; those alone keep nothing in memory.
         """
@@ -241,10 +285,14 @@ class PartitionBody(HostedBody):
             return False
         if any(mover is not None and mover.busy for mover in movers):
             return False
-        return all(session.idle for session in self.sessions)
+        if self.pulls.active or not self.replication.quiet:
+            return False
+        return all(session.idle or session.only_replicates for session in self.sessions)
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
+        self.replication.rest()
+        self.pulls.close()
         self.postponed.close()
         self.schemas.close()
         with contextlib.suppress(Stopped, JournalError):  # what broke it, it has told
@@ -313,6 +361,19 @@ class PartitionBody(HostedBody):
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         """All such offsets, as ascending (first, last + 1)."""
         return self.runtime.state.transactions.hidden.within(first, end)
+
+    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """The first offset from ``first`` on that came from one of these clusters (None: from any);
+        ``end`` if there is none before it."""
+        known = self.runtime.state.origins.by_cluster
+        for name in known if origins is None else origins:
+            if name in known and first < end:
+                end = known[name].next_offset(first, end)
+        return end
+
+    async def settle(self, channel: Channel) -> None:
+        """Have acknowledged what of all that came waits at a channel's brain."""
+        await self.progress.settle_channel(channel)
 
     def last_readable(self) -> int:
         """The offset of the newest entry that consumers get; -1 if there is none."""
@@ -420,6 +481,8 @@ class PartitionBody(HostedBody):
 
     def connect_producer(self, spec: ProducerSpec) -> Accepted | Waiting | Refusal:
         """As `ProducerRegistry.connect`; refused BUSY beyond the topic's limit as well."""
+        if self.fence.up:
+            return Refusal(Reason.UNAVAILABLE, "the topic is moving to another cluster")
         if self.upkeep.held_back is not None:
             return Refusal(self.upkeep.held_back, "the topic's backlog exceeds its quota")
         limit = self.policies.max_producers
@@ -462,15 +525,23 @@ class PartitionBody(HostedBody):
             chunk,
             transaction=None if send.txn_id is None else TransactionId(*send.txn_id),
         )
+        self.submit(producing, send, command, entry, delivery_time(entry))
+
+    def submit(
+        self, producing: Producing, send: Send, command: Publish, entry: bytes, deliver_at: int
+    ) -> None:
+        """As `publish`, with the command that stores the entry, and when it is to be delivered
+        (0: at once)."""
+        chunk = command.chunk
         uuid = chunk.uuid if chunk is not None else ""
         release = partial(self._published, producing, send, entry, uuid)
-        if deliver_at := delivery_time(entry):
+        if deliver_at:
             self._delay(command, deliver_at, entry)
             release = partial(self._published_later, command, release)
         self.runtime.submit(command, release)
         self.pending_bytes += len(entry)
         if self._publish_rate is not None:
-            self._throttle(self._publish_rate, producing, send.num_messages, len(entry))
+            self._throttle(self._publish_rate, producing, command.messages, len(entry))
         if self.pending_bytes > PENDING_HIGH:
             self._pause(producing.session.connection)
 
@@ -522,17 +593,23 @@ class PartitionBody(HostedBody):
         return await appended
 
     async def end_transaction(
-        self, transaction: TransactionId, subscription: str | None, *, commit: bool
-    ) -> None:
+        self,
+        transaction: TransactionId,
+        subscription: str | None,
+        *,
+        commit: bool,
+        alone: bool = False,
+    ) -> tuple[str, ...]:
         """Apply a verdict, durably; again, and of one that has nothing here, changes nothing.
 
-        Raises `RemoteError`: its coordinator tries again.
+        ``alone``: no other partition is a participant. Returns the clusters that it goes to from
+        here, which are to know its participants. Raises `RemoteError`: its coordinator tries again.
         """
         await self.gate.end(transaction, subscription)
         if subscription is not None:
             await self._end_acks(transaction, subscription, commit=commit)
-            return
-        reply = await self.runtime.ask(EndTransaction(transaction, commit))
+            return ()
+        reply = await self.runtime.ask(EndTransaction(transaction, commit, alone))
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
         if reply.ranges:
@@ -540,6 +617,10 @@ class PartitionBody(HostedBody):
         else:
             await self._confirm()
         self._schedule_feed()
+        if commit and alone and self.runtime.state.outgoing:
+            self.replication.tell_transactions()
+        clusters: tuple[str, ...] = reply.clusters
+        return clusters
 
     async def _confirm(self) -> None:
         """Return if this is the partition's newest activation: where nothing is to be written, a
@@ -575,7 +656,7 @@ class PartitionBody(HostedBody):
         compacted.
         """
         key = self.key.of_subscription(ref.name, ref.incarnation)
-        with self._superseded_if_fenced():
+        with self.superseded_if_fenced():
             link = await self.fabric.open_link(key, _MomentaryHand())
             try:
                 log: list[Any] = [self.terminated_at, self.end_offset, []]
@@ -584,6 +665,7 @@ class PartitionBody(HostedBody):
             finally:
                 link.close()
                 self.meter.changed(ref.name)
+                self.changes.note(ref.name)
 
     async def create_subscription_at_start(self, name: str) -> None:
         """Make sure that a durable subscription exists that gets everything."""
@@ -613,7 +695,6 @@ class PartitionBody(HostedBody):
         reply: Any,
         effects: tuple[Any, ...],
     ) -> None:
-        connection = producing.session.connection
         self.pending_bytes -= len(entry)
         if type(reply) is Published:
             cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
@@ -621,23 +702,12 @@ class PartitionBody(HostedBody):
             traffic = self.meter.published
             traffic.messages += reply.messages
             traffic.bytes += len(entry)
+            if producing.source is not None:
+                self.replication.count_received(producing.source, reply.messages, len(entry))
             self._schedule_feed()
-            ledger_id, entry_id = reply.position
-            connection.write(
-                send_receipt(
-                    producing.producer_id,
-                    send.sequence_id,
-                    ledger_id,
-                    entry_id,
-                    send.highest_sequence_id,
-                )
-            )
+            producing.stored(send, reply.position)
         elif isinstance(reply, Duplicate):
-            connection.write(
-                send_receipt(
-                    producing.producer_id, send.sequence_id, -1, -1, send.highest_sequence_id
-                )
-            )
+            producing.stored(send, NOWHERE)
         else:
             producing.session.send_error(producing.producer_id, send.sequence_id, reply)
         if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
@@ -684,6 +754,7 @@ class PartitionBody(HostedBody):
         self._feed_scheduled = False
         for channel in self.channels.values():
             channel.feed()
+        self.progress.came()
 
     def end_topic(self, end_offset: int) -> None:
         """The topic is terminated, durably: tell the subscriptions, close the producers."""
@@ -734,6 +805,7 @@ class PartitionBody(HostedBody):
         can't be had.
         """
         async with self._lock(name):
+            self.fence.check(name)
             channel = await self._connected(name, compacted=compacted)
             if channel is not None:
                 if not channel.durable:
@@ -772,16 +844,27 @@ class PartitionBody(HostedBody):
         assert isinstance(reply, SubscriptionRef)
         return reply
 
+    async def set_replicated(self, name: str, *, replicated: bool) -> None:
+        """Whether a durable subscription's progress is to go to other clusters, durably.
+
+        Raises `RemoteError` (NOT_FOUND) if there is no such subscription.
+        """
+        value = "true" if replicated else None
+        reply = await self.runtime.ask(SetProperty(name, REPLICATED_SUBSCRIPTION, value))
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+
     async def _connect_brain(self, ref: SubscriptionRef, *, compacted: bool) -> Channel:
         channel = self._new_channel(ref.name, durable=True, compacted=compacted)
         key = self.key.of_subscription(ref.name, ref.incarnation)
         channel.mover = DeadLetterMover(self, channel, key)
-        with self._superseded_if_fenced():
+        channel.on_progress = partial(self.changes.note, ref.name)
+        with self.superseded_if_fenced():
             channel.port = await self.fabric.open_link(key, _BrainLink(channel))
         terminated_at = self.terminated_at
         epoch = self.runtime.journal.epoch
         try:
-            with self._superseded_if_fenced():
+            with self.superseded_if_fenced():
                 gone = await self._durably_gone(compacted=compacted)
                 log = [terminated_at, self.end_offset, gone]
                 await channel.port.request("open", [epoch, ref.start_offset, *log])
@@ -798,7 +881,7 @@ class PartitionBody(HostedBody):
         return channel
 
     @contextlib.contextmanager
-    def _superseded_if_fenced(self) -> Iterator[None]:
+    def superseded_if_fenced(self) -> Iterator[None]:
         """End this activation if a brain refuses it: there is a newer one of this partition,
         or it was deleted. Raises `Unreachable` then, as that isn't the caller's fault."""
         try:
@@ -815,6 +898,7 @@ class PartitionBody(HostedBody):
         Raises `RemoteError` if there is a durable one of this name.
         """
         async with self._lock(name):
+            self.fence.check(name)
             if self._has(name):
                 raise RemoteError(Reason.NOT_ALLOWED, f"subscription {name!r} is durable")
             channel = await self._connected(name, compacted=compacted)
@@ -849,8 +933,10 @@ class PartitionBody(HostedBody):
 
     def _channel_closed(self, channel: Channel, consumers: list[ChannelConsumer]) -> None:
         self.meter.closed(channel)
+        self.changes.note(channel.name)
         if self.channels.get(channel.name) is channel:
             del self.channels[channel.name]
+            self.progress.unread(channel.name, channel.waits)
         for consumer in consumers:
             consumer.session.consumer_closed(consumer)
 
@@ -877,6 +963,17 @@ class PartitionBody(HostedBody):
             if not channel.consumers and not (channel.mover and channel.mover.busy):
                 channel.close()
 
+    async def empty_channel(self, name: str) -> None:
+        """Close a channel whatever consumers it has, once its brain has handled all that it was
+        told; they are told to come again."""
+        async with self._lock(name):
+            channel = self.channels.get(name)
+            if channel is None:
+                return
+            with contextlib.suppress(LinkClosed, TimeoutError, RemoteError):  # as in `_retire`
+                await channel.ask("cursor", None)
+            channel.retire()
+
     async def reset_subscription(self, name: str, offset: int, reason: str) -> None:
         """Move a subscription's cursor, durably; its consumers are closed and come again.
 
@@ -884,6 +981,7 @@ class PartitionBody(HostedBody):
         `Unreachable` if its brain can't be had.
         """
         async with self._lock(name), self.upkeep.moving(name):
+            self.fence.check()
             await self.sync()
             # Durable: what is trimmed only in words must come again.
             channel = self.channels.get(name)
@@ -891,9 +989,9 @@ class PartitionBody(HostedBody):
             gone = await self._durably_gone(compacted=channel is None or channel.compacted)
             if channel is not None:
                 with contextlib.suppress(LinkClosed):
-                    await channel.reset(offset, reason, gone)
+                    await channel.reset(offset, reason, gone, shared=self.shares_progress)
                     return
-            await self._call_brain(name, "reset", [offset, reason, gone])
+            await self._call_brain(name, "reset", [offset, reason, gone, self.shares_progress])
 
     async def undo(self, name: str, moment: list[int | None]) -> dict[str, Any]:
         """Move a subscription's cursor back to what it was at a moment (event number and time;
@@ -910,9 +1008,15 @@ class PartitionBody(HostedBody):
             compacted = channel is not None and channel.compacted
             gone = await self._durably_gone(compacted=compacted)
             if channel is not None:
-                return await channel.undo(moment, gone)
-            found: dict[str, Any] = await self._call_brain(name, "undo", [*moment, gone])
+                return await channel.undo(moment, gone, shared=self.shares_progress)
+            args = [*moment, gone, self.shares_progress]
+            found: dict[str, Any] = await self._call_brain(name, "undo", args)
             return found
+
+    @property
+    def shares_progress(self) -> bool:
+        """Whether other clusters may know, and tell, how far subscriptions are."""
+        return bool(self.runtime.state.origins) or self.replication.active
 
     async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
         """Ask a subscription's brain, connected or not; the method must be idempotent.
@@ -939,8 +1043,11 @@ class PartitionBody(HostedBody):
             "method": method,
             "args": args,
         }
-        with self._superseded_if_fenced():
-            answer = await self.fabric.call(key, "brain", request)
+        try:
+            with self.superseded_if_fenced():
+                answer = await self.fabric.call(key, "brain", request)
+        finally:
+            self.changes.called(name, method)
         self.meter.told(name, method, args, answer)
         return answer
 
@@ -1000,4 +1107,5 @@ class PartitionBody(HostedBody):
         handler = partition_admin.METHODS.get(method)
         if handler is None:
             return await super().call(method, args)
-        return await handler(self, args)
+        with self.fence.passing(method):
+            return await handler(self, args)

@@ -18,6 +18,7 @@ from velaray.topology.metrics import (
     Traffic,
     latency_samples,
 )
+from velaray.topology.replication.replication_view import replication_samples
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -86,7 +87,7 @@ class PartitionMeter:
             Sample("pulsar_rate_out", labels, rates.at(now_s, "out", out)),
             Sample("pulsar_throughput_out", labels, rates.at(now_s, "out bytes", out_bytes)),
         ]
-        return found
+        return found + await replication_samples(partition)
 
     def told(self, name: str, method: str, args: Any, answer: Any) -> None:
         """A subscription without a channel was asked something by an administrator."""

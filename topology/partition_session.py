@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,24 +22,46 @@ from velaray.actors.partition import (
 )
 from velaray.actors.producers import Accepted, AccessMode, ProducerSpec, Promotion, Waiting
 from velaray.actors.runtime import Stopped
-from velaray.events.ids import InvalidNameError, MessageId, Position, TopicName, TransactionId
+from velaray.events.ids import (
+    ActorKey,
+    InvalidNameError,
+    MessageId,
+    Position,
+    TopicName,
+    TransactionId,
+)
 from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import JournalError
+from velaray.journal.manifest import cluster_number_of
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.topology.channel import Channel, ChannelConsumer, flat_ranges
 from velaray.topology.compacted_channel import GONE
-from velaray.topology.coordinators import check_not_systems
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError, reason_of
-from velaray.topology.schema_session import get_or_create_schema, get_schema, schema_of
+from velaray.topology.replication import foreign_ids
+from velaray.topology.replication.replicated import (
+    Receipts,
+    marker,
+    read_replicated,
+    replicated_publish,
+)
+from velaray.topology.schemas.schema_session import get_or_create_schema, get_schema, schema_of
 from velaray.topology.session import Session
 from velaray.topology.spans import span
+from velaray.topology.transactions.coordinators import check_not_systems
 from velaray.topology.wire_errors import code_of, code_of_reason
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import Command, Send
+from velaray.wire.commands import Command, Send, send_receipt
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.replication import (
+    DATA_ID,
+    REPLICATED_SUBSCRIPTION,
+    REPLICATOR_PREFIX,
+    source_of,
+)
 from velaray.wire.schemas import NO_VERSION, version_bytes
+from velaray.wire.stamping import labelled
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -78,12 +101,30 @@ class Producing:
         self.session = session
         self.producer_id = producer_id
         self.name = name
+        #: The cluster whose replicator this is, if it is one.
+        self.source = source_of(name)
+        #: What answers its entries if it is one.
+        self.receipts = Receipts(producer_id, lambda frame: session.connection.write(frame))
+        #: Where its newest entry is in that cluster; None if it has sent none.
+        self.replicated: Position | None = None
+        #: Why nothing more is taken of it: an entry was refused, and those behind it mustn't come
+        #: before it.
+        self.refused = ""
         self.request_id = 0
         self.generated = False
         self.ready = False
         self.schema_version: int | None = None
         # What waits for its transaction to be known as open, and what is behind it.
         self.held: deque[tuple[Send, bytes]] = deque()
+
+    def stored(self, send: Send, position: Position) -> None:
+        """An entry is durable: its receipt goes out; at `NOWHERE` if it was there before."""
+        number, highest = send.sequence_id, send.highest_sequence_id
+        if self.source is not None:
+            self.receipts.add(number, position)
+        else:
+            receipt = send_receipt(self.producer_id, number, *position, highest)
+            self.session.connection.write(receipt)
 
 
 class PartitionSession(Session):
@@ -193,6 +234,45 @@ class PartitionSession(Session):
         if not self.is_system:
             check_not_systems(self._partition.key.topic_name)  # the front door isn't the only way
 
+    def _check_replicators(self, name: str, what: str) -> None:
+        if name.startswith(REPLICATOR_PREFIX) and not self.is_replicator:
+            why = f"only replicators may {what} {name!r}: take a name without {REPLICATOR_PREFIX!r}"
+            raise RemoteError(Reason.NOT_ALLOWED, why)
+
+    # -- the tenant's home ---------------------------------------------------------
+
+    def _check_at_home(self) -> None:
+        """Raise `RemoteError` (ELSEWHERE) if a client is to look up again, as its tenant is at
+        home in another cluster. Replicators and the cluster's actors mean this one."""
+        home = self._partition.home
+        if home is not None and not (self.is_system or self.is_replicator):
+            topic = self._partition.topic
+            why = f"its tenant is at home in cluster {home}; look {topic} up again"
+            raise RemoteError(Reason.ELSEWHERE, why)
+
+    def send_home(self) -> None:
+        """The tenant is at home elsewhere by now: a client's producers and consumers are closed,
+        so that it looks up again."""
+        if self.is_system or self.is_replicator:
+            return
+        for producing in sorted(self.producers(), key=lambda each: each.ready):
+            self._drop_producer(producing)  # first those that would be next
+            if producing.ready:
+                self.spawn(self._say_closed(producing))
+            else:
+                self.error(producing.request_id, pb.ServiceNotReady, "look the topic up again")
+        for consumer in list(self._consumers.values()):
+            consumer.channel.remove(consumer)
+            self.consumer_closed(consumer)
+            self._partition.drop_if_unused(consumer.channel)
+
+    async def _say_closed(self, producing: Producing) -> None:
+        """After all receipts: what has none is sent again, where the tenant is at home."""
+        with contextlib.suppress(JournalError):
+            await self._partition.runtime.ask(FindProducer(producing.name))
+        close = pb.CommandCloseProducer(producer_id=producing.producer_id, request_id=0)
+        self.connection.send(close)
+
     # -- producers -----------------------------------------------------------------
 
     def _on_producer(self, command: pb.CommandProducer) -> None:
@@ -202,7 +282,8 @@ class PartitionSession(Session):
     async def _connect_producer(self, command: pb.CommandProducer) -> None:
         partition = self._partition
         self._check_topic(command.topic)
-        self._check_not_terminated()
+        self._check_replicators(command.producer_name, "publish as")
+        self._check_takes_entries()
         known = self._producers.get(command.producer_id)
         if known is not None:
             known.request_id = command.request_id
@@ -211,12 +292,20 @@ class PartitionSession(Session):
             else:
                 self._tell_waiting(known)
             return
-        version = await partition.schemas.of_producer(schema_of(command), self.role)
+        schema, version = schema_of(command), None
+        if schema is not None or not self.is_replicator:  # entries come with their own versions
+            version = await partition.schemas.of_producer(schema, self.role)
         if command.initial_subscription_name:
             await partition.create_subscription(
                 command.initial_subscription_name, StartAt.EARLIEST, {}
             )
         name = command.producer_name or partition.producer_name()
+        source = source_of(name)
+        if source == partition.config.name:
+            why = f"{name!r} replicates from cluster {partition.config.name!r}, which this is"
+            raise RemoteError(Reason.NOT_ALLOWED, why)
+        if source is not None:
+            await self._meet(source, command)
         producing = Producing(self, command.producer_id, name)
         producing.request_id = command.request_id
         producing.schema_version = version
@@ -228,6 +317,7 @@ class PartitionSession(Session):
             command.epoch,
             command.topic_epoch if command.HasField("topic_epoch") else None,
         )
+        self._check_at_home()  # as it is by now
         answer = partition.connect_producer(spec)
         if isinstance(answer, Refusal):
             code = code_of_reason(answer.reason)
@@ -239,13 +329,15 @@ class PartitionSession(Session):
         self._closed_producers.pop(command.producer_id, None)
         await self._admit(producing, answer)
 
-    def _check_not_terminated(self) -> None:
+    def _check_takes_entries(self) -> None:
+        self._check_at_home()
         if self._partition.terminated_at is not None:
             raise RemoteError(Reason.TERMINATED, "the topic is terminated")
+        self._partition.fence.check()
 
     async def _admit(self, producing: Producing, answer: Accepted | Waiting) -> None:
         if isinstance(answer.replaced, Producing):
-            answer.replaced.session.forget_producer(answer.replaced)
+            answer.replaced.session.replace_producer(answer.replaced, self)
         if isinstance(answer, Waiting):
             self._tell_waiting(producing)
             return
@@ -266,6 +358,13 @@ class PartitionSession(Session):
             self._drop_producer(producing)  # else its next attempt would find it connected
             raise RemoteError(reply.reason, reply.message)
 
+    async def _meet(self, source: str, command: pb.CommandProducer) -> None:
+        """Refuse a cluster that has lost its data: positions there mean other messages now."""
+        data_id = next((each.value for each in command.metadata if each.key == DATA_ID), "")
+        if data_id:
+            told = {"cluster": source, "data_id": data_id}
+            await self._partition.fabric.call(ActorKey.catalog(), "meet_cluster", told)
+
     def _tell_waiting(self, producing: Producing) -> None:
         self.connection.send(
             pb.CommandProducerSuccess(
@@ -283,7 +382,7 @@ class PartitionSession(Session):
             self._drop_producer(producing)  # else its next attempt would find it connected
             raise RemoteError(found.reason, found.message)
         if self._producers.get(producing.producer_id) is not producing:
-            self._check_not_terminated()
+            self._check_takes_entries()
             raise RemoteError(Reason.FENCED, f"producer {producing.name!r} was replaced")
         producing.ready = True
         deduplicate = self._partition.policies.deduplicate
@@ -310,6 +409,13 @@ class PartitionSession(Session):
         return not (self._producers or self._consumers or self._tasks)
 
     @property
+    def only_replicates(self) -> bool:
+        """Whether a replicator of this cluster reads here, and nobody does anything else."""
+        busy = self._producers or self._tasks or not self.is_system
+        names = (consumer.channel.name for consumer in self._consumers.values())
+        return not busy and all(name.startswith(REPLICATOR_PREFIX) for name in names)
+
+    @property
     def expects_some_schema(self) -> bool:
         """Whether a consumer here doesn't take messages of whatever schema."""
         return any(not consumer.auto_consume for consumer in self._consumers.values())
@@ -331,6 +437,14 @@ class PartitionSession(Session):
             self._closed_producers[producing.producer_id] = None
             if len(self._closed_producers) > CLOSED_KEPT:
                 del self._closed_producers[next(iter(self._closed_producers))]
+
+    def replace_producer(self, producing: Producing, by: PartitionSession) -> None:
+        """Its client has connected it anew. A replicator hears of that: whoever came may have been
+        another one, which leaves again, and nobody would answer the first one any more."""
+        if producing.source is not None and by is not self:
+            self.fence_producer(producing)
+        else:
+            self.forget_producer(producing)
 
     def fence_producer(self, producing: Producing) -> None:
         """Another producer took exclusivity: this one is closed."""
@@ -414,9 +528,56 @@ class PartitionSession(Session):
         limit = self._partition.policies.max_message_size
         if limit and len(entry) > limit:
             problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
-            self._refuse_in_turn(send, pb.NotAllowedError, problem)
-            return
-        self._partition.publish(producing, send, entry)
+            if producing.source is None:
+                self._refuse_in_turn(send, pb.NotAllowedError, problem)
+            else:
+                self._refuse_replicated(producing, send, pb.NotAllowedError, problem)
+        elif producing.source is not None:
+            self._take_replicated(producing, producing.source, send, entry)
+        else:
+            if send.txn_id is not None and self._partition.runtime.state.outgoing.replicators:
+                entry = labelled(entry, TransactionId(*send.txn_id))
+            self._partition.publish(producing, send, entry)
+
+    def _take_replicated(self, producing: Producing, source: str, send: Send, entry: bytes) -> None:
+        partition = self._partition
+        try:
+            metadata, start = read_replicated(entry)
+            if metadata.HasField("marker_type"):
+                taken = partial(marker(metadata), partition, source, entry[start:])
+                self.spawn(self._take_marker(producing, send, taken))
+                return
+            if producing.refused:
+                raise RemoteError(Reason.UNAVAILABLE, producing.refused)
+            after = producing.replicated
+            command = replicated_publish(partition, source, metadata, entry, after)
+        except RemoteError as error:
+            self._refuse_replicated(producing, send, code_of(error), error.message)
+        else:
+            assert command.replicated is not None
+            producing.replicated = command.replicated.position
+            deliver_at = max(metadata.deliver_at_time, 0)
+            partition.submit(producing, send, command, entry, deliver_at)
+
+    def _refuse_replicated(
+        self, producing: Producing, send: Send, code: pb.ServerError, problem: str
+    ) -> None:
+        """Refuse an entry, and all entries that its replicator sends behind it."""
+        producing.refused = producing.refused or f"an entry before it was refused: {problem}"
+        self._refuse_in_turn(send, code, problem)
+
+    async def _take_marker(
+        self, producing: Producing, send: Send, taken: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Answer a marker: with a receipt once what it says is durable."""
+        try:
+            await taken()
+        except _CALL_ERRORS as error:
+            number = producing.producer_id, send.sequence_id
+            self._send_error(*number, code_of(error), reason_of(error))
+        else:
+            receipt = send_receipt(producing.producer_id, send.sequence_id, -1, -1)
+            self.connection.write(receipt)
 
     def _refuse_in_turn(self, command: Send, code: pb.ServerError, problem: str) -> None:
         """Refuse a publish after all that came before it is answered."""
@@ -435,6 +596,11 @@ class PartitionSession(Session):
     def _send_error(
         self, producer_id: int, sequence_id: int, code: pb.ServerError, message: str
     ) -> None:
+        if self._partition.fence.up:
+            return  # the producer was closed: it sends all this again, elsewhere
+        producing = self._producers.get(producer_id)
+        if producing is not None:
+            producing.receipts.send()
         self.connection.send(
             pb.CommandSendError(
                 producer_id=producer_id, sequence_id=sequence_id, error=code, message=message
@@ -453,10 +619,14 @@ class PartitionSession(Session):
 
     async def _subscribe(self, command: pb.CommandSubscribe) -> None:
         self._check_topic(command.topic)
+        self._check_replicators(command.subscription, "subscribe as")
+        self._check_at_home()
+        self._partition.fence.check(command.subscription)
         if command.read_compacted and command.subType not in _IN_ORDER:
             refusal = "readCompacted only allowed on failover or exclusive subscriptions"
             raise RemoteError(Reason.NOT_ALLOWED, refusal)
-        self._partition.check_consumers(command.subscription)
+        if not self.is_replicator:
+            self._partition.check_consumers(command.subscription)
         schema = schema_of(command)
         active = self._partition.active_for_schemas
         await self._partition.schemas.of_consumer(schema, active=active, role=self.role)
@@ -479,9 +649,13 @@ class PartitionSession(Session):
         self.succeed(command.request_id)
 
     def _check_again(self, channel: Channel) -> None:
-        """Another consumer may have come while the channel was opened."""
+        """Another consumer may have come while the channel was opened, the tenant gone, or the
+        fence: that closes the channels which are there when it goes up."""
         try:
-            self._partition.check_consumers(channel.name)
+            self._check_at_home()
+            self._partition.fence.check(channel.name)
+            if not self.is_replicator:
+                self._partition.check_consumers(channel.name)
         except RemoteError:
             self._partition.drop_if_unused(channel)
             raise
@@ -495,9 +669,14 @@ class PartitionSession(Session):
             if command.initialPosition == pb.CommandSubscribe.Earliest:
                 start = StartAt.EARLIEST
             properties = {item.key: item.value for item in command.subscription_properties}
-            return await partition.durable_channel(
+            if command.replicate_subscription_state:
+                properties[REPLICATED_SUBSCRIPTION] = "true"
+            channel = await partition.durable_channel(
                 command.subscription, start, properties, compacted=compacted
             )
+            if command.replicate_subscription_state:  # it may have been there before
+                await partition.set_replicated(command.subscription, replicated=True)
+            return channel
         if command.HasField("start_message_id"):
             offset = self._seek_target(command.start_message_id, compacted)
         elif command.initialPosition == pb.CommandSubscribe.Earliest:
@@ -509,8 +688,7 @@ class PartitionSession(Session):
     def _seek_target(self, data: MessageIdData, compacted: bool) -> int:
         """The offset to go on at: the named entry itself; the client skips what it must."""
         position = MessageId.from_proto(data).position
-        table = self._partition.table(compacted)
-        return min(table.at_or_after(position), self._partition.end_offset)
+        return foreign_ids.at_or_after(self._partition, position, compacted=compacted)
 
     def _consumer(self, consumer_id: int) -> ChannelConsumer:
         consumer = self._consumers.get(consumer_id)
@@ -563,6 +741,7 @@ class PartitionSession(Session):
     async def _on_get_or_create_schema(self, command: pb.CommandGetOrCreateSchema) -> None:
         async def register(info: SchemaInfo) -> int | None:
             self._check_same_topic(command.topic)
+            self._partition.fence.check()
             return await self._partition.schemas.of_producer(info, self.role)
 
         self.connection.send(await get_or_create_schema(command, register))
@@ -586,8 +765,9 @@ class PartitionSession(Session):
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
             self.spawn(self._ack_in_transaction(consumer, command))
             return
-        if command.request_id:
-            consumer.channel.expect_receipt(consumer, command.request_id)
+        if not individual and foreign_ids.is_foreign(self._partition, _position(command)):
+            self._ack_up_to_foreign(consumer, command)
+            return
         if individual:
             self._ack_individually(consumer, command)
         else:
@@ -624,7 +804,7 @@ class PartitionSession(Session):
                 last, args = await self._acked_one_by_one(channel, command)
             else:
                 method = "ack_before_in_transaction"
-                last, args = self._acked_up_to(channel, command)
+                last, args = await self._acked_up_to(channel, command)
             channel.acknowledging(last)
             if last > partition.synced_offset:
                 await partition.sync()
@@ -648,7 +828,9 @@ class PartitionSession(Session):
             offset = first + data.entryId
             if offset >= limit:
                 position = Position(data.ledgerId, data.entryId)
-                raise _Conflict(f"{position} is trimmed away: it was acknowledged long ago")
+                offset = foreign_ids.offset_of(self._partition, position, -1)
+                if offset != self._partition.kept_from(offset):
+                    raise _Conflict(f"{position} is trimmed away: it was acknowledged long ago")
             if data.ack_set:  # else the entry is meant, whatever is acknowledged of it
                 words = [word & (1 << 64) - 1 for word in data.ack_set]
                 entry = await channel.entry(offset)
@@ -659,20 +841,20 @@ class PartitionSession(Session):
         last = max([*offsets, *(at for at, _, _ in partial)], default=-1) + 1
         return last, [self._partition.end_offset, flat_ranges(offsets), partial]
 
-    def _acked_up_to(self, channel: Channel, command: pb.CommandAck) -> tuple[int, list[Any]]:
+    async def _acked_up_to(self, channel: Channel, command: pb.CommandAck) -> tuple[int, list[Any]]:
         if len(command.message_id) != 1:
             why = "a cumulative acknowledgement in a transaction names one message"
             raise RemoteError(Reason.NOT_ALLOWED, why)
-        data = command.message_id[0]
-        table = self._partition.table(channel.compacted)
-        offset = table.at_or_before(MessageId.from_proto(data).position)
-        words = None
-        if any(data.ack_set) and offset >= 0:
-            words = [word & (1 << 64) - 1 for word in data.ack_set]
+        partition, position = self._partition, _position(command)
+        words = _words(command.message_id[0])
+        if foreign_ids.is_foreign(partition, position):
+            offset, words = await foreign_ids.before(partition, channel, position, words)
         else:
-            offset += 1
+            offset = partition.table(channel.compacted).at_or_before(position)
+            if words is None or offset < 0:
+                offset, words = offset + 1, None
         last = offset if words is None else offset + 1
-        return last, [self._partition.end_offset, offset, words]
+        return last, [partition.end_offset, offset, words]
 
     def _refuse_ack(self, command: pb.CommandAck, code: pb.ServerError, message: str) -> None:
         if command.request_id:
@@ -694,29 +876,77 @@ class PartitionSession(Session):
                 ledger_id, first, limit = span(data.ledgerId)
             offset = first + data.entryId
             if offset >= limit:
-                continue  # trimmed away: acknowledged long ago
+                position = Position(data.ledgerId, data.entryId)
+                offset = foreign_ids.offset_of(self._partition, position, -1)
+                if offset < 0 and foreign_ids.is_nobodys(self._partition, position):
+                    why = (
+                        f"nothing is known of message {position}: it was of another topic, or moved"
+                    )
+                    self._refuse_ack(command, pb.NotAllowedError, why)
+                    return
+                if offset < 0:
+                    continue  # trimmed away: acknowledged long ago
             words = data.ack_set
             if words and any(words):
                 partial.append((offset, [word & (1 << 64) - 1 for word in words]))
             else:
                 offsets.append(offset)
+        self._ack_here(consumer, command.request_id, flat_ranges(offsets), partial)
+
+    def _ack_here(
+        self,
+        consumer: ChannelConsumer,
+        request_id: int,
+        ranges: list[int],
+        partial: list[tuple[int, list[int]]],
+    ) -> None:
+        if request_id:
+            consumer.channel.expect_receipt(consumer, request_id)
         end = self._partition.end_offset
-        ranges = flat_ranges(offsets)
         ends = [at + 1 for at, _ in partial] + ranges[-1:]
         last = max(ends, default=0)
         consumer.channel.acknowledging(last)
-        args = [consumer.number, command.request_id, end, ranges, partial]
+        args = [consumer.number, request_id, end, ranges, partial]
         consumer.channel.acknowledge("ack", args, min(last, end))
 
+    def _ack_up_to_foreign(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
+        position, words = _position(command), _words(command.message_id[0])
+        # What this consumer acknowledged so before needn't be again: who moves the cursor back
+        # closes all consumers.
+        number = cluster_number_of(position.ledger_id)
+        first = consumer.acked_up_to.get(number, self._partition.table().first_offset)
+        found = foreign_ids.up_to(self._partition, first, position, words)
+        if found is None:
+            self.spawn(self._ack_slowly(consumer, command))
+            return
+        consumer.acked_up_to[number] = found.end
+        self._ack_parts(consumer, command, found)
+
+    def _ack_parts(
+        self, consumer: ChannelConsumer, command: pb.CommandAck, found: foreign_ids.UpTo
+    ) -> None:
+        self._ack_here(consumer, command.request_id, foreign_ids.flat(found.ranges), found.partial)
+
+    async def _ack_slowly(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
+        channel, position = consumer.channel, _position(command)
+        words = _words(command.message_id[0])
+        try:
+            found = await foreign_ids.up_to_slowly(self._partition, channel, position, words)
+            if consumer.closed or channel.resetting:
+                raise LinkClosed("the subscription let go of its consumers: subscribe again")
+        except _CALL_ERRORS as error:
+            self._refuse_ack(command, code_of(error), reason_of(error))
+            return
+        consumer.acked_up_to[cluster_number_of(position.ledger_id)] = found.end
+        self._ack_parts(consumer, command, found)
+
     def _ack_cumulatively(self, consumer: ChannelConsumer, command: pb.CommandAck) -> None:
-        data = command.message_id[0]
-        position = MessageId.from_proto(data).position
-        offset = self._partition.table(consumer.channel.compacted).at_or_before(position)
-        words = None
-        if any(data.ack_set) and offset >= 0:
-            words = [word & (1 << 64) - 1 for word in data.ack_set]
-        else:
-            offset += 1
+        table = self._partition.table(consumer.channel.compacted)
+        offset, words = table.at_or_before(_position(command)), _words(command.message_id[0])
+        if words is None or offset < 0:
+            offset, words = offset + 1, None
+        if command.request_id:
+            consumer.channel.expect_receipt(consumer, command.request_id)
         end = self._partition.end_offset
         last = offset if words is None else offset + 1
         consumer.channel.acknowledging(last)
@@ -732,10 +962,13 @@ class PartitionSession(Session):
             table = self._partition.table(consumer.channel.compacted)
             offsets = []
             for data in command.message_ids:
+                position = Position(data.ledgerId, data.entryId)
                 try:
-                    offsets.append(table.offset_of(Position(data.ledgerId, data.entryId)))
+                    offset = table.offset_of(position)
                 except NoSuchEntryError:
-                    continue  # nothing to deliver again
+                    offset = foreign_ids.offset_of(self._partition, position, -1)
+                if offset >= 0:  # else there's nothing to deliver again
+                    offsets.append(offset)
             ranges = flat_ranges(offsets)
         epoch = None
         if consumer.type in _IN_ORDER and command.HasField("consumer_epoch"):
@@ -815,6 +1048,15 @@ class PartitionSession(Session):
                 msgBacklog=stats["backlog"],
             )
         )
+
+
+def _position(command: pb.CommandAck) -> Position:
+    return MessageId.from_proto(command.message_id[0]).position
+
+
+def _words(data: MessageIdData) -> list[int] | None:
+    """What remains of a batch; None if nothing does, or all of the entry is meant."""
+    return [word & (1 << 64) - 1 for word in data.ack_set] if any(data.ack_set) else None
 
 
 def _key_shared_policy(command: pb.CommandSubscribe) -> KeySharedPolicy:

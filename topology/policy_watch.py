@@ -1,6 +1,7 @@
 """How policies reach who applies them: the catalog tells its watchers that some changed.
 
-A partition holds a link to the catalog and asks over it for the policies of its topic. The
+A partition holds a link to the catalog and asks over it for the policies of its topic, and where
+it is to be replicated, and where its tenant is at home. The
 catalog remembers who asked, and says ``policies_changed`` after each change that may concern
 them; they ask again. A link that breaks (the catalog restarted, say) is opened anew, and what
 changed meanwhile is asked for then. So no notice need be kept, and none that is lost matters.
@@ -29,19 +30,33 @@ class Watchers:
 
     def __init__(self) -> None:
         self._topics: dict[Link, Scope] = {}
+        self._names: dict[Link, TopicName] = {}
 
     def add(self, link: Link, topic: TopicName) -> None:
         """Whoever is behind ``link`` applies the policies of ``topic``."""
         self._topics[link] = Scope.of_topic(topic)
+        self._names[link] = topic
 
     def remove(self, link: Link) -> None:
         """The link is gone."""
         self._topics.pop(link, None)
+        self._names.pop(link, None)
+
+    def partitions(self) -> set[TopicName]:
+        """The partitions that watch."""
+        return set(self._names.values())
 
     def tell(self, changed: Scope) -> None:
         """A policy of ``changed`` is another one, durably."""
+        self._tell_of(lambda topic: changed in topic.upwards())
+
+    def tell_tenant(self, tenant: str) -> None:
+        """What holds for a whole tenant is something else, durably."""
+        self._tell_of(lambda topic: topic.tenant == tenant)
+
+    def _tell_of(self, concerned: Callable[[Scope], bool]) -> None:
         for link, topic in self._topics.items():
-            if changed in topic.upwards():
+            if concerned(topic):
                 link.notify("policies_changed", None)
 
 

@@ -34,7 +34,9 @@ from velaray.topology.tenure import check_tenure
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
-_GC_THRESHOLDS = (20_000, 20, 50)
+_GC_THRESHOLDS = (200_000, 20, 50)
+"""Each of some 20,000 entries under way has several objects: there is to be room for all of them.
+No message leaves a cycle behind, a client's connection some 70 objects."""
 _KEPT_BLOCK = 16 << 20
 _DELETERS_NICENESS = 10
 """Who deletes gives way to who serves: nobody waits for space as for a receipt."""
@@ -44,7 +46,7 @@ class RayFabric(Fabric):
     """Resolves actors through Ray; one per process."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        super().__init__(config, FileStore(config.data_dir))
+        super().__init__(config, FileStore(config.data_dir, config.number_base))
 
     async def address(self, key: ActorKey) -> Address:
         """Activate the actor and return where it listens."""

@@ -19,6 +19,7 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import PROTOCOL_VERSION, Command
 from velaray.wire.connection import WireConnection
 from velaray.wire.errors import CorruptEntryError
+from velaray.wire.replication import CLIENT_VERSION, server_version
 
 SERVER_VERSION = f"velaray-{version('velaray')}"
 
@@ -35,6 +36,8 @@ class Session:
         self.role = ""
         #: Whether the client is an actor of this cluster.
         self.is_system = False
+        #: Whether it is a replicator, or moves a tenant: it means this very cluster.
+        self.is_replicator = False
         self.knows_end_of_topic = True
         self._connected = False
         self.handlers: dict[type, Callable[[Command], object]] = {}
@@ -71,13 +74,14 @@ class Session:
         self._connected = True
         # The C++ client (and those built on it) drops the connection on REACHED_END_OF_TOPIC,
         # comes back, and would be told again, for ever.
+        self.is_replicator = command.client_version.startswith(CLIENT_VERSION)
         self.knows_end_of_topic = not command.client_version.startswith("Pulsar-CPP")
         if command.proxy_to_broker_url:
             self.on_tunnel(command)
             return
         self.connection.send(
             pb.CommandConnected(
-                server_version=SERVER_VERSION,
+                server_version=server_version(SERVER_VERSION, self.config.data_id),
                 protocol_version=min(PROTOCOL_VERSION, command.protocol_version),
                 max_message_size=self.config.max_message_size,
                 feature_flags=pb.FeatureFlags(

@@ -7,7 +7,8 @@ import contextlib
 from typing import Any
 
 from velaray.actors.machine import Reason, Refusal
-from velaray.actors.subscription import Create, SubscriptionMachine
+from velaray.actors.offset_sets import Range
+from velaray.actors.subscription import Create
 from velaray.actors.undoing import Restore
 from velaray.events.ids import ActorKey
 from velaray.topology.brain import Brain
@@ -16,6 +17,7 @@ from velaray.topology.fabric import Address, Fabric, Unreachable
 from velaray.topology.history import Moment, NoHistory
 from velaray.topology.hosted import HostedBody, WasDeleted
 from velaray.topology.links import Link, LinkClosed, RemoteError
+from velaray.topology.replication.exporter import Exporter, WatchedSubscription
 from velaray.topology.tracing import Trace
 from velaray.topology.undoing import plan_undo
 
@@ -26,7 +28,10 @@ class SubscriptionBody(HostedBody):
     """Serves one partition at a time: the newest activation, by the epoch it shows."""
 
     def __init__(self, key: ActorKey, fabric: Fabric) -> None:
-        super().__init__(key, fabric, SubscriptionMachine())
+        machine = WatchedSubscription()
+        super().__init__(key, fabric, machine)
+        self._watched = machine
+        self._exporter: Exporter
         self._brain: Brain | None = None
         self._hand: Link | None = None
         self._hand_epoch = 0
@@ -37,8 +42,21 @@ class SubscriptionBody(HostedBody):
     async def start(self) -> Address:
         """Recover and listen; what was under way to the dead-letter topic goes on."""
         address = await super().start()
+        activation = f"{self.key.subscription_incarnation}.{self.runtime.journal.epoch}"
+        self._exporter = Exporter(activation, self._tell_progressed)
+        self._watched.watch = self._exporter.watch
         self._see_to_dead_letters()
         return address
+
+    def _tell_progressed(self) -> None:
+        if self._hand is not None:
+            self._hand.notify("progressed", None)
+
+    async def _export_part(
+        self, cluster: str, token: list[Any] | None, known_from: int
+    ) -> dict[str, Any]:
+        in_vain = None if self._brain is None else self._brain.in_vain
+        return await self._exporter.next(self.runtime, cluster, token, known_from, in_vain)
 
     def _see_to_dead_letters(self) -> None:
         seeing = self._seeing is not None and not self._seeing.done()
@@ -86,6 +104,8 @@ class SubscriptionBody(HostedBody):
         if link is self._hand and self._brain is not None:
             if method == "undo":
                 return await self._undo(self._brain, *args)
+            if method == "export":
+                return await self._export_part(*args)
             answer = await self._brain.on_request(method, args)
             if method == "end_transaction" and not answer:
                 # Nothing was written: a newer activation may have what this one doesn't know.
@@ -94,7 +114,12 @@ class SubscriptionBody(HostedBody):
         return await self.call(method, args)
 
     async def _undo(
-        self, brain: Brain, sequence: int | None, at_ms: int | None, gone: list[int] | None
+        self,
+        brain: Brain,
+        sequence: int | None,
+        at_ms: int | None,
+        gone: list[int] | None,
+        shared: bool = False,
     ) -> dict[str, Any]:
         """Back to a moment (none: to before the last move by command); tells what changes.
 
@@ -112,7 +137,8 @@ class SubscriptionBody(HostedBody):
             pairs = list(zip(gone[::2], gone[1::2], strict=True))
             reason = f"back to after event {plan.after_event}"
             try:
-                await brain.restore(Restore(plan.expected, plan.restored, pairs, reason))
+                moved = Restore(plan.expected, plan.restored, pairs, reason, shared)
+                await brain.restore(moved)
                 return plan.described()
             except RemoteError as error:
                 if error.kind != Reason.CONFLICT:
@@ -123,9 +149,9 @@ class SubscriptionBody(HostedBody):
         self._check_epoch(epoch)
         if self._hand is not None and self._hand is not link:
             self._hand.close()
-        if self._brain is not None:
-            self._brain.close()
+        self._close_brain()
         self._hand = link
+        self._exporter.speak_up()
         if self._trace is None:
             self._trace = Trace(self.runtime, self.fabric.clock_ms)
         self._brain = Brain(self.runtime, self.key.partition, link.notify, self._trace)
@@ -140,16 +166,32 @@ class SubscriptionBody(HostedBody):
     def on_notice(self, link: Link, method: str, args: Any) -> None:
         """Notices are the hand's; those of a former hand are void."""
         if link is self._hand and self._brain is not None:
+            ended = self._ending_deliveries(self._brain, method, args)
             self._brain.on_notice(method, args)
+            self._exporter.touch(ended)
+
+    def _ending_deliveries(self, brain: Brain, method: str, args: Any) -> list[Range]:
+        """What is delivered in vain by a notice, perhaps."""
+        if method not in ("detach", "redeliver") or not self._exporter.attentive:
+            return []
+        if method == "redeliver" and args[1] is not None:
+            return list(zip(args[1][::2], args[1][1::2], strict=True))
+        return brain.held_by(args[0])
 
     def on_link_closed(self, link: Link) -> None:
         """Without its hand the brain has no consumers."""
         if link is self._hand:
             self._hand = None
-            if self._brain is not None:
-                self._brain.close()
-            self._brain = None
+            self._close_brain()
             self._see_to_dead_letters()
+
+    def _close_brain(self) -> None:
+        """Who held something has it no longer."""
+        brain, self._brain = self._brain, None
+        if brain is not None:
+            held = brain.held()
+            brain.close()
+            self._exporter.touch(held)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """``brain``: what the hand may ask, for a partition that isn't connected.
@@ -173,6 +215,8 @@ class SubscriptionBody(HostedBody):
             brain = Brain(self.runtime, self.key.partition, lambda method, args: None)
         if args["method"] == "undo":
             return await self._undo(brain, *args["args"])
+        if args["method"] == "export":
+            return await self._export_part(*args["args"])
         return await brain.on_request(args["method"], args["args"])
 
     async def stop(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from velaray.actors.cursor import words_to_mask
 from velaray.actors.machine import Reason
 from velaray.topology.links import RemoteError
-from velaray.topology.transaction_view import undecided_from
+from velaray.topology.transactions.transaction_view import undecided_from
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody

@@ -4,11 +4,16 @@ Every start of a cluster on a directory takes the next incarnation, by compare-a
 the store. Its actors carry that number and check it before they open a journal; an actor
 of an earlier start that is still alive is fenced by the journals themselves (their epochs),
 exits, and on its way back finds here that its cluster was replaced, so it stays away.
+
+The data remembers its cluster's name, under which others know it, and number: ledger ids begin with
+it. And it has an id of its own, drawn once: a cluster whose data was lost has another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from typing import NamedTuple
 
 import msgpack
 
@@ -24,25 +29,62 @@ class Superseded(RuntimeError):
     """Another cluster was started on the same data; this one must not serve any longer."""
 
 
-async def _read(store: LedgerStore) -> tuple[int, int]:
+class OtherCluster(RuntimeError):
+    """The data is of a cluster with another name or number; it isn't touched."""
+
+
+class _Record(NamedTuple):
+    """What the store says of its owner: ``number`` is 0 as long as none was used, ``data_id`` empty
+    as long as nobody drew one, ``name`` if the data is older than its being kept here."""
+
+    version: int
+    incarnation: int
+    number: int
+    data_id: str
+    name: str
+
+
+async def _read(store: LedgerStore) -> _Record:
     found = await store.read_manifest(_RECORD)
     if found is None:
-        return 0, 0
+        return _Record(0, 0, 0, "", "")
     version, raw = found
-    return version, int(msgpack.unpackb(raw)["incarnation"])
+    record = msgpack.unpackb(raw)
+    number, data_id = int(record.get("cluster_number", 0)), str(record.get("data_id", ""))
+    name = str(record.get("name", ""))
+    return _Record(version, int(record["incarnation"]), number, data_id, name)
 
 
-async def take_tenure(store: LedgerStore) -> int:
-    """Become the owner of the data: returns the new incarnation.
+async def data_id_of(store: LedgerStore) -> str:
+    """The id of the data; empty if nobody has owned it since there are such ids."""
+    return (await _read(store)).data_id
+
+
+async def take_tenure(store: LedgerStore, name: str, cluster_number: int = 0) -> int:
+    """Become the owner of the data, for this cluster: returns the new incarnation.
 
     Success means every actor of an earlier start that starts from now on refuses to serve,
-    and every one that runs is fenced as soon as its journal is opened here.
+    and every one that runs is fenced as soon as its journal is opened here. The name stays the
+    data's, and the number, once one other than 0 was used: others are refused as `OtherCluster`,
+    and whoever owns the data goes on.
     """
     for attempt in range(_ATTEMPTS):
-        version, incarnation = await _read(store)
-        record = msgpack.packb({"incarnation": incarnation + 1})
+        version, incarnation, number, data_id, known = await _read(store)
+        if known not in ("", name):
+            raise OtherCluster(f"it is cluster {known}'s: start it with --name {known}, not {name}")
+        if number not in (0, cluster_number):
+            raise OtherCluster(
+                f"its ledgers are those of cluster number {number}, not {cluster_number}: start it "
+                f"with --cluster-number {number}"
+            )
+        record: dict[str, int | str] = {"incarnation": incarnation + 1}
+        # Of older data its catalog alone knows the name: this one may be a wrong one.
+        record["name"] = known if incarnation else name
+        record["data_id"] = data_id or secrets.token_hex(8)
+        if cluster_number:
+            record["cluster_number"] = cluster_number
         try:
-            await store.write_manifest(_RECORD, version, record)
+            await store.write_manifest(_RECORD, version, msgpack.packb(record))
         except ManifestConflict:
             await asyncio.sleep(0.01 * (attempt + 1))
             continue
@@ -56,7 +98,7 @@ async def check_tenure(store: LedgerStore, config: ClusterConfig) -> None:
     Also raised when the data isn't there at all: an actor on a machine that doesn't see
     the directory must never start from nothing.
     """
-    _, incarnation = await _read(store)
+    incarnation = (await _read(store)).incarnation
     if incarnation == 0:
         raise Superseded(
             f"no cluster data in {config.data_dir} on this machine: start velaray's actors "

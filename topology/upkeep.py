@@ -36,6 +36,7 @@ from velaray.topology.applied import Quota
 from velaray.topology.backlog import Backlog
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
+from velaray.wire.replication import REPLICATOR_PREFIX
 
 if TYPE_CHECKING:
     from velaray.topology.partition_body import PartitionBody
@@ -135,6 +136,9 @@ class Upkeep:
             if same and (key == flat or held.mark >= max(flat, default=0)):
                 return held
         at_rest = name not in partition.channels
+        if at_rest:
+            await partition.progress.settle_at_rest(name, known.ref)
+            moves = self._moves[name]
         mark, numbers = await partition.ask_subscription(name, "holdings", list(flat))
         ids = [span.ledger_id for span in spans if span.end]
         held = Holdings(known, mark, frozenset(ids[number] for number in numbers), moves)
@@ -213,6 +217,7 @@ class Upkeep:
         for name, each in held.items():
             ref, channel = each.known.ref, partition.channels.get(name)
             active = channel is not None and bool(channel.consumers)
+            active = active or name.startswith(REPLICATOR_PREFIX)  # the policy decides on those
             since_ms = each.known.idle_since_ms
             if active or not 0 < since_ms <= before_ms:
                 await partition.runtime.ask(NoteActivity(name, ref.incarnation, active))

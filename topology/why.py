@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from velaray.actors.cursor import Cursor, unpack_ranges
+from velaray.actors.foreign_transactions import name_of
 from velaray.actors.subscription import SubscriptionMachine
 from velaray.actors.tracing import deliveries_of
 from velaray.actors.undoing import move_of
@@ -38,7 +39,7 @@ from velaray.journal.replay import replay
 from velaray.journal.store import LedgerStore
 from velaray.topology.brain_details import pending_in
 from velaray.topology.history import positions_of
-from velaray.topology.why_log import EVENTS_AT_ONCE, Fact, facts_of_log, name_of
+from velaray.topology.why_log import EVENTS_AT_ONCE, Fact, facts_of_log
 
 
 async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
@@ -119,7 +120,8 @@ class _Story:
         elif before != after and after is not None:
             left = [index for index in range(after.bit_length()) if after >> index & 1]
             who = self._name(getattr(event, "consumer", 0))
-            text = f"acknowledged in part{_by(who)}: messages {left} of the batch are left"
+            by = _by(who, getattr(event, "cluster", ""))
+            text = f"acknowledged in part{by}: messages {left} of the batch are left"
             yield "acknowledged-in-part", who, text
 
     def told_of_pending(
@@ -197,8 +199,8 @@ class _Story:
             text = f"acknowledged{_by(self._pending_by)}: {name_of(pending)} was committed"
             return "acknowledged", self._pending_by, text
         match event:
-            case EntriesAcked():
-                return "acknowledged", who, f"acknowledged{_by(who)}"
+            case EntriesAcked(cluster=cluster):
+                return "acknowledged", who, f"acknowledged{_by(who, cluster)}"
             case MarkDeleted():
                 return "acknowledged", who, f"acknowledged with all before it{_by(who)}"
             case EntriesExpired(reason=reason):
@@ -210,7 +212,9 @@ class _Story:
         return "acknowledged", who, f"acknowledged by {type(event).__name__}"
 
 
-def _by(who: str) -> str:
+def _by(who: str, cluster: str = "") -> str:
+    if cluster:
+        return f" in cluster {cluster}, as that has told"
     return f" by {who}" if who else "; by whom isn't recorded"
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from velaray.actors import transactions
 from velaray.actors.coordinator_state import Status
+from velaray.actors.foreign_transactions import is_foreign, name_of
 from velaray.actors.ledger_table import LedgerTable
 from velaray.actors.transactions import Transactions
 from velaray.events.codec import decode
@@ -39,11 +40,6 @@ class Fact(NamedTuple):
     what: str
     consumer: str
     text: str
-
-
-def name_of(transaction: TransactionId) -> str:
-    """As people read it."""
-    return f"transaction ({transaction.coordinator},{transaction.sequence})"
 
 
 async def facts_of_log(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
@@ -148,6 +144,8 @@ async def with_decision(fabric: Fabric, now: dict[str, Any]) -> dict[str, Any]:
     if now.get("transaction") is None:
         return now
     transaction = TransactionId(*now["transaction"])
+    if is_foreign(transaction):
+        return now  # it ends when the other cluster's replicators have brought it
     key = ActorKey.of_coordinator(transaction.coordinator)
     args = {"sequence": transaction.sequence}
     try:

@@ -20,6 +20,7 @@ _CODES = {
     Reason.NOT_ALLOWED: pb.NotAllowedError,
     Reason.NOT_EMPTY: pb.NotAllowedError,
     Reason.UNAVAILABLE: pb.ServiceNotReady,
+    Reason.ELSEWHERE: pb.ServiceNotReady,  # clients look up again
     Reason.STORAGE_FULL: pb.PersistenceError,
     Reason.NO_SUBSCRIPTION: pb.SubscriptionNotFound,
     Reason.QUOTA_HELD: pb.ProducerBlockedQuotaExceededError,

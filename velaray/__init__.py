@@ -254,6 +254,15 @@ if TYPE_CHECKING:
     from velaray.schema import (
         BytesSchema as BytesSchema,
     )
+    from velaray.service_info import (
+        AutoClusterFailover as AutoClusterFailover,
+    )
+    from velaray.service_info import (
+        ServiceInfo as ServiceInfo,
+    )
+    from velaray.service_info import (
+        ServiceInfoProvider as ServiceInfoProvider,
+    )
     from velaray.table_view import (
         TableView as TableView,
     )
@@ -350,6 +359,7 @@ _HOMES = {
     "velaray.ray_access": ("connect", "handle", "service_url"),
     "velaray.reader": ("Reader",),
     "velaray.schema": ("BytesSchema",),
+    "velaray.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
     "velaray.table_view": ("TableView",),
     "velaray.topology.cluster": ("Cluster", "ClusterError"),
     "velaray.transaction": ("Transaction",),

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName
@@ -23,6 +23,9 @@ from velaray.exceptions import VelarayError
 from velaray.message_id import MessageId
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+MAX_REDIRECTS = 3
+"""So often a request is sent on to the cluster where a tenant is at home."""
+_ELSEWHERE = 307
 
 
 class AdminError(VelarayError):
@@ -95,19 +98,26 @@ class Admin:
     `Unavailable` a change may have taken effect; repeating it is safe but for `skip`.
 
     Topics are named as everywhere (``flights`` is ``persistent://public/default/flights``);
-    a partition's own name stands for that partition alone.
+    a partition's own name stands for that partition alone. Questions for the partitions, topics and
+    schemas of a tenant that is at home in another cluster are answered by that one.
     """
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, token: str | None = None, timeout_s: float = 90.0
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout_s: float = 90.0,
+        client_version: str | None = None,
     ) -> None:
-        """``timeout_s`` limits every request. Raises `ValueError` if ``url`` isn't http(s)."""
+        """``timeout_s`` limits every request; ``client_version`` is what we present ourselves as.
+        Raises `ValueError` if ``url`` isn't http(s)."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"not an admin URL: {url!r}; write http://host:port")
         self.url = url
-        self._address = parts
         self._token = token
+        self._client_version = client_version
         self._timeout_s = timeout_s
 
     # -- requests ------------------------------------------------------------------
@@ -137,30 +147,40 @@ class Admin:
         query: Mapping[str, str] | None = None,
         version: int = 2,
     ) -> tuple[HTTPResponse, bytes]:
-        target = f"{self._address.path.rstrip('/')}/admin/v{version}/{path}"
+        target = f"{self.url.rstrip('/')}/admin/v{version}/{path}"
         if query:
             target += f"?{urlencode(query)}"
+        for _ in range(1 + MAX_REDIRECTS):
+            response, content = self._send(method, target, body)
+            if response.status >= 400:
+                raise _error(response.status, content)
+            if response.status != _ELSEWHERE:
+                return response, content
+            target = urljoin(target, response.headers["Location"])
+        raise AdminError(response.status, f"{self.url}: more than {MAX_REDIRECTS} redirects")
+
+    def _send(self, method: str, target: str, body: Any) -> tuple[HTTPResponse, bytes]:
         headers = {"Accept": "*/*", "Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        kind = HTTPSConnection if self._address.scheme == "https" else HTTPConnection
-        connection = kind(str(self._address.hostname), self._address.port, timeout=self._timeout_s)
+        if self._client_version:
+            headers["User-Agent"] = self._client_version
+        url = urlsplit(target)
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        connection = kind(str(url.hostname), url.port, timeout=self._timeout_s)
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, target, data, headers)
+            connection.request(method, urlunsplit(("", "", *url[2:])), data, headers)
             response = connection.getresponse()
-            content = response.read()
+            return response, response.read()
         except (OSError, HTTPException) as error:
             raise Unavailable(
                 0,
-                f"no answer from {self.url} ({error or type(error).__name__}): is velaray "
-                "running there? Start it with `velaray start`",
+                f"no answer from {url.scheme}://{url.netloc} ({error or type(error).__name__}): is "
+                "velaray running there? Start it with `velaray start`",
             ) from error
         finally:
             connection.close()
-        if response.status >= 400:
-            raise _error(response.status, content)
-        return response, content
 
     # -- clusters ------------------------------------------------------------------
 
@@ -168,9 +188,65 @@ class Admin:
         """Return if the cluster answers; otherwise raise `AdminError`."""
         self.request("GET", "brokers/health")
 
-    def clusters(self) -> dict[str, dict[str, str]]:
-        """Every known cluster's ``serviceUrl`` and ``brokerServiceUrl``, by name."""
-        return {name: self.request("GET", _path("clusters", name)) for name in self._clusters()}
+    def clusters(self) -> dict[str, dict[str, Any]]:
+        """What `cluster` tells of every known cluster, by name."""
+        return {name: self.cluster(name) for name in self._clusters()}
+
+    def cluster(self, name: str) -> dict[str, Any]:
+        """A cluster's ``serviceUrl`` (admin) and ``brokerServiceUrl``; whether it is the ``local``
+        one, this one ``hasToken`` for it, and its ``progress`` (see `create_cluster`)."""
+        return dict(self.request("GET", _path("clusters", name)))
+
+    def create_cluster(
+        self,
+        name: str,
+        *,
+        service_url: str,
+        admin_url: str,
+        token: str | None = None,
+        progress: str = "exact",
+    ) -> None:
+        """Make another cluster known; `Conflict` if it is.
+
+        ``token`` is what this cluster presents to that one; nobody is ever shown it. A cluster
+        that knows Pulsar's snapshots of subscriptions alone has ``progress`` "snapshots".
+        """
+        body = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
+        self.request("PUT", _path("clusters", name), body | _credentials(token))
+
+    def update_cluster(
+        self,
+        name: str,
+        *,
+        service_url: str | None = None,
+        admin_url: str | None = None,
+        token: str | None = None,
+        progress: str | None = None,
+    ) -> None:
+        """Change what is given of another cluster; an empty ``token`` takes it away."""
+        named = {"brokerServiceUrl": service_url, "serviceUrl": admin_url, "progress": progress}
+        body = {field: value for field, value in named.items() if value is not None}
+        self.request("POST", _path("clusters", name), body | _credentials(token))
+
+    def delete_cluster(self, name: str) -> None:
+        """Forget another cluster; `PreconditionFailed` while a tenant may use it, or a policy
+        names it, or a tenant is at home there."""
+        self.request("DELETE", _path("clusters", name))
+
+    def replication(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The replicators of a topic; or of the partitions that run now, of a namespace or of the
+        whole cluster: ``state``, ``reason``, ``backlog``, ``lag_ms``, ``progress_lag_ms``, …"""
+        query = {"topic": topic, "namespace": namespace}
+        given = {name: value for name, value in query.items() if value is not None}
+        return list(self.request("GET", "replication", query=given, version=3))
+
+    def give_up(self, cluster: str, topics: Sequence[str]) -> list[dict[str, Any]]:
+        """Hide for good what came to these topics of transactions of another cluster that aren't
+        all here; by partition how many were ``given_up``, and how many ``released``."""
+        body = {"cluster": cluster, "topics": list(topics)}
+        return list(self.request("POST", "replication/give-up", body, version=3))
 
     def _clusters(self) -> list[str]:
         found: list[str] = self.request("GET", "clusters")
@@ -197,6 +273,126 @@ class Admin:
         clusters = self._clusters() if allowed_clusters is None else list(allowed_clusters)
         body = {"adminRoles": list(admin_roles), "allowedClusters": clusters}
         self.request("PUT", _path("tenants", name), body)
+
+    def update_tenant(
+        self,
+        name: str,
+        *,
+        admin_roles: Sequence[str] | None = None,
+        allowed_clusters: Sequence[str] | None = None,
+    ) -> None:
+        """Give a tenant these roles, or clusters, instead of its own; None: it keeps them.
+
+        `Conflict` if it replicates to a cluster that it isn't to use any more.
+        """
+        body: dict[str, Sequence[str]] = dict(self.tenant(name))
+        if admin_roles is not None:
+            body["adminRoles"] = list(admin_roles)
+        if allowed_clusters is not None:
+            body["allowedClusters"] = list(allowed_clusters)
+        self.request("POST", _path("tenants", name), body)
+
+    def tenant_metadata(self, name: str) -> dict[str, Any]:
+        """All that the cluster has of a tenant, but for messages: ``admin_roles``,
+        ``allowed_clusters``, ``namespaces`` with their policies and topics."""
+        return dict(self.request("GET", _path("tenants", name, "metadata")))
+
+    def tenant_home(self, name: str) -> str:
+        """The cluster in which a tenant is at home, as far as this one knows: there its clients
+        are served, whichever cluster they ask."""
+        return str(self.request("GET", _path("tenants", name, "home"))["cluster"])
+
+    def set_tenant_home(self, name: str, cluster: str) -> None:
+        """Send a tenant's clients to another cluster from now on, or (by its own name) keep them
+        here. Moves nothing. `NotFound` if there is no such cluster."""
+        self.request("POST", _path("tenants", name, "home"), {"cluster": cluster})
+
+    # -- tenants that move ---------------------------------------------------------
+
+    def examine_migration(
+        self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
+    ) -> dict[str, Any]:
+        """What would move if a tenant moved to another cluster, and the ``problems`` that are in
+        the way; nothing is changed.
+
+        Raises as `migrate_tenant` does for what makes the question meaningless.
+        """
+        asked = {"target": to, "progress": progress, "maxLag": max_lag, "dryRun": True}
+        return dict(self.request("POST", _migration(tenant), asked))
+
+    def migrate_tenant(
+        self, tenant: str, to: str, *, progress: str = "exact", max_lag: int = 1000
+    ) -> dict[str, Any]:
+        """Have a tenant that is at home here move to another cluster, with all it has, while its
+        clients go on; returns `migration`. From then on it goes on by itself, whatever crashes.
+
+        The fence is put up once at most ``max_lag`` entries are missing there. With ``progress``
+        "snapshots" the other cluster is told subscriptions' mark-delete alone.
+
+        Raises `NotFound` if there is no such tenant or cluster, `PreconditionFailed` if it isn't
+        at home here or can't move at all, `Conflict` if something is in the way or it is moving
+        elsewhere, `Unavailable` if the other cluster doesn't answer: then nothing has changed.
+        """
+        asked = {"target": to, "progress": progress, "maxLag": max_lag}
+        return dict(self.request("POST", _migration(tenant), asked))
+
+    def migration(self, tenant: str) -> dict[str, Any]:
+        """How far a tenant's newest migration away from here is: its ``phase``, whether it is
+        ``over``, ``steps`` with their times, and ``detail``: how it goes. `NotFound` if there
+        never was one."""
+        return dict(self.request("GET", _migration(tenant)))
+
+    def migrations(self) -> list[dict[str, Any]]:
+        """The newest migration of every tenant that was to move away from here."""
+        return list(self.request("GET", _path("velaray", "migrations")))
+
+    def roll_back_migration(self, tenant: str, why: str = "asked to") -> dict[str, Any]:
+        """Have a tenant stay; returns `migration`. `Conflict` once it is decided that it moves,
+        `NotFound` if it never was to."""
+        return dict(self.request("DELETE", _migration(tenant), query={"why": why}))
+
+    def pull_tenant(self, tenant: str, cluster: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Have here what a tenant has in ``cluster``, Pulsar's as a rule, and pull its topics.
+
+        Returns ``steps``, what was done (``dry_run``: would be), and ``notes``, such as what isn't
+        taken over. May be repeated: then what is new there comes as well. Raises `NotFound`,
+        `PreconditionFailed` if this cluster has no number, `Conflict` if something is here in
+        another shape, `Unavailable` if the other cluster doesn't answer: then nothing changed.
+        """
+        body = {"cluster": cluster, "dryRun": dry_run}
+        return dict(self.request("POST", _path("velaray", "pulls", tenant), body))
+
+    def pulls(self, tenant: str) -> list[dict[str, Any]]:
+        """How far each partition of a tenant is that is pulled from another cluster."""
+        return list(self.request("GET", _path("velaray", "pulls", tenant)))
+
+    def finish_pull(self, tenant: str, cluster: str, *, force: bool = False) -> dict[str, Any]:
+        """Pull nothing of a tenant from ``cluster`` any more; returns as `pull_tenant`; ``notes``
+        name what is left there. `Conflict` while something isn't here yet, unless ``force``."""
+        query = {"cluster": cluster} | ({"force": "true"} if force else {})
+        return dict(self.request("DELETE", _path("velaray", "pulls", tenant), query=query))
+
+    def fail_over_tenant(self, tenant: str, lost: str | None = None) -> dict[str, Any]:
+        """Have a tenant go on here, whose home is lost without warning, with what was replicated.
+
+        Returns for each of its ``partitions`` what came: ``newest`` position there and when that
+        was published, how many ``producers`` it is known of now where they left off, how many
+        ``transactions`` were ``given_up`` as something of them is missing, and for each
+        of the ``subscriptions`` how many entries and messages from there it hasn't acknowledged,
+        of which no more than that can be delivered again, and when its progress was last told.
+
+        ``lost`` names the cluster, if this one doesn't know where the tenant is at home. Again it
+        changes nothing more. `NotFound` if nothing of the tenant is here, `Invalid` if it isn't
+        known which cluster is lost.
+        """
+        body = {} if lost is None else {"lost": lost}
+        return dict(self.request("POST", _path("velaray", "failovers", tenant), body))
+
+    def received_from(self, tenant: str, topic: str, cluster: str) -> dict[str, Any]:
+        """What a partition of a tenant has of another cluster: the ``newest`` position there that
+        came, and of the ``subscriptions`` what they have of it, each as encoded parts."""
+        path = _path("velaray", "failovers", tenant, "received")
+        return dict(self.request("GET", path, query={"topic": topic, "cluster": cluster}))
 
     def delete_tenant(self, name: str) -> None:
         """Delete a tenant; `Conflict` while it has namespaces."""
@@ -620,6 +816,17 @@ class Admin:
         What is stored of them stays. Raises `NotFound` if there is none of such an id.
         """
         return int(self.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)["forgotten"])
+
+
+def _credentials(token: str | None) -> dict[str, str]:
+    """As the body of a cluster carries a token; "" takes it away, None says nothing."""
+    if token is None:
+        return {}
+    return {"authenticationParameters": f"token:{token}" if token else ""}
+
+
+def _migration(tenant: str) -> str:
+    return _path("velaray", "migrations", tenant)
 
 
 def _ids(ids: Sequence[str] | None) -> dict[str, list[str]]:

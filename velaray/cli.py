@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from velaray.actors.clusters import is_service_url
 from velaray.admin import Admin
-from velaray.cli_admin import namespaces, tenants
+from velaray.cli_admin import namespaces
+from velaray.cli_clusters import clusters
 from velaray.cli_common import Commands, Output, with_admin
 from velaray.cli_compaction import topics
 from velaray.cli_history import subscriptions, why
 from velaray.cli_journal import journal
 from velaray.cli_ledgers import ledgers
 from velaray.cli_messages import consume, produce
+from velaray.cli_migrations import tenants
 from velaray.cli_pipelines import pipelines
 from velaray.cli_policies import policies
+from velaray.cli_pulsar import pulsar
+from velaray.cli_replication import replication
 from velaray.cli_schemas import schemas
 from velaray.cli_tokens import read_secret, tokens
 from velaray.cli_transactions import transactions
@@ -45,6 +50,19 @@ def main() -> None:
     help="Directory that holds the journals; created if need be.",
 )
 @click.option(
+    "--name",
+    default="standalone",
+    show_default=True,
+    help="The cluster's name, as other clusters know it; the data keeps it.",
+)
+@click.option(
+    "--cluster-number",
+    type=click.IntRange(0, 2046),
+    default=0,
+    show_default=True,
+    help="Different for all clusters that replicate to each other; the data keeps it.",
+)
+@click.option(
     "--service-port",
     type=click.IntRange(0, 65535),
     default=6650,
@@ -63,6 +81,15 @@ def main() -> None:
 @click.option("--token-secret", type=_FILE, help="Accept HS256 tokens signed with this key.")
 @click.option("--token-public-key", type=_FILE, help="Accept RS256 tokens for this PEM key.")
 @click.option("--tunnel", is_flag=True, help="Let clients reach topics through the service port.")
+@click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    metavar="NAME=URL",
+    callback=lambda context, parameter, given: _listeners(given),
+    help="As --tunnel, for clients that ask for listener NAME; URL (pulsar://host:port) is where "
+    "their network reaches the service port. May be given several times.",
+)
 @click.option(
     "--passivate-after",
     type=click.FloatRange(min=0, min_open=True),
@@ -120,6 +147,8 @@ def main() -> None:
 )
 def start(
     data: Path,
+    name: str,
+    cluster_number: int,
     service_port: int,
     admin_port: int,
     ray_address: str | None,
@@ -127,6 +156,7 @@ def start(
     token_secret: Path | None,
     token_public_key: Path | None,
     tunnel: bool,
+    listeners: dict[str, str],
     passivate_after: float,
     partition_sync: str,
     sync_interval_ms: int,
@@ -147,12 +177,15 @@ def start(
     try:
         cluster = Cluster.start(
             data,
+            name=name,
+            cluster_number=cluster_number,
             host=host,
             service_port=service_port,
             admin_port=admin_port,
             ray_address=ray_address,
             auth=auth,
             tunnel=tunnel,
+            listeners=listeners,
             passivate_after_s=passivate_after,
             partition_sync=partition_sync,
             sync_interval_ms=sync_interval_ms,
@@ -179,6 +212,19 @@ def start(
             signal.signal(number, signal.SIG_DFL)  # who asks twice doesn't want to wait
         click.echo("velaray is stopping")
     click.echo("velaray has stopped")
+
+
+def _listeners(given: tuple[str, ...]) -> dict[str, str]:
+    """The service URLs by name, of what was typed as NAME=URL."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, url = text.partition("=")
+        if not name or not is_service_url(url):
+            raise click.BadParameter(f"{text!r}: write NAME=pulsar://host:port")
+        if name in found:
+            raise click.BadParameter(f"listener {name} is given twice")
+        found[name] = url
+    return found
 
 
 def _on_stop_signals() -> int:
@@ -217,7 +263,8 @@ def status(show: Output, admin: Admin) -> None:
         "namespaces": len(spaces),
         "topics": sum(len(topics) for topics in held),
     }
-    facts = [{"cluster": name, **urls, **counts} for name, urls in sorted(admin.clusters().items())]
+    known = admin.clusters().items()
+    facts = [{"cluster": name, **urls, **counts} for name, urls in known if urls["local"]]
     columns = {
         "cluster": "CLUSTER",
         "brokerServiceUrl": "SERVICE",
@@ -231,6 +278,7 @@ def status(show: Output, admin: Admin) -> None:
 
 
 for _command in (
+    clusters,
     consume,
     journal,
     ledgers,
@@ -238,6 +286,8 @@ for _command in (
     pipelines,
     policies,
     produce,
+    pulsar,
+    replication,
     schemas,
     subscriptions,
     tenants,

@@ -318,7 +318,7 @@ def expire(show: Output, admin: Admin, topic: str, subscription: str | None, sec
 
 @click.group()
 def tenants() -> None:
-    """Create and delete tenants."""
+    """Create and delete tenants, and say in which cluster they are at home."""
 
 
 @tenants.command("list")
@@ -341,6 +341,41 @@ def create_tenant(
     """Create TENANT."""
     admin.create_tenant(tenant, admin_roles=roles, allowed_clusters=clusters or None)
     show.done(f"created {tenant}", created=tenant)
+
+
+@tenants.command("update")
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True, help="A role that administers it.")
+@click.option("--cluster", "clusters", multiple=True, help="A cluster it may use.")
+@with_admin
+def update_tenant(
+    show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
+) -> None:
+    """Give TENANT these roles, or clusters, instead of its own; what isn't given stays."""
+    admin.update_tenant(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
+    show.done(f"updated {tenant}", updated=tenant)
+
+
+@tenants.command("home")
+@click.argument("tenant")
+@with_admin
+def show_home(show: Output, admin: Admin, tenant: str) -> None:
+    """Show in which cluster TENANT is at home: there its clients are served."""
+    rows = [{"tenant": tenant, "home": admin.tenant_home(tenant)}]
+    show.rows({"tenant": "TENANT", "home": "HOME"}, rows)
+
+
+@tenants.command("set-home")
+@click.argument("tenant")
+@click.argument("cluster")
+@with_admin
+def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
+    """Send TENANT's clients to CLUSTER from now on; this cluster's own name keeps them here.
+
+    Nothing of the tenant is moved: it must be there.
+    """
+    admin.set_tenant_home(tenant, cluster)
+    show.done(f"{tenant} is at home in {cluster}", tenant=tenant, home=cluster)
 
 
 @tenants.command("delete")

@@ -28,6 +28,7 @@ from velaray.reader import Reader
 from velaray.schema.base import T as V
 from velaray.schemas import SchemaInfo
 from velaray.series import CommitSeries
+from velaray.service_info import AutoClusterFailover, ServiceInfo
 from velaray.table_view import TableView
 from velaray.transaction import Transaction
 
@@ -46,6 +47,8 @@ class Client:
     def __init__(self, options: ClientOptions) -> None:
         self._client = AioClient.with_options(options)
         self._thread = LoopThread()
+        if isinstance(options.service_url, AutoClusterFailover):
+            self._thread.call(self._client.probe)
         self._workers = Workers(options.message_listener_threads)
         self._producers: set[Producer[Any]] = set()
         self._closed = False
@@ -152,6 +155,10 @@ class Client:
     def get_schema(self, topic: str) -> SchemaInfo | None:
         """The newest schema of a topic, or of a partition's topic; None if it has none."""
         return self._run(self._client.get_schema(topic))
+
+    def get_service_info(self) -> ServiceInfo:
+        """How the client connects at the moment: the cluster that it uses."""
+        return self._client.get_service_info()
 
     def close(self) -> None:
         """Close all producers, consumers and readers in good order, then the connections.

@@ -14,7 +14,14 @@ from velaray.events.codec import MalformedEventError, UnknownEventError, decode
 from velaray.events.events_pb2 import (
     AckedBeforeInTransaction,
     AckedInTransaction,
+    ClusterRegistered,
     EntryAppended,
+    ForeignTransactionArrived,
+    ForeignTransactionComplete,
+    ForeignTransactionEnded,
+    ForeignTransactionForgotten,
+    ForeignTransactionJudged,
+    ParticipantsNamed,
     PartitionsJoined,
     SeriesCommitted,
     SubscriptionsJoined,
@@ -23,11 +30,15 @@ from velaray.events.events_pb2 import (
     TransactionDecided,
     TransactionEnded,
     TransactionFinished,
+    TransactionSpread,
 )
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
 from velaray.journal.errors import JournalError
 from velaray.journal.replay import HistoryRecord
 from velaray.journal.store import LedgerStore
+
+SECRET = "(not shown)"
+"""Stands for what nobody is shown."""
 
 
 class UnreadableEvent(JournalError):
@@ -58,8 +69,10 @@ class Told:
 
 
 def told_of(key: ActorKey, record: HistoryRecord) -> Told:
-    """What a record of the journal of ``key`` says. Raises `UnreadableEvent`."""
+    """What a record of the journal of ``key`` says, but for secrets. Raises `UnreadableEvent`."""
     event = event_of(record.sequence, record.event)
+    if isinstance(event, ClusterRegistered) and event.token:
+        event.token = SECRET
     return Told(
         type(event).__name__,
         MessageToDict(event, preserving_proto_field_name=True),
@@ -74,6 +87,12 @@ def _transactions(key: ActorKey, event: Message[Any]) -> Sequence[tuple[int, int
             return [(event.txn_coordinator, event.txn_sequence)] if event.txn_sequence else []
         case (
             TransactionEnded()
+            | ParticipantsNamed()
+            | ForeignTransactionComplete()
+            | ForeignTransactionEnded()
+            | ForeignTransactionArrived()
+            | ForeignTransactionJudged()
+            | ForeignTransactionForgotten()
             | AckedInTransaction()
             | AckedBeforeInTransaction()
             | TransactionAcksEnded()
@@ -84,6 +103,7 @@ def _transactions(key: ActorKey, event: Message[Any]) -> Sequence[tuple[int, int
             | PartitionsJoined()
             | SubscriptionsJoined()
             | TransactionDecided()
+            | TransactionSpread()
             | TransactionFinished()
         ):
             return [(key.partition, event.sequence)]

@@ -37,6 +37,7 @@ from velaray.policies import (
 )
 from velaray.schema.auto import AutoConsumeSchema
 from velaray.schema.base import Schema, T, typed
+from velaray.service_info import AutoClusterFailover, ServiceInfoProvider
 
 Topics = str | Sequence[str] | re.Pattern[str]
 MIN_ACK_TIMEOUT_MS = 10_000
@@ -92,6 +93,8 @@ class Options:
 class ClientOptions(Options):
     """Parameters of `velaray.Client`.
 
+    service_url: ``pulsar://host:port``, several addresses of one cluster separated by commas; or
+        an `AutoClusterFailover` or `ServiceInfoProvider`, which say themselves how to connect.
     authentication: credentials, e.g. ``AuthenticationToken("…")``.
     operation_timeout_seconds: limit for creating producers, subscribing, seeking and the
         like, retries included.
@@ -116,7 +119,7 @@ class ClientOptions(Options):
         "tls_certificate_file_path": _TLS,
     }
 
-    service_url: str
+    service_url: str | AutoClusterFailover | ServiceInfoProvider
     authentication: Authentication | None = None
     operation_timeout_seconds: float = 30
     io_threads: int = 1
@@ -140,6 +143,12 @@ class ClientOptions(Options):
         if not isinstance(self.authentication, Authentication | None):
             raise InvalidConfiguration(
                 f"authentication must be an Authentication: {self.authentication!r}"
+            )
+        chosen = isinstance(self.service_url, AutoClusterFailover | ServiceInfoProvider)
+        if chosen and self.authentication is not None:
+            raise InvalidConfiguration(
+                f"authentication with {type(self.service_url).__name__}: give each ServiceInfo its"
+                " own"
             )
         self._at_least(1, "connection_timeout_ms", "message_listener_threads")
         for name in ("operation_timeout_seconds", "keep_alive_interval_seconds"):
@@ -243,6 +252,8 @@ class ConsumerOptions(Options, Generic[T]):
     batch_index_ack_enabled: acknowledge parts of a batch; otherwise a batch is
         acknowledged when all of its messages are.
     pattern_auto_discovery_period: seconds between looks for new topics of a pattern.
+    replicate_subscription_state_enabled: what the subscription has goes to the clusters that
+        its topics are replicated to.
     max_pending_chunked_message: incomplete chunked messages kept; 0 is no limit.
     ack_group_time_ms: acknowledgements are sent together after this time (or when 1000
         wait); 0 sends each at once.
@@ -263,7 +274,6 @@ class ConsumerOptions(Options, Generic[T]):
         "broker_consumer_stats_cache_time_ms": "consumers keep no statistics of the service",
         "crypto_key_reader": _ENCRYPTION,
         "crypto_failure_action": _ENCRYPTION,
-        "replicate_subscription_state_enabled": "geo-replication comes with a later release",
         "auto_ack_oldest_chunked_message_on_queue_full": _CHUNK_EVICTION,
     }
 

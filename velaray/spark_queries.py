@@ -79,7 +79,8 @@ def release(
 
     Give its ``checkpoint`` folder, and the options ``name`` of its ``sinks`` if they had some;
     or the name of its source's ``subscription`` and its ``topics``. Doing it again is
-    harmless. Raises `InvalidConfiguration`, and `ConsumerBusy` if the query still runs.
+    harmless. Raises `InvalidConfiguration`, and `ConsumerBusy` if the query still runs, or was
+    stopped so lately that its source hasn't left yet: then try again.
     """
     if (checkpoint is None) == (subscription is None):
         raise InvalidConfiguration("give the query's checkpoint, or its subscription and topics")

@@ -345,6 +345,16 @@ def _around(
     return before, _POSITION[position_size] + ledger + b"\x10"
 
 
+def send_header(producer_id: int, sequence_id: int, messages: int, entry_size: int) -> bytes:
+    """The frame of a SEND that says nothing else, up to where its entry begins."""
+    body = _field_one(producer_id) + b"\x10" + varint(sequence_id)
+    if messages != 1:
+        body += b"\x18" + varint(messages)
+    size = len(body) + 4
+    head = _SIZES.pack(size + 4 + entry_size, size)
+    return b"%b\x08\x06\x32%c%b" % (head, len(body), body)
+
+
 class MessageHeaders:
     """Makes the headers of MESSAGEs that differ in nothing but entry id and size."""
 

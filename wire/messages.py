@@ -65,7 +65,11 @@ def split_entry(entry: Buffer) -> tuple[MessageMetadata, memoryview]:
 
 def build_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
     """The sealed entry of ``metadata`` and ``payload`` (already compressed, if it's to be)."""
-    encoded = metadata.SerializeToString()
+    return join_entry(metadata.SerializeToString(), payload)
+
+
+def join_entry(encoded: bytes, payload: Buffer) -> bytes:
+    """As `build_entry`, of metadata that is encoded."""
     size = _SIZE.pack(len(encoded))
     checksum = crc32c(payload, crc32c(encoded, crc32c(size)))
     return b"".join((_ENTRY_PREFIX.pack(CHECKSUM_MAGIC, checksum), size, encoded, payload))

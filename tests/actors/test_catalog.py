@@ -7,6 +7,7 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from velaray.actors.arrivals import EndArrival, ExpectTenant
 from velaray.actors.catalog import (
     Bootstrap,
     CatalogMachine,
@@ -20,7 +21,6 @@ from velaray.actors.catalog import (
     Ensured,
     EnsureTopic,
     GrowPartitions,
-    RegisterCluster,
     RemovePolicy,
     SetPolicy,
     UpdateTenant,
@@ -40,8 +40,16 @@ from velaray.actors.catalog_state import (
     topic_count,
     topics,
 )
+from velaray.actors.clusters import (
+    DeleteCluster,
+    RegisterCluster,
+    SetTenantHome,
+    UpdateCluster,
+)
 from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.migration_state import Phase
+from velaray.actors.migrations import AdvanceMigration, BeginMigration, RollBackMigration
 from velaray.actors.policies import InvalidPolicyError, Level
 from velaray.events.events_pb2 import (
     ClusterRegistered,
@@ -53,6 +61,7 @@ from velaray.events.events_pb2 import (
     PolicySet,
     TenantCreated,
     TenantDeleted,
+    TenantHomeSet,
     TenantUpdated,
     TopicCreated,
     TopicDeleted,
@@ -62,8 +71,14 @@ from velaray.events.ids import ActorKey, TopicName
 
 FLIGHTS = TopicName.parse("flights")
 DEFAULT = Scope("public", "default")
+HERE = ClusterRegistered(
+    name="here", service_url="pulsar://a:1", admin_url="http://a:2", progress="exact", own=True
+)
+MOVED = ClusterRegistered(
+    name="here", service_url="pulsar://b:1", admin_url="http://b:2", progress="exact", own=True
+)
 START = (
-    ClusterRegistered(name="here", service_url="pulsar://a:1", admin_url="http://a:2"),
+    HERE,
     TenantCreated(tenant="public", allowed_clusters=["here"]),
     NamespaceCreated(tenant="public", namespace="default"),
     TenantCreated(tenant="pulsar", allowed_clusters=["here"]),
@@ -97,25 +112,8 @@ def test_bootstrap_brings_in_what_every_cluster_has_once() -> None:
         .when(command)
         .then(events=[], reply=Done(False))
         .when(moved)
-        .then(
-            events=[
-                ClusterRegistered(name="here", service_url="pulsar://b:1", admin_url="http://b:2")
-            ]
-        )
+        .then(events=[MOVED])
         .then_state(lambda s: s.clusters == {"here": Cluster("pulsar://b:1", "http://b:2")})
-    )
-
-
-def test_clusters_are_registered_once_and_follow_their_address() -> None:
-    there = ClusterRegistered(name="there", service_url="s", admin_url="a")
-    (
-        started()
-        .when(RegisterCluster("there", "s", "a"))
-        .then(events=[there], reply=Done(True))
-        .when(RegisterCluster("there", "s", "a"))
-        .then(events=[], reply=Done(False))
-        .when(RegisterCluster("not/a/name", "s", "a"))
-        .then_refused(Reason.INVALID, "not/a/name")
     )
 
 
@@ -490,7 +488,10 @@ def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> No
 
     machine = CatalogMachine()
     state = started(
-        ClusterRegistered(name="there"),
+        ClusterRegistered(name="there", token="k"),
+        ClusterRegistered(name="yonder", token="k"),
+        TenantHomeSet(tenant="a", cluster="yonder"),
+        TenantHomeSet(tenant="b", cluster="there"),
         created(FLIGHTS, a="1", b="2"),
         created(TopicName.parse("a"), incarnation=2),
         *(
@@ -506,6 +507,8 @@ def test_equal_catalogs_have_equal_snapshots_in_whatever_order_they_grew() -> No
         turned(state.namespaces),
         turned(state.policies),
         next_incarnation=state.next_incarnation,
+        own=state.own,
+        homes=turned(state.homes),
     )
     assert list(other.tenants) != list(state.tenants)
     assert machine.snapshot(other) == machine.snapshot(state)
@@ -581,6 +584,8 @@ SPACES = st.sampled_from(["default", "n", "system", ""])
 TOPICS = st.builds(
     TopicName, NAMES, SPACES, st.sampled_from(["t", "u", "t-partition-1"]), st.integers(-1, 2)
 )
+CLUSTERS = st.sampled_from(["here", "there", "yonder"])
+URLS = st.sampled_from(["pulsar://x", "pulsar://y:1,z:2", "y"])
 SHARES = st.sampled_from([(), ("here",), ("there", "here")])
 SCOPES = st.one_of(
     st.just(CLUSTER), st.builds(Scope, NAMES, SPACES), st.builds(Scope.of_topic, TOPICS)
@@ -591,6 +596,7 @@ POLICY = st.sampled_from(
         ("messageTTL", b"-5"),
         ("maxTopicsPerNamespace", b"2"),
         ("deduplication", b"true"),
+        ("replication", b'["here","there"]'),
         ("autoTopicCreation", b'{"allowAutoTopicCreation":false}'),
         (
             "autoTopicCreation",
@@ -601,14 +607,22 @@ POLICY = st.sampled_from(
 )
 COMMANDS = st.one_of(
     st.builds(Bootstrap, st.just("here"), st.sampled_from("xy"), st.just("a")),
-    st.builds(RegisterCluster, st.just("there"), st.sampled_from("xy"), st.just("a")),
+    st.builds(RegisterCluster, CLUSTERS, URLS, st.just("http://a"), st.sampled_from(["", "k"])),
+    st.builds(UpdateCluster, CLUSTERS, st.none() | URLS, st.none(), st.sampled_from([None, "k"])),
+    st.builds(DeleteCluster, CLUSTERS),
+    st.builds(SetTenantHome, NAMES, CLUSTERS | st.just("")),
+    st.builds(BeginMigration, NAMES, CLUSTERS),
+    st.builds(AdvanceMigration, NAMES, st.integers(1, 2), st.sampled_from(Phase)),
+    st.builds(RollBackMigration, NAMES, st.just("")),
+    st.builds(ExpectTenant, NAMES, CLUSTERS, st.integers(1, 3)),
+    st.builds(EndArrival, NAMES, CLUSTERS, st.integers(1, 3), st.booleans()),
     st.builds(CreateTenant, NAMES, st.just(("root",)), SHARES),
     st.builds(UpdateTenant, NAMES, st.just(()), SHARES),
     st.builds(DeleteTenant, NAMES),
     st.builds(CreateNamespace, NAMES, SPACES),
     st.builds(DeleteNamespace, NAMES, SPACES),
     st.builds(CreateTopic, TOPICS, st.integers(-1, 3), st.just({}), st.booleans()),
-    st.builds(EnsureTopic, TOPICS),
+    st.builds(EnsureTopic, TOPICS, st.booleans()),
     st.builds(GrowPartitions, TOPICS, st.integers(0, 4)),
     st.builds(DeleteTopic, TOPICS, st.integers(0, 3)),
     st.builds(lambda scope, item: SetPolicy(scope, *item), SCOPES, POLICY),

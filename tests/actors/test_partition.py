@@ -32,6 +32,7 @@ from velaray.actors.partition import (
     TopicEpoch,
     last_sequence_id,
 )
+from velaray.actors.properties import PropertiesAre, SetProperty
 from velaray.events.events_pb2 import (
     CursorCreated,
     EntryAppended,
@@ -40,6 +41,7 @@ from velaray.events.events_pb2 import (
     ProducerRegistered,
     SubscriptionCreated,
     SubscriptionDeleted,
+    SubscriptionPropertiesSet,
     SubscriptionSwept,
     TopicEpochRaised,
     TopicTerminated,
@@ -268,6 +270,17 @@ def test_subscriptions_start_where_they_are_told() -> None:
         .when(CreateSubscription("late", StartAt.EARLIEST, {"other": "x"}))
         .then(events=[], reply=SubscriptionRef("late", 2, 2))
     )
+
+
+def test_properties_of_subscriptions_change() -> None:
+    history = partition().when(CreateSubscription("s", 0, {"a": "1"}))
+    for key, value, after in (("b", "2", {"a": "1", "b": "2"}), ("a", None, {"b": "2"})):
+        event = SubscriptionPropertiesSet(incarnation=1, properties=after)
+        history.when(SetProperty("s", key, value)).then(events=[event], reply=PropertiesAre(True))
+        assert history.state.subscriptions["s"].properties == after
+        again = SetProperty("s", key, value)
+        history.when(again).then(events=[], reply=PropertiesAre(False))
+    history.when(SetProperty("t", "b", "2")).then_refused(Reason.NOT_FOUND)
 
 
 def test_a_new_subscription_of_an_old_name_is_another_one() -> None:

@@ -16,6 +16,7 @@ class ScriptedServer:
     def __init__(self, **answers):
         self.seen = []
         self.connections = []
+        self.left = 0  # how many of them are closed
         self.answers = {
             pb.CommandConnect: lambda *_: pb.CommandConnected(
                 server_version="scripted", protocol_version=20, max_message_size=5 << 20
@@ -77,3 +78,15 @@ class ScriptedServer:
 
     def on_closed(self, connection, error):
         """A client left."""
+        self.left += 1
+
+
+def run(work):
+    """Run a coroutine, within a limit."""
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+async def until(condition):
+    """Wait until the condition holds."""
+    while not condition():
+        await asyncio.sleep(0.005)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velaray.aio.acks import AckTracker, bits_of, words
+from velaray.aio.acks import AckTracker, PendingAck, bits_of, words
 from velaray.exceptions import InvalidMessage
 from velaray.message_id import MessageId
 
@@ -276,3 +276,23 @@ def test_words_and_bits_are_each_others_reverse(size, data):
     encoded = words(bits, size)
     assert all(-(1 << 63) <= word < 1 << 63 for word in encoded)
     assert bits_of(encoded) == bits
+
+
+def elsewhere(entry, **batch):
+    """An id of a cluster whose ids are above those of the others here."""
+    return MessageId(-1, 1 << 52, entry, **batch)
+
+
+def test_what_is_acknowledged_elsewhere_is_no_more_and_no_less_than_what_is_here():
+    tracker = AckTracker()
+    tracker.cumulative(elsewhere(5))
+    assert tracker.take().cumulative == PendingAck((1 << 52, 5))
+    tracker.cumulative(MessageId(-1, 1, 3))
+    tracker.cumulative(MessageId(-1, 1, 2))
+    assert tracker.take().cumulative == PendingAck((1, 3))
+    tracker.cumulative(elsewhere(6))
+    tracker.cumulative(MessageId(-1, 1, 4))
+    assert tracker.take().cumulative == PendingAck((1, 4))
+    tracker.individual(MessageId(-1, 1, 7))
+    tracker.cumulative(elsewhere(7))
+    assert tracker.take().individual == [PendingAck((1, 7))]

@@ -10,7 +10,6 @@ import pytest
 
 import velaray
 from velaray.aio.backoff import Backoff
-from velaray.aio.pool import parse_service_url
 from velaray.aio.topics import TopicPattern
 from velaray.enums import RegexSubscriptionMode
 from velaray.exceptions import from_server
@@ -20,6 +19,7 @@ from velaray.options import (
     ProducerOptions,
     ReaderOptions,
 )
+from velaray.service_info import parse_service_url
 from velaray.wire.errors import ServerError
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import velaray
 from velaray import ConsumerType, InitialPosition, MessageId
+from velaray.topology.partition_session import PartitionSession
 
 EARLIEST = {"initial_position": InitialPosition.Earliest}
 WAIT = 10_000
@@ -210,6 +211,30 @@ def test_an_ack_with_receipt_is_final(client, cluster, topic):
             cluster.kill(key)
         again = drain(consumer, 4)
         assert sorted(values(again)) == [b"0", b"2", b"3", b"5"]
+
+
+def test_a_receipt_comes_though_the_consumer_was_closed_before_its_ack_arrived(
+    client, topic, monkeypatch
+):
+    """As it is when the subscription's actor dies, or its tenant moves, between the two."""
+    on_ack, closed = PartitionSession._on_ack, []
+
+    def late(self, command):
+        if not closed:
+            consumer = self._consumers[command.consumer_id]
+            closed.append(consumer)
+            consumer.channel.remove(consumer)
+            self.consumer_closed(consumer)
+        on_ack(self, command)
+
+    monkeypatch.setattr(PartitionSession, "_on_ack", late)
+    publish(client, topic, numbered(2))
+    with client.subscribe(topic, "s", ConsumerType.Shared, **EARLIEST) as consumer:
+        first, _ = drain(consumer, 2, ack=False)
+        consumer.acknowledge(first, receipt=True)
+        assert closed
+    with client.subscribe(topic, "s", ConsumerType.Shared, **EARLIEST) as consumer:
+        assert values(drain(consumer, 1)) == [b"1"]
 
 
 def test_receipts_by_default_and_in_bulk(client, topic):

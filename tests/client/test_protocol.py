@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import velaray
-from tests.client.scripted import ScriptedServer
+from tests.client.scripted import ScriptedServer, run, until
 from velaray import aio
 from velaray.aio.batcher import EntryBuilder
 from velaray.message import OutgoingMessage
@@ -16,10 +16,6 @@ from velaray.wire.errors import ServerError
 from velaray.wire.frames import seal_entry
 
 WAIT = 5_000
-
-
-def run(work):
-    asyncio.run(asyncio.wait_for(work, 20))
 
 
 def client_of(server, **options):
@@ -282,11 +278,6 @@ def deliver(connection, entry_id, entry, ack_set=(), consumer_epoch=None, consum
 
 def permits(server):
     return [c.messagePermits for c in server.seen if isinstance(c, pb.CommandFlow)]
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def test_a_damaged_entry_comes_again_after_a_reconnect():

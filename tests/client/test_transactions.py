@@ -16,7 +16,7 @@ from velaray.aio.connection import Connection
 from velaray.aio.transactions import OPEN_AT_ONCE
 from velaray.enums import TransactionState
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.coordinators import ensure_coordinators
+from velaray.topology.transactions.coordinators import ensure_coordinators
 from velaray.wire import pulsar_pb2 as pb
 
 _numbers = itertools.count()

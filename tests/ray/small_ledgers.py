@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from velaray.journal.journal import JournalSettings
-from velaray.topology import fabric, hosted, ledger_keeper
+from velaray.topology import fabric, hosted
+from velaray.topology.ledgers import ledger_keeper
 
 RECORDS = 20
 """So many records, and a journal rolls over."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -15,6 +18,7 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from velaray.topology.cluster import NODE_HEALTH, Cluster
 
+ROOT = Path(__file__).resolve().parents[2]
 OBJECT_STORE = 80 << 20
 GENEROUS_S = 60.0
 
@@ -64,6 +68,20 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = GENER
             raise AssertionError(f"{what}: not within {timeout_s:g} s")
         pause.wait(0.05)
     return found
+
+
+def run_demo(script: str, *options: str, tree: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a demo of a tree, with that tree's code in every process."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, str(tree / "examples" / script), *options],
+        env=environment,
+        cwd=tree,  # Ray's workers look for modules in the driver's folder first
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
 
 
 def actors(cluster: Cluster, kind: str) -> list[dict[str, Any]]:

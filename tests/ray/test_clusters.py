@@ -45,13 +45,17 @@ def test_what_a_driver_left_behind_is_replaced(nodes: RayNodes, data_dir: Path) 
     first = Cluster.start(data_dir, service_port=0, admin_port=0, name="left")
     client = quiet_client(first.service_url)
     client.subscribe("t", "reader")
-    client.create_producer("t").send(b"0")
+    producer = client.create_producer("t")
+    producer.send(b"0")
     first._lock.close()  # all that the death of a driver changes, where it didn't start Ray
+    with pytest.raises(ClusterError, match="it is cluster left's: start it with --name left"):
+        Cluster.start(data_dir, service_port=0, admin_port=0, name="lost")
+    producer.send(b"1")  # it goes on
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="left") as second:
         client.close()
         client = quiet_client(second.service_url)
         receiver = Receiver(client.subscribe("t", "reader"))
-        receiver.receive_until(lambda: receiver.numbers == [0])
+        receiver.receive_until(lambda: receiver.numbers == [0, 1])
         client.close()
 
 

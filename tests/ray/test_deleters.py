@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.ray.support import RayNodes, actors, wait_until
@@ -12,7 +14,7 @@ from tests.topology.deleting import a_journal, a_topic, listed
 from velaray.admin import Admin
 from velaray.journal.files import FileStore
 from velaray.topology.cluster import Cluster
-from velaray.topology.deletion import announce
+from velaray.topology.ledgers.deletion import announce
 from velaray.topology.ray_fabric import RayFabric
 
 KEY = a_topic("orders")
@@ -67,3 +69,29 @@ def test_what_is_announced_is_deleted_whoever_dies(nodes: RayNodes, data_dir: Pa
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as second:
         wait_until(lambda: unlisted(second) == 0, "what was left is done")
         assert stored(second) <= before
+
+
+def test_one_of_an_earlier_start_is_not_taken_for_one_of_this(
+    nodes: RayNodes, data_dir: Path
+) -> None:
+    """By its name Ray still knows it, and has it leave later, for ever."""
+    first = Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes")
+    unlist(first, 2)
+    (deleter,) = actors(first, "deleter")
+    os.kill(deleter["pid"], signal.SIGSTOP)
+    first._lock.close()  # as if whoever started it had died; its actors go on
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(
+            Cluster.start, data_dir, service_port=0, admin_port=port, name="deletes"
+        )
+        wait_until(lambda: answers(port), "the second one serves")
+        os.kill(deleter["pid"], signal.SIGCONT)
+        with starting.result() as second:
+            wait_until(lambda: unlisted(second) == 0, "what was left is done")
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

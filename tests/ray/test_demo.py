@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ray.support import ROOT, run_demo
+
 ROOMS = ("events", "journal", "actors", "wire", "topology", "pipelines", "velaray", "examples")
 SMALL = ("--flights", "20000", "--seconds", "8", "--kills", "2")
 
@@ -40,24 +38,10 @@ BROKEN = {
 }
 
 
-def run_demo(tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run the demo of a tree, with that tree's code in every process."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, str(tree / "examples" / "flights_under_fire.py"), *SMALL],
-        env=environment,
-        cwd=tree,  # Ray's workers look for modules in the driver's folder first
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_demo_passes() -> None:
-    finished = run_demo(ROOT)
+    finished = run_demo("flights_under_fire.py", *SMALL)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "all as it should be" in finished.stdout
 
@@ -75,6 +59,6 @@ def test_the_demo_fails_when(fault: str, data_dir: Path) -> None:
     source = (data_dir / file).read_text()
     assert source.count(text) == 1, f"{file} has changed: adapt this test"
     (data_dir / file).write_text(source.replace(text, replacement))
-    finished = run_demo(data_dir)
+    finished = run_demo("flights_under_fire.py", *SMALL, tree=data_dir)
     assert finished.returncode == 1, finished.stdout + finished.stderr
     assert expected in finished.stdout, finished.stdout

@@ -106,23 +106,26 @@ def test_a_second_cluster_on_a_directory_in_use_is_refused(nodes: RayNodes, data
 def test_a_cluster_that_was_replaced_stops_and_loses_nothing(
     nodes: RayNodes, data_dir: Path
 ) -> None:
-    """As if the lock were not seen: two machines that share the directory over a network."""
-    first = Cluster.start(data_dir, service_port=0, admin_port=0, name="first")
+    """As if the lock were not seen: two machines that share the directory over a network, each
+    with a Ray of its own."""
+    first = Cluster.start(data_dir, service_port=0, admin_port=0)
     publisher = Publisher(first.service_url, "contested", send_timeout_ms=5000)
     publisher.start()
     wait_until(lambda: len(publisher.acknowledged) > 20, "the first cluster serves")
     (data_dir / "owner.lock").unlink()
-    with Cluster.start(data_dir, service_port=0, admin_port=0, name="second") as second:
-        client = quiet_client(second.service_url)
-        receiver = Receiver(client.subscribe("contested", "reader", initial_position=_earliest()))
-        wait_until(lambda: not actors(first, "front-door"), "the first front door closes")
-        wait_until(lambda: not actors(first, "partition"), "the first partition stops")
-        acknowledged = list(publisher.acknowledged)
-        receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
-        assert receiver.numbers[: len(acknowledged)] == acknowledged
-        client.close()
+    second, url = _start_apart(data_dir)
+    client = quiet_client(url)
+    receiver = Receiver(client.subscribe("contested", "reader", initial_position=_earliest()))
+    wait_until(lambda: not actors(first, "front-door"), "the first front door closes")
+    wait_until(lambda: not actors(first, "partition"), "the first partition stops")
+    acknowledged = list(publisher.acknowledged)
+    receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
+    assert receiver.numbers[: len(acknowledged)] == acknowledged
+    client.close()
     publisher.join()
     first.stop()
+    second.terminate()
+    second.wait()
 
 
 def _earliest() -> object:
@@ -151,29 +154,32 @@ def test_an_idle_actor_leaves_and_comes_back_with_its_state(
 
 def test_an_actor_refuses_a_directory_without_its_data(nodes: RayNodes, data_dir: Path) -> None:
     store = FileStore(str(data_dir))
-    assert asyncio.run(take_tenure(store)) == 1
-    assert asyncio.run(take_tenure(store)) == 2
+    assert asyncio.run(take_tenure(store, "standalone")) == 1
+    assert asyncio.run(take_tenure(store, "standalone")) == 2
+
+
+_STARTING = """
+import sys, json, threading
+from pathlib import Path
+from velaray.topology.cluster import Cluster
+c = Cluster.start(Path(sys.argv[1]), service_port=0, admin_port=0)
+print(json.dumps(c.service_url), flush=True)
+threading.Event().wait()
+"""
+
+
+def _start_apart(data_dir: Path) -> tuple[subprocess.Popen[str], str]:
+    """A cluster in a process of its own, with a Ray of its own, and where it serves."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STARTING, str(data_dir)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
 
 
 def test_killing_the_process_that_started_everything(data_dir: Path) -> None:
     """Ray and all goes down with its driver; the directory serves the next start."""
-    script = (
-        "import sys, json, threading\n"
-        "from pathlib import Path\n"
-        "from velaray.topology.cluster import Cluster\n"
-        "c = Cluster.start(Path(sys.argv[1]), service_port=0, admin_port=0)\n"
-        "print(json.dumps(c.service_url), flush=True)\n"
-        "threading.Event().wait()\n"
-    )
-
-    def start() -> tuple[subprocess.Popen[str], str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(data_dir)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        return process, json.loads(process.stdout.readline())
-
-    process, url = start()
+    process, url = _start_apart(data_dir)
     client = quiet_client(url)
     producer = client.create_producer("whole", batching_enabled=False)
     client.subscribe("whole", "reader")
@@ -184,7 +190,7 @@ def test_killing_the_process_that_started_everything(data_dir: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     client.close()
-    process, url = start()
+    process, url = _start_apart(data_dir)
     client = quiet_client(url)
     receiver = Receiver(client.subscribe("whole", "reader"))
     receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged), GENEROUS_S)

@@ -13,11 +13,11 @@ from typing import Any
 
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
-from velaray.topology.admin_api import serve_admin
+from velaray.topology.admin.api import serve_admin
 from velaray.topology.config import AuthSettings, ClusterConfig
-from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.local import LocalFabric
+from velaray.topology.transactions.coordinators import ensure_coordinators
 
 START_TIMEOUT_S = 30.0
 
@@ -70,23 +70,25 @@ class LocalCluster:
         """Where the admin interface answers."""
         return f"http://127.0.0.1:{self._admin_port}"
 
+    @property
+    def urls(self) -> dict[str, str]:
+        """Both, as other clusters are told them."""
+        return {"service_url": self.service_url, "admin_url": self.admin_url}
+
     def run(self, work: Coroutine[Any, Any, Any], timeout: float = START_TIMEOUT_S) -> Any:
         """Run a coroutine on the cluster's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     async def _start(self) -> None:
-        self.fabric = LocalFabric(self.config, FileStore(self.config.data_dir))
+        store = FileStore(self.config.data_dir, self.config.number_base)
+        self.fabric = LocalFabric(self.config, store)
         self.front_door = FrontDoor(self.fabric)
         await self.front_door.start(self._service_port)
         self._admin, self._admin_port = await serve_admin(self.fabric, self.config.host, 0)
         await self.fabric.call(
             ActorKey.catalog(),
             "bootstrap",
-            {
-                "cluster": self.config.name,
-                "service_url": self.service_url,
-                "admin_url": self.admin_url,
-            },
+            {"cluster": self.config.name, **self.urls},
         )
         await ensure_coordinators(self.fabric, 1)
 
@@ -98,7 +100,7 @@ class LocalCluster:
 
     def keys(self, kind: ActorKind) -> list[ActorKey]:
         """The actors of a kind that run now."""
-        return [key for key in self.fabric.bodies if key.kind is kind]
+        return [key for key in list(self.fabric.bodies) if key.kind is kind]
 
     def kill(self, key: ActorKey) -> None:
         """End an actor as SIGKILL would."""

@@ -13,9 +13,10 @@ from velaray.aio import Client
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.journal import Journal
 from velaray.journal.store import LedgerStore
-from velaray.topology.deleter_body import DeleterBody, _Proof
-from velaray.topology.deletion import EVENTS, announce
-from velaray.topology.deletion_events import encode_event, event_of
+from velaray.topology.ledgers.deleter_body import DeleterBody
+from velaray.topology.ledgers.deletion import EVENTS, announce
+from velaray.topology.ledgers.deletion_events import encode_event, event_of
+from velaray.topology.system_proof import SystemProof
 
 DELETER = ActorKey.of_deleter(0)
 
@@ -72,7 +73,7 @@ def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
 
 
 async def _publish(url: str, link_key: bytes, topic: str, payloads: list[Any]) -> None:
-    async with Client(url, authentication=_Proof(link_key)) as client:
+    async with Client(url, authentication=SystemProof(link_key)) as client:
         producer = await client.create_producer(topic, batching_enabled=False)
         for payload, properties in payloads:
             await producer.send(payload, properties)

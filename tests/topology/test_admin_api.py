@@ -17,12 +17,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.memory import MemoryStore
-from velaray.topology import admin_subscriptions
-from velaray.topology.admin_api import admin_app, serve_admin
-from velaray.topology.admin_http import MAX_BODY
+from velaray.topology.admin import subscriptions as admin_subscriptions
+from velaray.topology.admin.api import admin_app, serve_admin
+from velaray.topology.admin.http import MAX_BODY
 from velaray.topology.config import AuthSettings, ClusterConfig
 from velaray.topology.fabric import Address, Fabric, Unreachable
-from velaray.topology.topic_deletion import sweep_topic
+from velaray.topology.ledgers.topic_deletion import sweep_topic
 
 V2 = "/admin/v2"
 TOPICS = f"{V2}/persistent/public/default"
@@ -87,6 +87,9 @@ def test_clusters_and_brokers(http: Http, cluster: LocalCluster) -> None:
     assert http("GET", f"{V2}/clusters/standalone").body == {
         "serviceUrl": cluster.admin_url,
         "brokerServiceUrl": cluster.service_url,
+        "progress": "exact",
+        "hasToken": False,
+        "local": True,
     }
     assert http("GET", f"{V2}/clusters/elsewhere").status == 404
     assert http("GET", f"{V2}/brokers/health").body == b"ok"

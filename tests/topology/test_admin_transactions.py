@@ -23,12 +23,12 @@ from velaray.aio import Client, Transaction
 from velaray.aio.transactions import Coordinators
 from velaray.auth import AuthenticationToken
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology import coordinator_admin
 from velaray.topology.config import AuthSettings
-from velaray.topology.coordinators import ASSIGN
 from velaray.topology.links import RemoteError
 from velaray.topology.metrics import COMMIT_NAMES, EXECUTION_NAMES
 from velaray.topology.partition_body import PartitionBody
+from velaray.topology.transactions import coordinator_admin
+from velaray.topology.transactions.coordinators import ASSIGN
 
 SECRET = b"a secret that is long enough for HS256"
 V3 = "/admin/v3/transactions"

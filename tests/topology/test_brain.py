@@ -100,6 +100,37 @@ def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
     with_hand(scenario)
 
 
+@pytest.mark.parametrize("by", ["a consumer", "another cluster"])
+def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_whole_batch(by: str):
+    """The last messages of a batch are acknowledged, redelivery is asked for, then that is decided:
+    nothing of the batch is left, but that isn't durable yet."""
+
+    async def scenario(hand: Hand) -> None:
+        hand.attach(1, 5)
+        assert await hand.delivered() == [(1, offset) for offset in range(5)]
+        gate = slow_commits(hand)
+        hand.runtime._parked = []
+        taken = None
+        if by == "a consumer":
+            hand.tell("ack", [1, 0, 5, [], [[0, [0]]]])
+        else:
+            told = ["other", 5, 0, [], [[0, [0]]], [], {}, {}]
+            taken = asyncio.ensure_future(hand.brain.on_request("progress", told))
+            await asyncio.sleep(0)
+        hand.tell("redeliver", [1, None, None])
+        hand.runtime._unpark()
+        hand.tell("flow", [1, 100])
+        gate.set()
+        found: list[tuple[int, int]] = []
+        while len(found) < 4:
+            found += await hand.delivered()
+        assert found == [(1, 1), (1, 2), (1, 3), (1, 4)]
+        if taken is not None:
+            await taken
+
+    with_hand(scenario)
+
+
 def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
     async def scenario(hand: Hand) -> None:
         hand.attach(1, 3)

@@ -13,12 +13,12 @@ from velaray.events.ids import ActorKey, MessageId
 from velaray.journal.burial import bury
 from velaray.journal.manifest import LedgerInfo, Manifest
 from velaray.journal.store import LedgerStore
-from velaray.topology import census_taking
-from velaray.topology.census import Census, Journal, Name, State, count
-from velaray.topology.census_taking import _read, take_census
-from velaray.topology.deletion import EVENTS
-from velaray.topology.deletion_backlog import Waiting
-from velaray.topology.deletion_events import event_of
+from velaray.topology.ledgers import census_taking
+from velaray.topology.ledgers.census import Census, Journal, Name, State, count
+from velaray.topology.ledgers.census_taking import _read, take_census
+from velaray.topology.ledgers.deletion import EVENTS
+from velaray.topology.ledgers.deletion_backlog import Waiting
+from velaray.topology.ledgers.deletion_events import event_of
 
 KEY = "partition/public/default/orders/0/1"
 FIRST = 5 << 24

@@ -68,6 +68,8 @@ class Setting:
         self.closed = False
         self.readable: int | None = None
         self.hidden: set[int] = set()
+        self.foreign: dict[int, str] = {}
+        self.settling: list[asyncio.Future[None]] = []
         self.synced: int | None = None
         self.syncs_asked = 0
         self.channel = Channel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
@@ -90,6 +92,16 @@ class Setting:
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         return [(at, at + 1) for at in sorted(self.hidden) if first <= at < end]
 
+    def next_foreign(self, origins: Any, first: int, end: int) -> int:
+        came = (at for at, name in self.foreign.items() if origins is None or name in origins)
+        return min((at for at in came if first <= at < end), default=end)
+
+    async def settle(self, channel: Channel) -> None:
+        end = self.end_offset
+        self.settling.append(asyncio.get_running_loop().create_future())
+        await self.settling[-1]
+        channel.settled((), end)
+
     @property
     def synced_offset(self) -> int:
         return self.cache.end if self.synced is None else self.synced
@@ -105,6 +117,9 @@ class Setting:
 
     def reading_failed(self, error: Exception) -> None:
         raise error
+
+    def consumer_closed(self, consumer: ChannelConsumer) -> None:
+        """The channel lets go of it."""
 
     async def _read(self, offset: int, entries: int, size: int) -> Sequence[CachedEntry]:
         return [CachedEntry(entry(at), 1, "") for at in range(offset, min(offset + 3, 20))]
@@ -332,5 +347,63 @@ def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
         assert setting.take() == [("feed", [0, [1], {}, None, [0, 1]])]
         setting.channel.due([0])
         assert setting.take() == [("due", [0, 1])]
+
+    run(scenario)
+
+
+def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.foreign = {1: "east", 4: "west"}
+        setting.channel.on_notice("feed_from", [0, 9, False])
+        setting.publish(3)
+        assert [args[:2] for _, args in setting.take()] == [[0, [1]]]
+        await asyncio.sleep(0)
+        setting.publish(1)
+        assert (setting.take(), len(setting.settling)) == ([], 1)
+        setting.settling[0].set_result(None)
+        await asyncio.sleep(0.01)
+        assert [args[:2] for _, args in setting.take()] == [[1, [1, 1, 1]]]
+        setting.publish(2)
+        assert [args[:2] for _, args in setting.take()] == [[4, [1, 1]]]  # nothing waits any more
+        setting.channel.may_wait(["east"])
+        setting.foreign = {6: "west", 7: "east"}
+        setting.publish(3)
+        assert [args[:2] for _, args in setting.take()] == [[6, [1]]]
+        await asyncio.sleep(0)
+        assert len(setting.settling) == 2
+
+    run(scenario)
+
+
+def test_a_grant_ends_at_what_must_be_settled_first() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.channel.settled((), 0)
+        setting.consumer.flow(9)
+        setting.channel.on_notice("feed_from", [0, 0, False])
+        setting.stand(0, 0)
+        setting.foreign = {1: "east", 2: "east"}
+        setting.publish(2)
+        assert await setting.connection.delivered() == [0, 1]
+        setting.channel.may_wait(["east"])
+        setting.take()
+        setting.publish(2)
+        assert await setting.connection.delivered() == []
+        told = [method for method, _ in setting.take()]
+        assert told == ["stood", "stood_down"]
+        await asyncio.sleep(0)
+        assert len(setting.settling) == 1
+
+    run(scenario)
+
+
+def test_a_channel_that_can_not_be_settled_lets_go_of_its_consumers() -> None:
+    async def scenario(setting: Setting) -> None:
+        setting.foreign = {0: "east"}
+        setting.channel.on_notice("feed_from", [0, 9, False])
+        setting.publish(1)
+        await asyncio.sleep(0)
+        setting.settling[0].set_exception(TimeoutError())
+        await asyncio.sleep(0.01)
+        assert setting.channel.closed
 
     run(scenario)

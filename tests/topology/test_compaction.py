@@ -519,7 +519,7 @@ def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) ->
 def test_deleting_a_topic_deletes_its_compacted_view() -> None:
     async def scenario(setting: Setting) -> None:
         from velaray.events.ids import TopicName
-        from velaray.topology.topic_deletion import delete_topic
+        from velaray.topology.ledgers.topic_deletion import delete_topic
 
         await setting.publish("aab")
         await setting.compact()

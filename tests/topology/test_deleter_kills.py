@@ -24,9 +24,9 @@ from tests.topology.deleting import (
 )
 from velaray.aio.letters import Letters
 from velaray.journal.errors import SyncFailed
-from velaray.topology.deleters import deleters_to_wake, has_work
-from velaray.topology.deletion import announce
-from velaray.topology.deletion_backlog import dead_letters, pending
+from velaray.topology.ledgers.deleters import deleters_to_wake, has_work
+from velaray.topology.ledgers.deletion import announce
+from velaray.topology.ledgers.deletion_backlog import dead_letters, pending
 
 
 @pytest.fixture

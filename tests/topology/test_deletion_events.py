@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.deletion_events import (
+from velaray.topology.ledgers.deletion_events import (
     SCHEMA,
     Component,
     MalformedEvent,

@@ -16,10 +16,10 @@ from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.config import ClusterConfig
 from velaray.topology.fabric import Unreachable
 from velaray.topology.hosted import WasDeleted
+from velaray.topology.ledgers.topic_deletion import delete_topic
 from velaray.topology.links import RemoteError
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
-from velaray.topology.topic_deletion import delete_topic
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 BEFORE_ADMISSION = (Step.READ_MANIFEST, Step.WRITE_MANIFEST, Step.MANIFEST_WRITTEN)

@@ -25,6 +25,6 @@ def test_an_actor_process_stays_small(body: str) -> None:
     packages, modules = (set(line.split()) for line in answer.stdout.splitlines())
     assert "velaray" in packages
     assert not packages & {"aiohttp", "click", "cramjam", "jwt", "rich"}
-    assert "velaray.topology.admin_api" not in modules
+    assert "velaray.topology.admin.api" not in modules
     if body != "partition_body":
         assert not any(module.startswith("velaray.topology.partition") for module in modules)

@@ -18,8 +18,9 @@ from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.burial import Fate, dispose
 from velaray.journal.journal import JournalSettings
 from velaray.journal.replay import load_manifest, verify
-from velaray.topology import deletion, hosted, ledger_keeper, topic_deletion
+from velaray.topology import hosted
 from velaray.topology.fabric import Unreachable
+from velaray.topology.ledgers import deletion, ledger_keeper, topic_deletion
 from velaray.topology.partition_body import PartitionBody
 
 SMALL = JournalSettings(roll_records=20)

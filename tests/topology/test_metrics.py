@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from velaray.admin import Admin
 from velaray.events.ids import ActorKey, TopicName
 from velaray.message_id import MessageId
-from velaray.topology.admin_metrics import as_text, gathered
+from velaray.topology.admin.metrics import as_text, gathered
 from velaray.topology.config import AuthSettings
 from velaray.topology.metrics import METRICS, Rates, Sample, Traffic
 
@@ -160,7 +160,7 @@ def test_an_actor_that_hangs_is_counted_not_waited_for(
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(cluster.fabric.bodies[key], "call", hang)
-    monkeypatch.setattr("velaray.topology.admin_metrics.ACTOR_S", 0.05)
+    monkeypatch.setattr("velaray.topology.admin.metrics.ACTOR_S", 0.05)
     found = scrape(cluster)
     assert found.get("velaray_actors_silent", {"cluster": "standalone"}) == 1
     assert found.get("velaray_actors", {"cluster": "standalone", "kind": "catalog"}) == 1

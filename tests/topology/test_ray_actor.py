@@ -30,7 +30,7 @@ class Exited(Exception):
 
 @pytest.fixture
 def config(tmp_path: Path) -> ClusterConfig:
-    incarnation = asyncio.run(take_tenure(FileStore(str(tmp_path))))
+    incarnation = asyncio.run(take_tenure(FileStore(str(tmp_path)), "standalone"))
     return ClusterConfig(str(tmp_path), incarnation, b"key", service_port=0, admin_port=0)
 
 

@@ -16,8 +16,8 @@ from velaray.journal.memory import MemoryStore
 from velaray.topology import partition_admin
 from velaray.topology.cluster import Cluster
 from velaray.topology.config import ClusterConfig, PartitionSync
-from velaray.topology.deletion import TOPICS
 from velaray.topology.entries import CachedEntry
+from velaray.topology.ledgers.deletion import TOPICS
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
 from velaray.wire import pulsar_pb2 as pb

@@ -19,8 +19,8 @@ from velaray.journal.files import FileStore
 from velaray.journal.replay import load_manifest
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.info import key_value
-from velaray.topology.schema_calls import has_registry
-from velaray.topology.topic_deletion import delete_topic
+from velaray.topology.ledgers.topic_deletion import delete_topic
+from velaray.topology.schemas.schema_calls import has_registry
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message
 from velaray.wire.messages import read_metadata

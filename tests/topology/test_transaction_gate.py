@@ -10,7 +10,7 @@ import pytest
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.topology.links import RemoteError
-from velaray.topology.transaction_gate import TransactionGate
+from velaray.topology.transactions.transaction_gate import TransactionGate
 
 TXN = TransactionId(0, 7)
 

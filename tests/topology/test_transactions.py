@@ -14,9 +14,9 @@ from velaray.actors.coordinator_state import Status
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.config import ClusterConfig
-from velaray.topology.coordinator_body import CoordinatorBody
 from velaray.topology.local import LocalFabric
 from velaray.topology.partition_body import PartitionBody
+from velaray.topology.transactions.coordinator_body import CoordinatorBody
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message, entry_header
 from velaray.wire.messages import build_entry, split_entry

@@ -16,6 +16,7 @@ from velaray.wire.commands import (
     decode_send,
     encode_command,
     entry_header,
+    send_header,
     send_receipt,
 )
 from velaray.wire.errors import MalformedCommandError, ServerError, UnknownCommandError
@@ -104,6 +105,17 @@ def sends(draw) -> pb.CommandSend:
         if draw(st.integers(0, 3)) == 0:
             setattr(message, name, draw(values))
     return message
+
+
+@given(st.integers(0, 127), UINT64, st.integers(1, 40000), st.integers(0, 1 << 20))
+def test_the_header_of_a_send_by_hand_is_protobufs(
+    producer_id: int, sequence_id: int, messages: int, size: int
+) -> None:
+    message = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
+    if messages != 1:
+        message.num_messages = messages
+    header = send_header(producer_id, sequence_id, messages, size)
+    assert header == entry_header(message, size)
 
 
 @given(sends())

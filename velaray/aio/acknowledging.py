@@ -13,7 +13,13 @@ from velaray.aio.subscription import Subscription
 from velaray.aio.transactions import Transaction
 from velaray.events.ids import UINT64_MAX
 from velaray.events.ids_pb2 import MessageIdData
-from velaray.exceptions import InvalidMessage, TransactionConflict, VelarayError, from_server
+from velaray.exceptions import (
+    InvalidMessage,
+    NotConnected,
+    TransactionConflict,
+    VelarayError,
+    from_server,
+)
 from velaray.message import EntryInfo
 from velaray.message_id import MessageId
 from velaray.wire import pulsar_pb2 as pb
@@ -143,6 +149,7 @@ class Acknowledger:
         command.message_id.extend(map(_acked, acks))
         command.txnid_most_bits, command.txnid_least_bits = txn.txn_id
         connection = await attachment.attached()
+        txn.check()  # its id means another one elsewhere
         answer = await connection.request(command, self._core.timeout)
         if answer.HasField("error"):
             raise from_server(answer.error, answer.message)
@@ -215,6 +222,8 @@ class Acknowledger:
                 return  # a seek has made void what was acknowledged before it
             for command in self._commands(acks):
                 answer = await connection.request(command, self._core.attempt_timeout)
+                if answer.error == pb.ConsumerNotFound:
+                    raise NotConnected(answer.message)  # it was closed there: subscribes again
                 if answer.HasField("error"):
                     raise from_server(answer.error, answer.message)
             if moves == self._moves:

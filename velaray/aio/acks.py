@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from velaray.events.ids import cluster_number_of
 from velaray.exceptions import InvalidMessage
 from velaray.message_id import MessageId
 
@@ -31,6 +32,11 @@ class PendingAcks(NamedTuple):
 
     individual: list[PendingAck]
     cumulative: PendingAck | None
+
+
+def of_one_cluster(one: Where, other: Where) -> bool:
+    """Whether these can be compared: both are of one cluster, or one is before everything."""
+    return min(one[0], other[0]) < 0 or cluster_number_of(one[0]) == cluster_number_of(other[0])
 
 
 def words(bits: int, size: int) -> list[int]:
@@ -192,6 +198,10 @@ class AckTracker:
         Raises `InvalidMessage` for an id within a batch of unknown size.
         """
         ledger, entry = where = (message_id.ledger_id(), message_id.entry_id())
+        if not all(of_one_cluster(where, it[:2]) for it in (self._sent, self._cumulative or where)):
+            # What was acknowledged elsewhere can't be told to be less or more: the last one counts.
+            self._sent = self._durable = (-1, -1, -1)
+            self._cumulative = None
         index = message_id.batch_index()
         reached, told = (ledger, entry, _WHOLE), self._batch_index_ack
         if index >= 0:
@@ -348,5 +358,6 @@ class AckTracker:
     def _forget_until(self, done: Where) -> None:
         tables = (self._open, self._outstanding, self._sizes, self._chunks, self._individual)
         for table in tables:
-            for where in [where for where in table if where <= done]:
+            gone = [at for at in table if at <= done and of_one_cluster(at, done)]
+            for where in gone:
                 del table[where]

@@ -15,10 +15,11 @@ from velaray.exceptions import MessageTooBig, VelarayError
 from velaray.message import OutgoingMessage
 from velaray.message_id import MessageId
 from velaray.options import ProducerOptions
+from velaray.schemas import SchemaInfo
 from velaray.wire.batches import plain_head
 from velaray.wire.compression import Compression, compress
 from velaray.wire.frames import ENTRY_HEADER_SIZE
-from velaray.wire.messages import build_entry
+from velaray.wire.messages import build_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from velaray.wire.schemas import NO_VERSION
 
@@ -59,6 +60,15 @@ class Entry(NamedTuple):
     chunk: tuple[int, int] | None = None
     done: EntryDone | None = None
     transaction: TransactionId | None = None
+    schema: SchemaInfo | None = None
+
+    def stamped(self, version: bytes) -> Entry:
+        """The same with this version of its schema."""
+        metadata, start = open_entry(self.data)
+        if metadata.schema_version == version:
+            return self
+        metadata.schema_version = version
+        return self._replace(data=build_entry(metadata, memoryview(self.data)[start:]))
 
 
 class Batch:
@@ -118,6 +128,7 @@ class EntryBuilder:
         self.transaction: TransactionId | None = None
         #: Likewise the version of their schema; b"" for none.
         self.schema_version = NO_VERSION
+        self.schema: SchemaInfo | None = None
         self._compression = options.compression_type
         self._batching = options.batching_enabled
         self._chunking = options.chunking_enabled
@@ -184,7 +195,9 @@ class EntryBuilder:
         self._stamp(metadata, sequence_id, len(batch.payload))
         data = build_entry(metadata, self._compress(batch.payload))
         return Entry(
-            sequence_id, last, batch.messages, data, [], True, None, done, self.transaction
+            *(sequence_id, last, batch.messages, data, [], True, None, done),
+            transaction=self.transaction,
+            schema=self.schema,
         )
 
     def flush(self) -> list[Entry]:
@@ -202,8 +215,12 @@ class EntryBuilder:
             for done in batch.waiting:
                 done(error, None)
             return None
-        first, last, txn = batch.first, batch.last, self.transaction
-        return Entry(first, last, batch.count, data, batch.waiting, batch=True, transaction=txn)
+        return Entry(
+            *(batch.first, batch.last, batch.count, data, batch.waiting),
+            batch=True,
+            transaction=self.transaction,
+            schema=self.schema,
+        )
 
     def _alone(self, message: OutgoingMessage, sequence_id: int, done: Done) -> list[Entry]:
         metadata = MessageMetadata()
@@ -216,8 +233,9 @@ class EntryBuilder:
         compressed = self._compress(message.payload)
         if ENTRY_HEADER_SIZE + metadata.ByteSize() + len(compressed) <= self.max_message_size:
             data = build_entry(metadata, compressed)
-            txn = self.transaction
-            return [Entry(sequence_id, sequence_id, 1, data, [done], transaction=txn)]
+            txn, schema = self.transaction, self.schema
+            ids = (sequence_id, sequence_id)
+            return [Entry(*ids, 1, data, [done], transaction=txn, schema=schema)]
         return self._in_chunks(metadata, compressed, done)
 
     def _in_chunks(
@@ -243,6 +261,7 @@ class EntryBuilder:
                     *(sequence_id, sequence_id, 1, data, waiting),
                     chunk=chunk,
                     transaction=self.transaction,
+                    schema=self.schema,
                 )
             )
         return entries

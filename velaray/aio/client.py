@@ -6,9 +6,9 @@ import asyncio
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from velaray.aio.cluster_in_use import ClusterInUse
 from velaray.aio.consumer import Consumer
 from velaray.aio.core import Core, topic_name
-from velaray.aio.pool import parse_service_url
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.series import CommitSeries, find_series
@@ -28,6 +28,7 @@ from velaray.options import (
 )
 from velaray.schema.base import T as V
 from velaray.schemas import SchemaInfo
+from velaray.service_info import ServiceInfo
 
 
 class Child(Protocol):
@@ -62,8 +63,7 @@ class Client:
         self._set_up(options)
 
     def _set_up(self, options: ClientOptions) -> None:
-        parse_service_url(options.service_url)
-        self._options = options
+        self._cluster = ClusterInUse(options)
         self._core: Core | None = None
         self._coordinators: Coordinators | None = None
         self._children: set[Child] = set()
@@ -80,7 +80,7 @@ class Client:
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if self._core is None:
-            self._core = Core(self._options)
+            self._core = self._cluster.core()
         return self._core
 
     async def adopt(self, child: C) -> C:
@@ -100,6 +100,11 @@ class Client:
     def core(self) -> Core:
         """What all children share; not for users. Raises `AlreadyClosed`."""
         return self._live()
+
+    def probe(self) -> None:
+        """Begin to watch whether clusters answer, on this event loop; not for users."""
+        if not self._closed:
+            self._live()
 
     def forget(self, child: Child) -> None:
         """``child`` was closed; not for users."""
@@ -157,7 +162,7 @@ class Client:
 
     def _at_coordinators(self) -> Coordinators:
         core = self._live()
-        if self._coordinators is None:
+        if self._coordinators is None or self._coordinators.left:
             self._coordinators = Coordinators(core)
         return self._coordinators
 
@@ -179,6 +184,10 @@ class Client:
         """The newest schema of a topic, or of a partition's topic; None if it has none."""
         return await self._live().schemas.latest(str(topic_name(topic)))
 
+    def get_service_info(self) -> ServiceInfo:
+        """How the client connects at the moment: the cluster that it uses."""
+        return self._cluster.info
+
     async def close(self) -> None:
         """Close all children in good order, then the connections.
 
@@ -186,12 +195,12 @@ class Client:
         each for at most one operation timeout. Closing twice does nothing.
         """
         self._closed = True
-        if self._core is None:
-            return
         if self._coordinators is not None:
             await self._coordinators.close()
         await asyncio.gather(*(child.close() for child in list(self._children)))
-        await self._core.close()
+        await self._cluster.close()
+        if self._core is not None:
+            await self._core.close()
 
     async def shutdown(self) -> None:
         """Close at once: messages not stored yet fail, late acknowledgements are not sent.
@@ -199,12 +208,12 @@ class Client:
         Open transactions are left to their timeouts.
         """
         self._closed = True
-        if self._core is None:
-            return
         for child in list(self._children):
             child.stop()
         self._children.clear()
-        await self._core.close()
+        await self._cluster.close()
+        if self._core is not None:
+            await self._core.close()
 
     def abort(self) -> None:
         """End as a crash would, before this returns: nothing more is sent; not for users."""
@@ -225,4 +234,4 @@ class Client:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Client of {self._options.service_url}>"
+        return f"<Client of {self._cluster.info.service_url}>"

@@ -76,13 +76,17 @@ class Connection:
         authentication: Authentication | None,
         keep_alive: float,
         proxy_to: str | None = None,
+        client_version: str | None = None,
     ) -> None:
+        """``client_version`` is what we present ourselves as; None: as this library."""
         self.address = address
+        self.server_version = ""
         self.max_message_size = MAX_MESSAGE_SIZE
         self.producers: dict[int, ProducerHandler] = {}
         self.consumers: dict[int, ConsumerHandler] = {}
         self._authentication = authentication
         self._proxy_to = proxy_to
+        self._client_version = client_version or _client_version()
         self._loop = asyncio.get_running_loop()
         self._wire = WireConnection(
             self,
@@ -136,8 +140,7 @@ class Connection:
     def send_entry(self, header: bytes, entry: bytes) -> None:
         """Send a frame that is given in two parts; dropped if the connection is lost."""
         if self._error is None:
-            self._wire.write(header)
-            self._wire.write(entry)
+            self._wire.write_two(header, entry)
 
     async def request(self, message: Any, timeout: float | None) -> Any:
         """Send ``message``, which has a ``request_id`` field, and return the answer to it.
@@ -162,6 +165,14 @@ class Connection:
         finally:
             del self._requests[request_id]
 
+    def pause_reading(self) -> None:
+        """Take in nothing more until `resume_reading`; not for long, PING isn't answered either."""
+        self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`."""
+        self._wire.resume_reading()
+
     def abort(self, error: VelarayError) -> None:
         """Drop the connection because of ``error``."""
         self._lose(error)
@@ -180,7 +191,7 @@ class Connection:
     def on_connected(self, connection: WireConnection) -> None:
         """Present ourselves."""
         connect = pb.CommandConnect(
-            client_version=_client_version(),
+            client_version=self._client_version,
             protocol_version=PROTOCOL_VERSION,
             feature_flags=pb.FeatureFlags(supports_auth_refresh=True),
         )
@@ -224,6 +235,7 @@ class Connection:
     def _on_connected(self, connected: pb.CommandConnected) -> None:
         if connected.max_message_size > 0:
             self.max_message_size = connected.max_message_size
+        self.server_version = connected.server_version
         if not self._connected.done():
             self._connected.set_result(None)
 
@@ -278,7 +290,7 @@ class Connection:
         if self._authentication is None:
             return
         response = pb.CommandAuthResponse(
-            client_version=_client_version(),
+            client_version=self._client_version,
             protocol_version=PROTOCOL_VERSION,
             response=pb.AuthData(
                 auth_method_name=self._authentication.method,

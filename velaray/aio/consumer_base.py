@@ -59,6 +59,7 @@ def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
         nack_backoff=options.negative_ack_redelivery_backoff,
         ack_timeout_backoff=options.ack_timeout_redelivery_backoff,
         schema=options.schema,
+        replicated=options.replicate_subscription_state_enabled,
     )
 
 

@@ -45,6 +45,10 @@ class Core:
         self.lookup = Lookup(options, self.pool)
         self.schemas = Schemas(self)
         self.closed = False
+        self.switches = 0
+        """How often the client went to another cluster."""
+        self.when_switched: set[Callable[[], None]] = set()
+        """Called at that moment, while the connections of before are still there."""
         self._ids = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -78,6 +82,24 @@ class Core:
             f"looking up the partitions of {topic}",
             lambda: self.lookup.partitions_of(topic, create),
         )
+
+    def switch(self, options: ClientOptions) -> None:
+        """Ask the service that ``options`` name from now on, and let go of all connections.
+
+        Producers and consumers look up and connect again, as if those had been lost.
+        """
+        if self.closed:
+            return
+        elsewhere = options.service_url != self.options.service_url
+        self.options, left = options, self.pool
+        self.pool = ConnectionPool(options)
+        self.lookup = Lookup(options, self.pool)
+        if elsewhere:
+            self.switches += 1
+            self.schemas = Schemas(self)
+            for tell in list(self.when_switched):
+                tell()
+        self.spawn(left.leave())
 
     async def close(self) -> None:
         """Cancel what runs in the background and close the connections."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from velaray.aio.acks import Where
@@ -17,12 +18,27 @@ from velaray.wire.compression import decompress
 from velaray.wire.errors import CompressionError, MalformedEntryError
 from velaray.wire.messages import is_batch, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata
+from velaray.wire.replication import (
+    SOURCE_POSITION,
+    MalformedReplication,
+    parse_source_position,
+)
 
 logger = logging.getLogger("velaray")
 
 LARGEST_ENTRY = 64 * 1024 * 1024
 LARGEST_CHUNKED = 1024 * 1024 * 1024
 """Payloads that claim to be larger, decompressed, are taken for damaged."""
+
+
+def origin_of(metadata: MessageMetadata) -> Where | None:
+    """Where the cluster has an entry from which it was replicated; None if it wasn't."""
+    if metadata.HasField("replicated_from"):
+        for each in metadata.properties:
+            if each.key == SOURCE_POSITION:
+                with suppress(MalformedReplication):
+                    return parse_source_position(each.value)
+    return None
 
 
 @dataclass(slots=True)
@@ -54,11 +70,18 @@ class EntryReader:
         self._chunks = ChunkAssembler(max_chunked)
         self._start: MessageId | None = None
         self._inclusive = False
+        self._places: set[Where] = set()  # of the start's entry, in the clusters that have it
 
-    def skip_until(self, start: MessageId | None, inclusive: bool) -> None:
-        """Messages of ``start``'s entry before it (and itself unless inclusive) are skipped."""
+    def skip_until(
+        self, start: MessageId | None, inclusive: bool, origin: Where | None = None
+    ) -> None:
+        """Messages of ``start``'s entry before it (and itself unless inclusive) are skipped.
+
+        ``origin`` is where another cluster has that entry, from which it was replicated.
+        """
         self._start = start
         self._inclusive = inclusive
+        self._places = {place for place in (start and start.position, origin) if place}
 
     def oldest_chunk(self) -> Where | None:
         """The first chunk of the incomplete message that begins first; None without any."""
@@ -123,7 +146,7 @@ class EntryReader:
         info.batch_size = size
         opened = Opened(info, BatchLayout(data, at, size), range(size))
         start = self._start
-        if start is not None and start.position == (info.ledger_id, info.entry_id):
+        if start is not None and self._is_the_starts(info):
             first = start.batch_index() + (not self._inclusive)
             first = min(max(first, 0), size)
             opened.skipped = [Message(info, b"", at).message_id() for at in range(first)]
@@ -132,10 +155,13 @@ class EntryReader:
 
     def _before_start(self, info: EntryInfo, index: int) -> bool:
         start = self._start
-        if start is None or start.position != (info.ledger_id, info.entry_id):
+        if start is None or not self._is_the_starts(info):
             return False
         at = start.batch_index()
         return index < at if self._inclusive else index <= at
+
+    def _is_the_starts(self, info: EntryInfo) -> bool:
+        return info.where in self._places or origin_of(info.metadata) in self._places
 
     def _chunk(
         self, delivery: Delivery, metadata: MessageMetadata, payload: bytes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from velaray.aio.backoff import Backoff
 from velaray.aio.connection import Connection
-from velaray.aio.pool import ConnectionPool, parse_service_url
+from velaray.aio.pool import ConnectionPool
 from velaray.enums import RegexSubscriptionMode
 from velaray.events.ids import TopicName
 from velaray.exceptions import (
@@ -27,6 +27,7 @@ from velaray.exceptions import (
     from_server,
 )
 from velaray.options import ClientOptions
+from velaray.service_info import parse_service_url
 from velaray.wire import pulsar_pb2 as pb
 
 logger = logging.getLogger("velaray")
@@ -98,12 +99,19 @@ class Lookup:
             self._turn += 1
             raise
 
+    async def ask(self, request: Any, timeout: float) -> tuple[str, Any]:
+        """What the service answers to ``request`` within ``timeout`` seconds, and the address
+        of the server that did. Raises what connecting does, and what `Connection.request` does.
+        """
+        connection = await self._service()
+        return connection.address, await connection.request(request, timeout)
+
     async def server_of(self, topic: str) -> Connection:
         """A connection to the server that has ``topic`` (a plain topic or one partition)."""
         connection = await self._service()
-        service = connection.address
         authoritative = False
         for _ in range(MAX_REDIRECTS):
+            asked = connection.address  # a tunnel begins at who answered that there is one
             request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
             if self._options.listener_name is not None:
                 request.advertised_listener_name = self._options.listener_name
@@ -114,12 +122,10 @@ class Lookup:
             tunnel = answer.proxy_through_service_url
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if tunnel:
-                    return await self._pool.get(service, target)
+                    return await self._pool.get(asked, target)
                 return await self._pool.get(target)
             authoritative = answer.authoritative
-            connection = await (
-                self._pool.get(service, target) if tunnel else self._pool.get(target)
-            )
+            connection = await (self._pool.get(asked, target) if tunnel else self._pool.get(target))
         raise LookupError(f"{topic}: more than {MAX_REDIRECTS} redirects")
 
     async def partitions_of(self, topic: str, create: bool = True) -> int:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from velaray import spans
 from velaray.aio.acknowledging import Acknowledger, Part, place_of
-from velaray.aio.acks import Where, bits_at, bits_of, indexes_of
+from velaray.aio.acks import Where, bits_at, bits_of, indexes_of, of_one_cluster
 from velaray.aio.backoff import Backoff
 from velaray.aio.blocks import Block
 from velaray.aio.connection import Connection
 from velaray.aio.core import Core
-from velaray.aio.entries import EntryReader
+from velaray.aio.entries import EntryReader, origin_of
 from velaray.aio.extras import Extras
 from velaray.aio.letters import Addressed
 from velaray.aio.lookup import RETRIABLE
@@ -119,9 +119,9 @@ class PartitionConsumer:
         self._reader = EntryReader(self.topic, self.partition, subscription.max_chunked)
         self._letters = extras.letters
         self._interceptors = extras.interceptors
-        self._decoders = None
-        if extras.schema is not None:
-            self._decoders = Decoders(core.schemas, self.topic, extras.schema)
+        self._schema = extras.schema
+        self._switches = core.switches
+        self._decoders = self._made_decoders()
         self._held: deque[tuple[Block, int]] = deque()  # with permits, until they can be decoded
         self._learning: asyncio.Task[None] | None = None
         self._tail = Tail()
@@ -185,6 +185,9 @@ class PartitionConsumer:
         self._again.clear()
         self._held.clear()
         self._acks.tracker.subscribed_again()
+        if self._switches != self._core.switches:
+            self._switches = self._core.switches
+            self._decoders = self._made_decoders()  # versions of schemas are others there
         if self._seek is not None:
             self._acks.moved()
             self._back_to = None
@@ -197,16 +200,22 @@ class PartitionConsumer:
         elif self._subscription.durable and self._delivered:
             # Others may have moved the subscription back meanwhile, to before what we sought.
             self._start = None
-        elif not self._subscription.durable and self.taken is not None:
+        origin = None
+        if not self._subscription.durable and self.taken is not None:
             self._start, self._inclusive = self.taken.message_id(), False
+            origin = origin_of(self.taken.info.metadata)
             self._go_back(oldest)
-        self._reader.skip_until(self._start, self._inclusive)
+        self._reader.skip_until(self._start, self._inclusive, origin)
 
     def _go_back(self, oldest: Where | None) -> None:
         """Begin at the first chunk of what is not taken, though others were taken behind it."""
         assert self._start is not None
         taken = self._start.position
-        self._chunked = {last: first for last, first in self._chunked.items() if last > taken}
+        self._chunked = {
+            last: first
+            for last, first in self._chunked.items()
+            if last > taken and of_one_cluster(last, taken)
+        }
         firsts = [*self._chunked.values(), *filter(None, (oldest, self._back_to))]
         back = min(firsts, default=taken)
         self._back_to = back if back < taken else None
@@ -224,6 +233,11 @@ class PartitionConsumer:
                 start = StoredId(*self._back_to, self.partition)
             subscribe.start_message_id.CopyFrom(start.to_proto())
         return subscribe
+
+    def _made_decoders(self) -> Decoders | None:
+        if self._schema is None:
+            return None
+        return Decoders(self._core.schemas, self.topic, self._schema)
 
     async def _leave(self, connection: Connection) -> None:
         try:
@@ -284,7 +298,8 @@ class PartitionConsumer:
             self._nack_abandoned()
             return
         if self._back_to is not None:
-            if self._start is not None and where < self._start.position:
+            start = where if self._start is None else self._start.position
+            if where < start and of_one_cluster(where, start):
                 self._settle(opened.batch_size or 1, 0)
                 return  # it was taken before; what comes between are chunks of what wasn't
             self._back_to = None
@@ -640,11 +655,10 @@ class PartitionConsumer:
         return not self._subscription.queue_size or await self._comes(last)
 
     def _is_ahead(self, last: MessageId, marked: MessageId) -> bool:
-        if self.taken is not None:
-            return last > self.taken.message_id()
-        if self._start is None or self._start == MessageId.latest:
+        at = self._start if self.taken is None else self.taken.message_id()
+        if at is None or at == MessageId.latest or not of_one_cluster(at.position, last.position):
             return last.position > marked.position
-        return last >= self._start if self._inclusive else last > self._start
+        return last >= at if self._inclusive and self.taken is None else last > at
 
     async def _comes(self, last: MessageId) -> bool:
         try:

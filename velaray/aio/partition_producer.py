@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,6 +27,7 @@ from velaray.exceptions import (
     ProducerBusy,
     ServiceUnitNotReady,
     Timeout,
+    TransactionNotFound,
     UnknownError,
     VelarayError,
     from_server,
@@ -53,13 +53,41 @@ _PASSING: tuple[type[VelarayError], ...] = (
 a backlog may be consumed."""
 
 
-@dataclass(slots=True, eq=False)
 class _Sent:
-    entry: Entry
-    header: bytes
-    deadline: float
-    number: int
-    flushed: list[asyncio.Future[None]] = field(default_factory=list)
+    """An entry without receipt."""
+
+    __slots__ = ("deadline", "entry", "flushed", "header", "number", "producer_id")
+
+    def __init__(self, producer_id: int, entry: Entry, deadline: float, number: int) -> None:
+        self.producer_id = producer_id
+        self.entry = entry
+        self.header = _header(producer_id, entry)
+        self.deadline = deadline
+        self.number = number
+        self.flushed: list[asyncio.Future[None]] = []
+
+    def stamp(self, versions: Mapping[SchemaInfo, bytes]) -> None:
+        """Give the entry its schema's version in the cluster that it goes to now."""
+        version = versions.get(self.entry.schema) if self.entry.schema else None
+        if version is not None:
+            self.entry = self.entry.stamped(version)
+            self.header = _header(self.producer_id, self.entry)
+
+
+def _header(producer_id: int, entry: Entry) -> bytes:
+    command = pb.CommandSend(producer_id=producer_id, sequence_id=entry.first_sequence_id)
+    if entry.messages > 1:
+        command.num_messages = entry.messages
+        command.highest_sequence_id = entry.last_sequence_id
+    if entry.chunk is not None:
+        command.is_chunk = True
+    if entry.transaction is not None:
+        command.txnid_most_bits, command.txnid_least_bits = entry.transaction
+    return entry_header(command, len(entry.data))
+
+
+def _is_of(schema: SchemaInfo, entry: Entry) -> bool:
+    return entry.schema == schema
 
 
 class PartitionProducer:
@@ -112,6 +140,8 @@ class PartitionProducer:
         self._sent = 0
         self._failures = 0
         self._last_failure: VelarayError | None = None
+        self._elsewhere = False  # since the client went to another cluster
+        core.when_switched.add(self._switched)
 
     # --- registration ---
 
@@ -160,6 +190,7 @@ class PartitionProducer:
 
     async def _register(self, wait_for_turn: bool = False) -> None:
         """One attempt to register, then send what is pending."""
+        versions = await self._versions_elsewhere() if self._elsewhere else {}
         connection = await self._core.lookup.server_of(self.topic)
         connection.producers[self._id] = self
         timeout = None if wait_for_turn else self._core.attempt_timeout
@@ -176,6 +207,8 @@ class PartitionProducer:
         if not attached or self.error is not None:
             raise self.error or NotConnected(f"{connection.address} closed the new producer")
         connection.producers[self._id] = self
+        if self._elsewhere:
+            self._arrived(versions, answer)
         self._registered(connection, answer)
 
     def _command(self) -> pb.CommandProducer:
@@ -255,7 +288,7 @@ class PartitionProducer:
             assert message.schema is not None
             self._learn(message.schema, message, done)
             return
-        self._put_into(builder, message.transaction, version)
+        self._put_into(builder, message.transaction, version, message.schema or self._schema)
         sequence_id = message.sequence_id
         if sequence_id is None:
             sequence_id = self._next_sequence
@@ -290,19 +323,24 @@ class PartitionProducer:
             self._early.append(partial(self.send_batch, batch, done, transaction))
             return
         self.flush_batch()
-        self._put_into(builder, transaction, self._schema_version)
+        self._put_into(builder, transaction, self._schema_version, self._schema)
         entry = builder.packed(batch, self._next_sequence, done)
         self._next_sequence = entry.last_sequence_id + 1
         self._transmit(entry)
 
     def _put_into(
-        self, builder: EntryBuilder, transaction: TransactionId | None, version: bytes
+        self,
+        builder: EntryBuilder,
+        transaction: TransactionId | None,
+        version: bytes,
+        schema: SchemaInfo | None,
     ) -> None:
-        """What is added next is in this transaction and of this schema version."""
+        """What is added next is in this transaction and of this schema, which has this version."""
         if transaction != builder.transaction or version != builder.schema_version:
             self.flush_batch()
             builder.transaction = transaction
             builder.schema_version = version
+            builder.schema = schema if version else None
 
     # --- schemas of single messages ---
 
@@ -315,8 +353,13 @@ class PartitionProducer:
     def _learn(self, schema: SchemaInfo, message: OutgoingMessage, done: Done) -> None:
         """Register the message's schema; it fails alone, and those after it wait meanwhile."""
 
+        switches = self._core.switches
+
         def learned(learning: asyncio.Task[bytes]) -> None:
             self._learning = None
+            if switches != self._core.switches and not learning.cancelled():
+                self._learn(schema, message, done)  # it may have another version there
+                return
             if learning.cancelled():
                 closed = AlreadyClosed(f"the producer on {self.topic} is closed")
                 self._failed(done, self.error or closed)
@@ -342,19 +385,10 @@ class PartitionProducer:
                 self._transmit(entry)
 
     def _transmit(self, entry: Entry) -> None:
-        command = pb.CommandSend(producer_id=self._id, sequence_id=entry.first_sequence_id)
-        if entry.messages > 1:
-            command.num_messages = entry.messages
-            command.highest_sequence_id = entry.last_sequence_id
-        if entry.chunk is not None:
-            command.is_chunk = True
-        if entry.transaction is not None:
-            command.txnid_most_bits, command.txnid_least_bits = entry.transaction
         now = self._core.loop.time()
         timeout = self._options.send_timeout_millis / 1000
-        header = entry_header(command, len(entry.data))
         self._sent += 1
-        sent = _Sent(entry, header, now + timeout, self._sent)
+        sent = _Sent(self._id, entry, now + timeout, self._sent)
         self._pending.append(sent)
         if timeout and self._send_timer is None:
             self._send_timer = self._core.loop.call_at(sent.deadline, self._expire)
@@ -457,25 +491,23 @@ class PartitionProducer:
             return
         for sent in self._pending:
             if sent.entry.first_sequence_id == error.sequence_id:
-                self._give_up(sent.entry, exception)
+                self._give_up_one(sent.entry, exception)
                 break
 
-    def _give_up(self, entry: Entry, error: VelarayError) -> None:
+    def _give_up_one(self, entry: Entry, error: VelarayError) -> None:
         """Drop ``entry``, and the other chunks of its message, from what is pending."""
-        chunked = entry.chunk is not None
-        gone = [
-            sent
-            for sent in self._pending
-            if sent.entry is entry
-            or (
-                chunked
-                and sent.entry.chunk is not None
-                and sent.entry.first_sequence_id == entry.first_sequence_id
-            )
-        ]
-        for sent in gone:
-            self._pending.remove(sent)
-        self._fail_all(gone, error)
+        number = entry.first_sequence_id if entry.chunk is not None else None
+        self._give_up(
+            lambda it: it is entry or (it.chunk is not None and it.first_sequence_id == number),
+            error,
+        )
+
+    def _give_up(self, which: Callable[[Entry], bool], error: VelarayError) -> None:
+        """Drop entries from what is pending."""
+        gone = [sent for sent in self._pending if which(sent.entry)]
+        if gone:
+            self._pending = deque(sent for sent in self._pending if not which(sent.entry))
+            self._fail_all(gone, error)
 
     def _fail_all(self, gone: Iterable[_Sent], error: VelarayError) -> None:
         for sent in gone:
@@ -490,7 +522,7 @@ class PartitionProducer:
         self._send_timer = None
         now = self._core.loop.time()
         while self._pending and self._pending[0].deadline <= now:
-            self._give_up(
+            self._give_up_one(
                 self._pending[0].entry,
                 Timeout(
                     f"{self.topic}: no receipt in {self._options.send_timeout_millis} ms;"
@@ -509,6 +541,47 @@ class PartitionProducer:
         self._connection = None
         if self.error is None and not self._core.closed:
             self._reconnecting = self._core.spawn(self._reconnect())
+
+    def _switched(self) -> None:
+        """The client goes to another cluster, which numbers schemas itself, as it does epochs of
+        exclusive producers, and knows nothing of transactions."""
+        self._elsewhere = True
+        self._topic_epoch = None
+        self._versions = Recent(MOST_KNOWN)
+        self.flush_batch()
+        error = TransactionNotFound(f"{self.topic}: the client has left the transaction's cluster")
+        self._give_up(lambda entry: entry.transaction is not None, error)
+
+    async def _versions_elsewhere(self) -> dict[SchemaInfo, bytes]:
+        """Which versions the schemas of what is pending have where the client has gone to, but for
+        the producer's own one.
+
+        Entries whose schema is refused there are given up.
+        """
+        self.flush_batch()
+        wanted = {sent.entry.schema for sent in self._pending} - {self._schema}
+        versions = {}
+        for schema in filter(None, wanted):
+            try:
+                versions[schema] = await self._core.schemas.version_of(self.topic, schema)
+            except RETRIABLE:
+                raise
+            except VelarayError as error:
+                self._give_up(partial(_is_of, schema), error)
+        return versions
+
+    def _arrived(
+        self, versions: dict[SchemaInfo, bytes], answer: pb.CommandProducerSuccess
+    ) -> None:
+        """Registered where the client has gone to: stamp what is pending with versions of there."""
+        self.flush_batch()
+        self._elsewhere = False
+        if self._builder is not None:
+            self._builder.schema_version, self._builder.schema = NO_VERSION, None
+        if self._schema is not None:
+            versions[self._schema] = answer.schema_version
+        for sent in self._pending:
+            sent.stamp(versions)
 
     async def _reconnect(self) -> None:
         backoff = Backoff()
@@ -536,6 +609,7 @@ class PartitionProducer:
         """Nothing can be sent any more: complete everything with ``error``."""
         if self.error is None:
             self.error = error
+        self._core.when_switched.discard(self._switched)
         self.flush_batch()
         if self._send_timer is not None:
             self._send_timer.cancel()

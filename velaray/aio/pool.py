@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
 
 from velaray.aio.connection import Connection
-from velaray.exceptions import AlreadyClosed, ConnectError, InvalidUrl
+from velaray.exceptions import AlreadyClosed, ConnectError, NotConnected, VelarayError
 from velaray.options import ClientOptions
-
-DEFAULT_PORT = 6650
-
-
-def parse_service_url(url: str) -> list[str]:
-    """The addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``.
-
-    Raises `InvalidUrl`.
-    """
-    if not isinstance(url, str):
-        raise InvalidUrl(f"service_url must be a str, not {type(url).__name__}")
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme != "pulsar":
-        raise InvalidUrl(
-            f"service URL {url!r}: write pulsar://host:port; look-up over http and TLS"
-            " (pulsar+ssl) are not supported"
-        )
-    addresses = []
-    for part in rest.rstrip("/").split(","):
-        try:
-            split = urlsplit(f"//{part}")
-            port = split.port or DEFAULT_PORT
-        except ValueError as error:
-            raise InvalidUrl(f"service URL {url!r}: {error}") from error
-        if not split.hostname or split.path or split.query or split.username:
-            raise InvalidUrl(f"service URL {url!r}: {part!r} is not host:port")
-        host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
-        addresses.append(f"{host}:{port}")
-    return addresses
 
 
 class ConnectionPool:
     """Opens connections when they're needed and gives out the open ones."""
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, options: ClientOptions, client_version: str | None = None) -> None:
+        """``client_version`` is what we present ourselves as; None: as this library."""
         self._options = options
+        self._client_version = client_version
         self._open: dict[tuple[str, str | None], Connection] = {}
         self._opening: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
-        self._closed = False
+        self._closed: VelarayError | None = None  # what everybody who asks gets
 
     async def get(self, address: str, proxy_to: str | None = None) -> Connection:
         """The connection to ``address`` (a tunnel to ``proxy_to`` behind it, if given).
@@ -54,8 +26,8 @@ class ConnectionPool:
         Raises `ConnectError` if none can be made within the connection timeout, or the
         server's error, such as `AuthenticationError`.
         """
-        if self._closed:
-            raise AlreadyClosed("the client is closed")
+        if self._closed is not None:
+            raise self._closed
         key = (address, proxy_to)
         connection = self._open.get(key)
         if connection is not None and not connection.closed:
@@ -65,7 +37,13 @@ class ConnectionPool:
             task = asyncio.create_task(self._connect(address, proxy_to))
             self._opening[key] = task
             task.add_done_callback(lambda done: self._opened(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if self._closed is None or (asking is not None and asking.cancelling()):
+                raise
+            raise self._closed from None
 
     def _opened(self, key: tuple[str, str | None], task: asyncio.Task[Connection]) -> None:
         self._opening.pop(key, None)
@@ -74,15 +52,19 @@ class ConnectionPool:
             del self._open[gone]
         if task.cancelled() or task.exception() is not None:
             return
-        if self._closed:
-            task.result().abort(AlreadyClosed("the client is closed"))
+        if self._closed is not None:
+            task.result().abort(self._closed)
         else:
             self._open[key] = task.result()
 
     async def _connect(self, address: str, proxy_to: str | None) -> Connection:
         options = self._options
         connection = Connection(
-            address, options.authentication, options.keep_alive_interval_seconds, proxy_to
+            address,
+            options.authentication,
+            options.keep_alive_interval_seconds,
+            proxy_to,
+            self._client_version,
         )
         host, _, port = address.rpartition(":")
         try:
@@ -103,19 +85,34 @@ class ConnectionPool:
 
     def abort(self) -> None:
         """Cut all connections, unsent data with them; nothing can be opened any more."""
-        self._closed = True
-        for task in self._opening.values():
-            task.cancel()
+        self._close()
         for connection in self._open.values():
             connection.abort(AlreadyClosed("the client is closed"))
         self._open.clear()
 
+    def _close(self, why: VelarayError | None = None) -> None:
+        self._closed = self._closed or why or AlreadyClosed("the client is closed")
+        for task in self._opening.values():
+            task.cancel()
+
     async def close(self) -> None:
         """Close all connections; nothing can be opened any more."""
-        self._closed = True
-        opening = list(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        self._close()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*(connection.close() for connection in self._open.values()))
         self._open.clear()
+
+    async def leave(self) -> None:
+        """Close all connections, as the client goes to another cluster.
+
+        What is written goes, if it does in the connection timeout. Whoever asks here gets
+        `NotConnected`, at once.
+        """
+        self._close(NotConnected("the client left this cluster"))
+        try:
+            async with asyncio.timeout(self._options.connection_timeout_ms / 1000):
+                await self.close()
+        except TimeoutError:
+            pass  # it doesn't take what is written
+        finally:
+            self.abort()

@@ -37,6 +37,7 @@ class Subscription:
     nack_backoff: RedeliveryBackoff | None = None
     ack_timeout_backoff: RedeliveryBackoff | None = None
     schema: Schema[Any] | None = None
+    replicated: bool = False
 
     @property
     def durable(self) -> bool:
@@ -61,6 +62,8 @@ class Subscription:
         )
         if self.schema is not None and self.schema.info.type is not SchemaType.BYTES:
             subscribe.schema.CopyFrom(to_proto(self.schema.info))
+        if self.replicated:
+            subscribe.replicate_subscription_state = True
         if self.consumer_name is not None:
             subscribe.consumer_name = self.consumer_name
         for key, value in (self.properties or {}).items():

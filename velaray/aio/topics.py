@@ -57,7 +57,7 @@ class TopicSet:
         counts = await asyncio.gather(*(self._core.partitions_of(name) for name in names))
         added: list[TopicName] = []
         for topic, count in zip(topics, counts, strict=True):
-            added += [topic.of_partition(index) for index in range(count)] or [topic]
+            added += topic.members(count)
         self._bound_queues(len(self.parts) + len(added))
         made = self._made(added, new)
         await start_all(self._core, made)

@@ -71,6 +71,24 @@ class Coordinators:
         self._count = 0
         self._counted_at = 0.0
         self._greeted: dict[int, Connection] = {}
+        self.left = False
+        """Whether the client has gone to another cluster: these are asked nothing any more."""
+        core.when_switched.add(self._leave)
+
+    def _leave(self) -> None:
+        # Ids mean other transactions there, or none.
+        self.left = True
+        self.core.when_switched.discard(self._leave)
+        for txn in list(self.open):
+            txn.lost()
+
+    def check(self) -> None:
+        """Raise `TransactionNotFound` if the client has left their cluster."""
+        if self.left:
+            raise TransactionNotFound(
+                "the client has gone to another cluster, which doesn't know the transaction;"
+                " whether one that was about to be committed was isn't known"
+            )
 
     async def begin(self, timeout_s: float) -> Transaction:
         """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
@@ -112,6 +130,7 @@ class Coordinators:
         """
 
         async def attempt() -> Any:
+            self.check()
             connection = await self._connection(number)
             try:
                 answer = await connection.request(command(), self.core.attempt_timeout)
@@ -225,6 +244,10 @@ class Transaction:
         """Raise `InvalidConfiguration` unless the client with this core made it."""
         if core is not self._core:
             raise InvalidConfiguration(f"{self!r} was made by another client")
+
+    def check(self) -> None:
+        """Raise `TransactionNotFound` if the client has left its cluster."""
+        self._coordinators.check()
 
     async def run(self, operation: Coroutine[Any, Any, T]) -> T:
         """Do something that belongs to the transaction; committing waits for it.
@@ -409,6 +432,11 @@ class Transaction:
         on_end, self._on_end = self._on_end, []
         for tell in on_end:
             tell(state == TransactionState.COMMITTED)
+
+    def lost(self) -> None:
+        """The client has left its cluster; not for users."""
+        self._timer.cancel()
+        self._over(TransactionState.ERROR)
 
     def _time_out(self) -> None:
         if self._state == TransactionState.OPEN:

@@ -1,0 +1,158 @@
+"""Tenants that come: nothing is made for a migration that is over, however late it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.actors.test_catalog import FLIGHTS, created, started
+from tests.actors.test_clusters import THERE
+from velaray.actors.arrivals import EndArrival, ExpectTenant
+from velaray.actors.catalog import CatalogMachine, Done, EnsureTopic
+from velaray.actors.catalog_state import Catalog
+from velaray.actors.clusters import DeleteCluster, SetTenantHome, home_of
+from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.migration_state import Arrival, Ending, Phase
+from velaray.actors.migrations import AdvanceMigration, BeginMigration
+from velaray.events.events_pb2 import (
+    ClusterRegistered,
+    TenantArrived,
+    TenantExpected,
+    TenantHomeSet,
+)
+
+YONDER = ClusterRegistered(
+    name="yonder", service_url="pulsar://c:1", admin_url="http://c:2", progress="exact"
+)
+EXPECTED = TenantExpected(tenant="acme", source="there", migration=7)
+EXPECT = ExpectTenant("acme", "there", 7)
+STAYS, LEAVES = EndArrival("acme", "there", 7, True), EndArrival("acme", "there", 7, False)
+
+
+def arrival(state: Catalog) -> Arrival:
+    return state.arrivals["acme"]
+
+
+def test_a_tenant_that_is_expected_is_at_home_at_the_source_until_it_stays() -> None:
+    (
+        started(THERE)
+        .when(EXPECT)
+        .then(events=[EXPECTED], reply=Done(True))
+        .then_state(lambda s: home_of(s, "acme") == "there")
+        .when(EXPECT)
+        .then(events=[], reply=Done(False))
+        .when(STAYS)
+        .then(events=[TenantArrived(tenant="acme", stayed=True)], reply=Done(True))
+        .then_state(lambda s: home_of(s, "acme") is None)
+        .when(STAYS)
+        .then(events=[], reply=Done(False))
+        .when(LEAVES)
+        .then_refused(Reason.CONFLICT, "is over: stayed")
+        .when(EXPECT)
+        .then_refused(Reason.CONFLICT, "migration 7 of tenant acme to here is over: stayed")
+    )
+
+
+def test_one_that_does_not_come_is_at_home_where_it_was() -> None:
+    left = TenantArrived(tenant="acme")
+    history = started(THERE).when(EXPECT).when(LEAVES).then(events=[left], reply=Done(True))
+    history.then_state(lambda s: home_of(s, "acme") is None)
+    history.when(LEAVES).then(events=[], reply=Done(False))
+    history.when(STAYS).then_refused(Reason.CONFLICT, "is over: left")
+    routed = started(THERE, TenantHomeSet(tenant="acme", cluster="there"))
+    routed.when(EXPECT).when(LEAVES).then_state(lambda s: home_of(s, "acme") == "there")
+
+
+def test_what_is_late_of_a_migration_makes_nothing() -> None:
+    history = started(THERE).when(EXPECT).when(LEAVES)
+    history.when(EXPECT).then_refused(Reason.CONFLICT, "is over: left")
+    history.when(ExpectTenant("acme", "there", 8)).then(reply=Done(True))
+    history.when(EXPECT).then_refused(Reason.CONFLICT, "migration 8")
+    history.when(LEAVES).then_refused(Reason.CONFLICT, "isn't expected")
+    history.when(STAYS).then_refused(Reason.CONFLICT, "isn't expected")
+
+
+def test_a_later_migration_of_the_same_cluster_takes_an_unfinished_ones_place() -> None:
+    history = started(THERE).when(EXPECT).when(ExpectTenant("acme", "there", 9))
+    history.then(reply=Done(True)).when(EndArrival("acme", "there", 9, False))
+    history.then_state(lambda s: home_of(s, "acme") is None)
+
+
+def test_who_may_not_come_is_refused() -> None:
+    started().when(EXPECT).then_refused(Reason.NOT_FOUND, "no other cluster 'there'")
+    own = ExpectTenant("acme", "here", 1)
+    started().when(own).then_refused(Reason.NOT_FOUND, "no other cluster 'here'")
+    bad = ExpectTenant("bad/name", "there", 1)
+    started(THERE).when(bad).then_refused(Reason.INVALID, "bad/name")
+    system = ExpectTenant("pulsar", "there", 1)
+    started(THERE).when(system).then_refused(Reason.NOT_ALLOWED, "every cluster's own")
+    settled = started(THERE, YONDER, TenantHomeSet(tenant="acme", cluster="yonder"))
+    settled.when(EXPECT).then_refused(Reason.CONFLICT, "at home in cluster yonder")
+    history = started(THERE, YONDER).when(EXPECT)
+    # From there it isn't at home here.
+    history.when(ExpectTenant("acme", "yonder", 9)).then_refused(Reason.CONFLICT, "at home in")
+
+
+def test_a_tenant_that_leaves_is_not_expected() -> None:
+    history = started(THERE, YONDER).when(BeginMigration("public", "yonder"), 1)
+    history.when(ExpectTenant("public", "there", 9))
+    history.then_refused(Reason.CONFLICT, "on its way to cluster yonder")
+
+
+def test_what_is_taken_over_does_not_arrive_any_more() -> None:
+    history = started(THERE).when(EXPECT).when(SetTenantHome("acme", "there"))
+    history.then(events=[], reply=Done(False)).then_state(lambda s: home_of(s, "acme") == "there")
+    history.when(SetTenantHome("acme", "here")).then(reply=Done(True))
+    history.then_state(lambda s: arrival(s) == Arrival("there", 7, "", Ending.TAKEN_OVER))
+    for command in (EXPECT, STAYS, LEAVES):
+        history.when(command).then_refused(Reason.CONFLICT, "is over: taken over")
+    history.then_state(lambda s: home_of(s, "acme") is None)
+
+
+def test_the_source_is_kept_while_a_tenant_is_expected() -> None:
+    history = started(THERE).when(EXPECT).when(DeleteCluster("there"))
+    history.then_refused(Reason.NOT_ALLOWED, "tenant acme is at home there")
+
+
+def test_clients_of_who_is_expected_make_nothing_here() -> None:
+    history = started(THERE).when(ExpectTenant("public", "there", 7))
+    history.when(EnsureTopic(FLIGHTS, at_home=True)).then(events=[])
+    history.when(EnsureTopic(FLIGHTS)).then(events=[created()])
+
+
+def test_a_tenant_that_came_may_leave_and_come_again() -> None:
+    history = started(THERE).when(ExpectTenant("public", "there", 7))
+    history.when(EndArrival("public", "there", 7, True))
+    history.when(BeginMigration("public", "there"), 5).then(reply=Done(True))
+    way = (Phase.REPLICATING, Phase.FENCED, Phase.DECIDED, Phase.SWITCHED, Phase.DONE)
+    for phase in way:
+        history.when(AdvanceMigration("public", 5, phase)).then(reply=Done(True))
+    history.when(ExpectTenant("public", "there", 8)).then(reply=Done(True))
+    history.then_state(lambda s: s.arrivals["public"].before == "there")
+
+
+def test_arrivals_survive_a_checkpoint() -> None:
+    machine = CatalogMachine()
+    for end in (None, STAYS, LEAVES, SetTenantHome("acme", "here")):
+        history = started(THERE).when(EXPECT)
+        if end is not None:
+            history.when(end)
+        assert machine.restore(machine.snapshot(history.state)) == history.state
+
+
+def _at_home_here(state: Catalog) -> None:
+    del state.homes["acme"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "invariant"),
+    [(_at_home_here, "a tenant that is expected is at home at the source")],
+)
+def test_each_invariant_catches_its_breach(
+    spoil: Callable[[Catalog], None], invariant: str
+) -> None:
+    history = started(THERE).when(EXPECT)
+    spoil(history.state)
+    with pytest.raises(InvariantViolation, match=invariant):
+        history.machine.check(history.state)

@@ -1,0 +1,337 @@
+"""Transactions of other clusters: stored, complete, arrived, judged, given up."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given as examples
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from velaray.actors.foreign_transactions import (
+    Arrive,
+    Completion,
+    EndForeign,
+    ForeignEnded,
+    ForgetForeign,
+    Forgotten,
+    GiveUp,
+    Judged,
+    Kept,
+    TakeComplete,
+    Taken,
+    called_there,
+    foreign_id,
+    is_foreign,
+    name_of,
+)
+from velaray.actors.kit import History, drive, given
+from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.partition import PartitionMachine, PartitionState, Publish, Replicated
+from velaray.events.events_pb2 import (
+    ForeignTransactionArrived,
+    ForeignTransactionComplete,
+    ForeignTransactionEnded,
+    ForeignTransactionForgotten,
+    ForeignTransactionJudged,
+    LedgerOpened,
+    TransactionEnded,
+)
+from velaray.events.ids import Position, TransactionId
+
+A, B = (foreign_id("east", TransactionId(3, sequence)) for sequence in (7, 8))
+TOPICS = ("a", "b", "c")
+LEDGER = 1 << 52 | 5 << 24
+
+
+def begun() -> History[PartitionState]:
+    return given(PartitionMachine(), LedgerOpened(ledger_id=1, epoch=1))
+
+
+def entry(at: int, transaction: TransactionId | None = None) -> Publish:
+    replicated = Replicated("east", Position(LEDGER, at))
+    return Publish("p", at, 0, 1, b"x", True, transaction=transaction, replicated=replicated)
+
+
+def log(*transactions: TransactionId | None) -> History[PartitionState]:
+    history = begun()
+    for at, transaction in enumerate(transactions):
+        history.when(entry(at, transaction))
+    return history
+
+
+def complete(transaction: TransactionId, at: int, topics=TOPICS) -> TakeComplete:
+    return TakeComplete("east", [Completion(transaction, topics, Position(LEDGER, at))])
+
+
+def of(transaction: TransactionId) -> dict[str, int]:
+    return {"coordinator": transaction.coordinator, "sequence": transaction.sequence}
+
+
+def hidden(state: PartitionState) -> list[tuple[int, int]]:
+    return list(state.transactions.hidden)
+
+
+# ---- names
+
+
+def test_transactions_of_different_clusters_and_of_ours_have_different_ids() -> None:
+    ours = TransactionId(3, 7)
+    found = {foreign_id(name, ours) for name in ("east", "north", "")} | {ours}
+    assert len(found) == 4
+    assert is_foreign(A) and not is_foreign(ours)
+    assert not is_foreign(TransactionId((1 << 16) - 1, (1 << 64) - 1))
+    assert called_there(A) == ours
+    assert foreign_id("east", ours) == A
+    assert A.coordinator < 1 << 63
+    assert (name_of(A), name_of(ours)) == (
+        "transaction (3,7) of another cluster",
+        "transaction (3,7)",
+    )
+
+
+@pytest.mark.parametrize("bad", [(1 << 16, 1), (-1, 1), (0, 0)])
+def test_what_is_no_transaction_has_no_id(bad: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="no transaction of cluster 'east'"):
+        foreign_id("east", TransactionId(*bad))
+
+
+# ---- a partition
+
+
+def test_entries_are_undecided_until_the_verdict() -> None:
+    history = log(None, A, None, A).then_state(lambda state: state.max_read_offset == 1)
+    history.when(complete(A, 3)).then(
+        events=[
+            ForeignTransactionComplete(
+                **of(A), cluster="east", topics=TOPICS, source_ledger=LEDGER, source_entry=3
+            )
+        ],
+        reply=Taken((A,)),
+    )
+    history.then_state(lambda state: state.max_read_offset == 1)
+    history.when(EndForeign(A, commit=True, over=True)).then(
+        events=[
+            TransactionEnded(**of(A), commit=True),
+            ForeignTransactionEnded(**of(A), commit=True, over=True),
+        ],
+        reply=ForeignEnded(True),
+    )
+    history.then_state(lambda state: state.max_read_offset == 4 and not state.arriving.complete)
+    history.when(EndForeign(A, commit=True, over=True)).then(events=[], reply=ForeignEnded(False))
+    history.then_state(lambda state: hidden(state) == [])
+
+
+def test_a_completion_that_comes_again_changes_nothing() -> None:
+    history = log(A, B).when(complete(A, 0)).when(EndForeign(A, commit=True, over=True))
+    history.when(complete(A, 0)).then(events=[], reply=Taken(()))
+    both = [Completion(A, TOPICS, Position(LEDGER, 0)), Completion(B, TOPICS, Position(LEDGER, 1))]
+    history.when(TakeComplete("east", both)).then(reply=Taken((B,)))
+    history.when(TakeComplete("east", both)).then(events=[], reply=Taken(()))
+    north = foreign_id("north", TransactionId(3, 7))
+    history.when(TakeComplete("north", [Completion(north, TOPICS, Position(LEDGER, 0))])).then(
+        reply=Taken((north,))
+    )
+
+
+def test_a_transaction_of_one_partition_needs_no_keeper() -> None:
+    history = log(A, None).when(complete(A, 0, topics=["a"])).then(reply=Taken((A,)))
+    history.then_state(lambda state: state.max_read_offset == 0)
+    history.when(EndForeign(A, commit=True, over=True))
+    history.then_state(lambda state: state.max_read_offset == 2 and not state.arriving.complete)
+
+
+def test_a_transaction_none_of_whose_entries_came_arrives_all_the_same() -> None:
+    history = begun().when(complete(A, 3)).then(reply=Taken((A,)))
+    over = ForeignTransactionEnded(**of(A), commit=True, over=True)
+    history.when(EndForeign(A, commit=True, over=True)).then(
+        events=[over], reply=ForeignEnded(False)
+    )
+
+
+def test_what_is_given_up_is_hidden_and_so_is_what_comes_later() -> None:
+    history = (
+        log(A, None)
+        .when(EndForeign(A, commit=False, over=False, judged=False))
+        .then(
+            events=[TransactionEnded(**of(A)), ForeignTransactionEnded(**of(A))],
+            reply=ForeignEnded(True),
+        )
+    )
+    history.then_state(lambda state: state.max_read_offset == 2)
+    history.when(entry(2, A)).when(entry(3))
+    history.then_state(lambda state: hidden(state) == [(0, 1), (2, 3)])
+    history.then_state(lambda state: state.max_read_offset == 4)
+    history.when(EndForeign(A, commit=False, over=False)).then(events=[], reply=ForeignEnded(False))
+    history.when(EndForeign(A, commit=True, over=True)).then_refused(
+        Reason.CONFLICT, "was given up here"
+    )
+    history.when(complete(A, 2)).then_state(lambda state: A in state.arriving.complete)
+    history.then_state(lambda state: A in state.arriving.given_up)
+    history.when(EndForeign(A, commit=False, over=False)).then(events=[])
+    history.when(EndForeign(A, commit=False, over=True)).then(
+        events=[ForeignTransactionEnded(**of(A), over=True)], reply=ForeignEnded(False)
+    )
+    history.then_state(lambda state: not state.arriving.given_up and not state.arriving.complete)
+    history.when(EndForeign(A, commit=False, over=True)).then(events=[])
+
+
+def test_what_is_given_up_before_anything_came_never_shows() -> None:
+    history = begun().when(EndForeign(A, commit=False, over=False)).when(entry(0, A)).when(entry(1))
+    history.then_state(lambda state: hidden(state) == [(0, 1)] and state.max_read_offset == 2)
+
+
+def test_what_is_complete_is_given_up_by_its_keeper_alone() -> None:
+    history = (
+        log(A).when(complete(A, 0)).when(EndForeign(A, commit=False, over=False, judged=False))
+    )
+    history.then_refused(Reason.CONFLICT, "ask its keeper")
+    history.when(EndForeign(A, commit=False, over=False))
+    history.then_state(lambda state: hidden(state) == [(0, 1)])
+    history.then_state(lambda state: A in state.arriving.complete)  # the keeper is to know
+    history.when(EndForeign(A, commit=False, over=True))
+    history.then_state(lambda state: not state.arriving.given_up and not state.arriving.complete)
+
+
+# ---- the keeper
+
+
+def arrive(topic: str, *, given_up: bool = False, topics=TOPICS) -> Arrive:
+    return Arrive(A, topic, topics, given_up)
+
+
+def judged(*, commit: bool) -> ForeignTransactionJudged:
+    return ForeignTransactionJudged(**of(A), commit=commit, topics=TOPICS)
+
+
+def arrived(topic: str) -> ForeignTransactionArrived:
+    return ForeignTransactionArrived(**of(A), topic=topic, topics=TOPICS)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(TOPICS)))
+def test_it_is_released_when_it_has_arrived_everywhere(order: tuple[str, ...]) -> None:
+    history = begun()
+    for topic in order[:2]:
+        history.when(arrive(topic)).then(events=[arrived(topic)], reply=Judged(None))
+        history.when(arrive(topic)).then(events=[], reply=Judged(None))
+        history.when(ForgetForeign(A)).then_refused(Reason.CONFLICT, "may still come")
+    history.when(arrive(order[2])).then(
+        events=[arrived(order[2]), judged(commit=True)], reply=Judged(True)
+    )
+    history.when(GiveUp(A, TOPICS)).then(events=[], reply=Judged(True))
+    history.when(arrive(order[0])).then(events=[], reply=Judged(True))
+    history.when(ForgetForeign(A)).then(
+        events=[ForeignTransactionForgotten(**of(A))], reply=Forgotten()
+    )
+    history.when(ForgetForeign(A)).then(events=[], reply=Forgotten())
+    history.then_state(lambda state: not state.arriving.kept)
+
+
+def test_what_is_given_up_is_never_released() -> None:
+    history = begun().when(arrive("a")).when(GiveUp(A, TOPICS))
+    history.then(events=[judged(commit=False)], reply=Judged(False))
+    history.when(GiveUp(A, TOPICS)).then(events=[], reply=Judged(False))
+    for topic in ("b", "c"):
+        history.when(ForgetForeign(A)).then_refused(Reason.CONFLICT)
+        history.when(arrive(topic)).then(events=[arrived(topic)], reply=Judged(False))
+    history.when(ForgetForeign(A)).then(reply=Forgotten())
+
+
+def test_it_can_be_given_up_before_it_arrives_anywhere() -> None:
+    history = begun().when(GiveUp(A, TOPICS)).then(events=[judged(commit=False)])
+    history.when(arrive("a")).then(events=[arrived("a")], reply=Judged(False))
+
+
+def test_one_partition_that_gave_up_is_enough() -> None:
+    history = begun().when(arrive("a")).when(arrive("b", given_up=True))
+    history.then(events=[arrived("b"), judged(commit=False)], reply=Judged(False))
+    history.when(arrive("c")).then(reply=Judged(False))
+
+
+def test_a_keeper_that_gave_up_itself_gives_up_for_all() -> None:
+    history = begun().when(arrive("b")).when(EndForeign(A, commit=False, over=False, judged=False))
+    history.when(arrive("b")).then(events=[judged(commit=False)], reply=Judged(False))
+
+
+def test_an_arrival_that_contradicts_what_was_said_is_refused() -> None:
+    history = begun().when(arrive("z")).then_refused(Reason.INVALID, "not z")
+    history.when(arrive("a")).when(arrive("b", topics=("a", "b")))
+    history.then_refused(Reason.INVALID, "goes to ('a', 'b', 'c')")
+
+
+# ---- any history
+
+COMMANDS = st.lists(
+    st.one_of(
+        st.builds(entry, st.integers(0, 9), st.sampled_from([None, A, B])),
+        st.builds(
+            complete,
+            st.sampled_from([A, B]),
+            st.integers(0, 9),
+            st.sampled_from([TOPICS, ("a",)]),
+        ),
+        st.builds(EndForeign, st.sampled_from([A, B]), *[st.booleans()] * 3),
+        st.builds(
+            Arrive, st.sampled_from([A, B]), st.sampled_from(TOPICS), st.just(TOPICS), st.booleans()
+        ),
+        st.builds(GiveUp, st.sampled_from([A, B]), st.just(TOPICS)),
+        st.builds(ForgetForeign, st.sampled_from([A, B])),
+    ),
+    max_size=25,
+)
+
+
+class Begun(PartitionMachine):
+    """Its ledger is open from the start."""
+
+    def initial(self) -> PartitionState:
+        state = super().initial()
+        state.table.open(1)
+        return state
+
+
+@settings(max_examples=80, deadline=None)
+@examples(COMMANDS)
+def test_any_history_replays_and_keeps_the_invariants(commands: list) -> None:
+    drive(Begun(), commands)
+
+
+def test_a_partition_without_them_is_stored_as_ever() -> None:
+    history = log(None, None)
+    assert "arriving" not in history.machine.snapshot(history.state)
+
+
+# ---- invariants
+
+
+def _ours(state: PartitionState) -> None:
+    state.arriving.complete[TransactionId(3, 7)] = TOPICS
+
+
+def _ongoing(state: PartitionState) -> None:
+    state.arriving.given_up.add(A)
+
+
+def _elsewhere(state: PartitionState) -> None:
+    state.arriving.kept[A] = Kept(TOPICS, {"z"})
+
+
+def _early(state: PartitionState) -> None:
+    state.arriving.kept[A] = Kept(TOPICS, {"a"}, commit=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_ours, "what is complete is foreign and goes somewhere"),
+        (_ongoing, "what was given up isn't ongoing"),
+        (_elsewhere, "it arrives where it goes"),
+        (_early, "what is released has arrived everywhere"),
+    ],
+)
+def test_damage_is_noticed(damage, name: str) -> None:
+    history = log(A)
+    damage(history.state)
+    with pytest.raises(InvariantViolation, match=name):
+        history.machine.check(history.state)

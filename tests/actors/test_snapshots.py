@@ -1,0 +1,132 @@
+"""Snapshots as Pulsar takes them: rounds, time-outs, silence, and the cache of a subscription."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from velaray.actors.machine import InvariantViolation
+from velaray.actors.snapshots import CACHED, Snapshot, SnapshotCache, SnapshotTaker
+from velaray.events.ids import Position
+
+
+def test_one_other_cluster_takes_one_round() -> None:
+    taker = SnapshotTaker()
+    assert taker.start("s1", ["b"], ["b"], 5, 0)
+    assert taker.answer("s1", "b", Position(1, 2), 7) == Snapshot(7, {"b": Position(1, 2)})
+    assert taker.answer("s1", "b", Position(1, 3), 8) is False
+    assert taker.pending == 0
+
+
+def test_two_others_take_two_rounds_with_the_positions_of_the_first() -> None:
+    taker = SnapshotTaker()
+    assert taker.start("s1", ["b", "c"], ["b", "c"], 5, 0)
+    assert taker.answer("s1", "b", Position(1, 1), 5) is False
+    assert taker.answer("s1", "b", Position(1, 9), 5) is False  # once is enough
+    assert taker.answer("s1", "c", Position(2, 2), 6) is True
+    assert taker.answer("s1", "c", Position(2, 8), 7) is False
+    found = taker.answer("s1", "b", Position(1, 8), 9)
+    assert found == Snapshot(9, {"b": Position(1, 1), "c": Position(2, 2)})
+
+
+def test_one_that_isnt_answered_in_time_is_given_up() -> None:
+    taker = SnapshotTaker(timeout_ms=100)
+    assert taker.start("s1", ["b"], ["b"], 5, 0)
+    assert not taker.start("s2", ["b"], ["b"], 6, 99)  # none was ever completed
+    assert taker.start("s3", ["b"], ["b"], 6, 100)
+    assert taker.answer("s1", "b", Position(1, 1), 6) is False
+    assert taker.answer("s3", "b", Position(1, 1), 6) == Snapshot(6, {"b": Position(1, 1)})
+
+
+def test_once_one_was_completed_the_next_doesnt_wait_for_the_last() -> None:
+    taker = SnapshotTaker()
+    taker.start("s1", ["b"], ["b"], 5, 0)
+    taker.answer("s1", "b", Position(1, 1), 5)
+    assert taker.start("s2", ["b"], ["b"], 6, 1)
+    assert taker.start("s3", ["b"], ["b"], 7, 2)
+
+
+def test_nothing_is_asked_while_nothing_happens_or_somebody_is_away() -> None:
+    taker = SnapshotTaker()
+    assert not taker.start("s", ["b"], ["b"], 0, 0)
+    assert not taker.start("s", [], [], 5, 0)
+    assert not taker.start("s", ["b", "c"], ["b"], 5, 0)
+    assert taker.start("s1", ["b"], ["b"], 5, 0)
+    taker.answer("s1", "b", Position(1, 1), 8)
+    assert taker.start("s2", ["b"], ["b"], 8, 1)  # what came meanwhile is new
+    taker.answer("s2", "b", Position(1, 2), 8)
+    assert not taker.start("s3", ["b"], ["b"], 8, 2)
+    assert taker.start("s3", ["b"], ["b"], 9, 3)
+
+
+def at(local: int) -> Snapshot:
+    return Snapshot(local, {"b": Position(1, local)})
+
+
+def test_the_newest_that_was_passed_counts() -> None:
+    cache = SnapshotCache()
+    for local in (10, 20, 30):
+        cache.add(at(local))
+    assert cache.advance(9) is None
+    assert cache.advance(29) == at(20)
+    assert cache.advance(29) is None
+    assert cache.advance(30) == at(30)
+    assert len(cache) == 0
+
+
+def test_a_subscription_that_is_moved_back_forgets_all_that_is_ahead() -> None:
+    cache = SnapshotCache()
+    for local in (10, 20, 30):
+        cache.add(at(local))
+    assert cache.advance(15) == at(10)
+    assert cache.advance(12) is None
+    assert len(cache) == 0
+    assert cache.advance(40) is None
+    cache.add(at(50))
+    assert cache.advance(50) == at(50)
+
+
+def test_a_full_cache_lets_go_of_the_one_that_is_missed_least() -> None:
+    cache = SnapshotCache(4)
+    for local in (0, 50, 55, 100, 200):
+        cache.add(at(local))
+    assert cache.locals == [0, 50, 100, 200]
+    cache.add(at(201))
+    assert cache.locals == [0, 100, 200, 201]  # 0 and 100 are nearer than 100 and 201
+
+
+def test_the_first_and_the_last_stay_whatever_comes() -> None:
+    random, cache, local = Random(1), SnapshotCache(5), 0
+    first = 0
+    for _ in range(500):
+        local += random.choice((1, 1, 1, 40))
+        cache.add(at(local))
+        first = first or local
+        assert cache.locals[0] == first
+        assert cache.locals[-1] == local
+        assert len(cache) <= 5
+        assert cache.locals == sorted(set(cache.locals))
+
+
+def test_a_slow_subscription_with_a_fast_flow_finds_one_near_it() -> None:
+    """With a message that is late, the mark stays; then it jumps."""
+    cache = SnapshotCache()
+    for local in range(1, 10_000):
+        cache.add(at(local))
+    assert len(cache) == CACHED
+    found = cache.advance(5_000)
+    assert found is not None and found.local > 3_500
+
+
+def test_an_older_one_changes_nothing() -> None:
+    cache = SnapshotCache()
+    cache.add(at(10))
+    cache.add(at(10))
+    cache.add(at(5))
+    assert cache.locals == [10]
+
+
+def test_a_cache_that_is_too_small_is_refused() -> None:
+    with pytest.raises(InvariantViolation):
+        SnapshotCache(2)

@@ -1,0 +1,415 @@
+"""What other clusters' transactions show here, whoever crashes between any two steps, and whenever
+their cluster is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.sim.loop import SimLoop
+from tests.sim.network import Network
+from tests.topology.geo import Client
+from velaray.actors.foreign_transactions import foreign_id
+from velaray.actors.partition import PartitionState
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import ActorKey, Position, TopicName, TransactionId
+from velaray.journal.memory import MemoryDisk, MemoryStore, Step
+from velaray.topology.config import ClusterConfig
+from velaray.topology.fabric import Unreachable
+from velaray.topology.links import LinkClosed, RemoteError
+from velaray.topology.local import LocalFabric
+from velaray.topology.partition_body import PartitionBody
+from velaray.topology.replication.foreign_transactions import ForeignSide
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Send
+from velaray.wire.messages import build_entry
+from velaray.wire.replication import SOURCE_POSITION, Marker, replicator_name
+from velaray.wire.replication_pb2 import TransactionComplete, TransactionsComplete
+
+LIMIT_S = 600.0
+MOMENT_S = 0.001
+LATENCY_S = 0.002
+MAX_TURNS = 1_000_000
+LEDGER = 1 << 52 | 5 << 24
+A, B, C = (TransactionId(5, sequence) for sequence in (1, 2, 3))
+P, Q, R = (f"persistent://public/default/{letter}" for letter in "pqr")
+LOGS: dict[str, list[TransactionId | None]] = {
+    P: [A, None, B, A, None],
+    Q: [B, A, None],
+    R: [None, C, A, C],
+}
+"""What the other cluster has of each topic: of A in all, of B in two, of C in one."""
+STEPS = frozenset((Step.WRITE, Step.RETURN))
+_PASSING = (RemoteError, Unreachable, LinkClosed, OSError, TimeoutError)
+
+
+def of(transaction: TransactionId) -> list[tuple[str, Position]]:
+    """Where all entries of a transaction are in the other cluster."""
+    return [
+        (topic, Position(LEDGER, at))
+        for topic, log in LOGS.items()
+        for at, each in enumerate(log)
+        if each == transaction
+    ]
+
+
+def entry(topic: str, at: int) -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=at, publish_time=1, replicated_from="east"
+    )
+    metadata.properties.add(key=SOURCE_POSITION, value=f"{LEDGER}:{at}")
+    transaction = LOGS[topic][at]
+    if transaction is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = transaction
+    return bytes(build_entry(metadata, f"{topic[-1]}{at}".encode()))
+
+
+def completions(topic: str) -> bytes:
+    log = LOGS[topic]
+    last = {each: at for at, each in enumerate(log) if each is not None}
+    complete = [
+        TransactionComplete(
+            coordinator=each.coordinator,
+            sequence=each.sequence,
+            last_ledger=LEDGER,
+            last_entry=at,
+            topics=sorted({where for where, _ in of(each)}),
+        )
+        for each, at in sorted(last.items(), key=lambda item: item[1])
+    ]
+    marker = TransactionsComplete(transactions=complete)
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        replicated_from="east",
+        marker_type=Marker.TRANSACTIONS_COMPLETE,
+    )
+    return bytes(build_entry(metadata, marker.SerializeToString()))
+
+
+class Gone(Exception):
+    """The partition was killed."""
+
+
+class West:
+    """The cluster that it comes to, with a hook at every step."""
+
+    def __init__(self) -> None:
+        self.step: Callable[[str], Awaitable[None]] = self._nothing
+        config = ClusterConfig("nowhere", 1, b"key", name="west", cluster_number=2, deleters=0)
+        store = MemoryStore(MemoryDisk(), hook=self._on_disk, number_base=config.number_base)
+        self.fabric = LocalFabric(config, store)
+        self.keys: dict[str, ActorKey] = {}
+        self.lost = asyncio.Event()
+        self.lives = 0
+
+    async def _nothing(self, where: str) -> None: ...
+
+    async def _on_disk(self, step: Step, journal: str) -> None:
+        if step in STEPS and journal.startswith("partition/"):
+            await self.step(f"{step} {journal}")
+
+    async def start(self) -> None:
+        names = {"cluster": "west", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
+        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        for topic in LOGS:
+            found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
+            self.keys[topic] = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
+            await self.partition(topic)
+
+    async def partition(self, topic: str) -> PartitionBody:
+        while True:
+            try:
+                await self.fabric.address(self.keys[topic])
+                body = self.fabric.bodies[self.keys[topic]]
+            except (Unreachable, RemoteError, Stopped, KeyError):
+                await asyncio.sleep(MOMENT_S)  # it was killed meanwhile
+                continue
+            assert isinstance(body, PartitionBody)
+            return body
+
+    def kill(self, topic: str) -> None:
+        self.fabric.kill(self.keys[topic])
+
+    async def call(self, topic: str, method: str, **args: Any) -> Any:
+        while True:
+            try:
+                return await self.fabric.call(self.keys[topic], method, args)
+            except _PASSING:
+                await asyncio.sleep(MOMENT_S)
+
+    # -- what the other cluster's replicators do ---------------------------------------
+
+    async def bring(self, topic: str) -> None:
+        """All of a topic, again until it is confirmed, or the other cluster is lost."""
+        while not self.lost.is_set():
+            try:
+                await self._bring(topic)
+                return
+            except (Gone, Stopped):
+                await asyncio.sleep(MOMENT_S)
+
+    async def _bring(self, topic: str) -> None:
+        body = await self.partition(topic)
+        client = Client(body)
+        try:
+            await self._send_all(topic, body, client)
+        finally:
+            client.leave()  # whatever is under way
+
+    async def _send_all(self, topic: str, body: PartitionBody, client: Client) -> None:
+        client.session.is_replicator = True
+        self.lives += 1
+        client.say(
+            pb.CommandProducer(
+                topic=topic,
+                producer_id=1,
+                request_id=1,
+                producer_name=replicator_name("east", "west"),
+                epoch=self.lives,
+            )
+        )
+        await self._answer(topic, body, client, pb.CommandProducerSuccess)
+        sent = [entry(topic, at) for at in range(len(LOGS[topic]))]
+        for number, each in enumerate([*sent, completions(topic)]):
+            client.say(Send(1, number), each)
+            answer = await self._answer(topic, body, client, pb.CommandSendReceipt)
+            assert answer.sequence_id == number
+
+    async def _answer(self, topic: str, body: PartitionBody, client: Client, kind: type) -> Any:
+        while True:
+            while client.sent:
+                message = client.sent.pop(0)
+                if isinstance(message, kind):
+                    return message
+                if isinstance(message, pb.CommandSendError | pb.CommandError):
+                    raise Gone
+            if self.fabric.bodies.get(self.keys[topic]) is not body or self.lost.is_set():
+                raise Gone
+            await asyncio.sleep(MOMENT_S)
+
+    async def bring_all(self) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*map(self.bring, LOGS))
+
+    async def give_up(self) -> None:
+        """As when the other cluster is lost."""
+        async with asyncio.timeout(LIMIT_S):
+            for topic in LOGS:
+                while await self.call(topic, "settle_foreign"):
+                    await asyncio.sleep(MOMENT_S)
+            for topic in LOGS:
+                await self.call(topic, "give_up_foreign", cluster="east")
+
+    # -- what can be seen --------------------------------------------------------------
+
+    def shown(self, topic: str) -> Iterator[Position]:
+        """Which entries of the other cluster a consumer gets now, as far as anybody runs."""
+        body = self.fabric.bodies.get(self.keys[topic])
+        if not isinstance(body, PartitionBody) or not hasattr(body, "cache"):
+            return
+        state = body.runtime.state
+        for at in range(len(LOGS[topic])):
+            offset = self._offset(state, at)
+            if offset is None or offset >= body.readable_end:
+                continue
+            if offset not in state.transactions.hidden:
+                yield Position(LEDGER, at)
+
+    @staticmethod
+    def _offset(state: PartitionState, at: int) -> int | None:
+        origin = state.origins.by_cluster.get("east")
+        return None if origin is None else origin.offset_of(Position(LEDGER, at))
+
+    def came(self) -> set[TransactionId]:
+        """Of which transactions something is here, wherever somebody runs."""
+        return {
+            transaction
+            for transaction in (A, B, C)
+            for topic, where in of(transaction)
+            if isinstance(body := self.fabric.bodies[self.keys[topic]], PartitionBody)
+            and self._offset(body.runtime.state, where.entry_id) is not None
+        }
+
+    def check(self) -> None:
+        """What of a transaction is shown anywhere is stored everywhere, and given up nowhere."""
+        for transaction in (A, B, C):
+            places = of(transaction)
+            if not any(where in self.shown(topic) for topic, where in places):
+                continue
+            for topic, where in places:
+                body = self.fabric.bodies.get(self.keys[topic])
+                if not isinstance(body, PartitionBody) or not hasattr(body, "cache"):
+                    continue
+                state = body.runtime.state
+                offset = self._offset(state, where.entry_id)
+                assert offset is not None, f"part of {transaction} isn't here"
+                assert offset not in state.transactions.hidden, f"part of {transaction} is hidden"
+                assert foreign_id("east", transaction) not in state.arriving.given_up
+
+    async def whole(self) -> dict[TransactionId, bool]:
+        """Which transactions are shown; it fails if one is in part."""
+        for topic in LOGS:
+            await self.partition(topic)
+        found = {}
+        for transaction in (A, B, C):
+            seen = [where in self.shown(topic) for topic, where in of(transaction)]
+            assert all(seen) or not any(seen), f"part of {transaction} is shown"
+            found[transaction] = all(seen)
+        return found
+
+    async def settled(self) -> None:
+        """Until nothing is left to be done, and nothing is kept."""
+        async with asyncio.timeout(LIMIT_S):
+            for topic in LOGS:
+                while True:
+                    arriving = (await self.partition(topic)).runtime.state.arriving
+                    if not (arriving.complete or arriving.kept or arriving.given_up):
+                        break
+                    await asyncio.sleep(MOMENT_S)
+        for topic in LOGS:
+            body = await self.partition(topic)
+            assert not body.runtime.state.transactions.ongoing
+            plain = [Position(LEDGER, at) for at, each in enumerate(LOGS[topic]) if each is None]
+            assert set(plain) <= set(self.shown(topic))
+
+
+Scenario = Callable[[West], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def steps_between_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What partitions tell each other are steps too."""
+    call = ForeignSide._call
+
+    async def stepwise(self: ForeignSide, topic: str, method: str, args: Any) -> Any:
+        store = self._partition.fabric.store
+        assert isinstance(store, MemoryStore)
+        west: West = store.west  # type: ignore[attr-defined]
+        await west.step(f"before {method} of {topic}")
+        found = await call(self, topic, method, args)
+        await west.step(f"after {method} of {topic}")
+        return found
+
+    monkeypatch.setattr(ForeignSide, "_call", stepwise)
+
+
+def run(scenario: Scenario, seed: int = 1) -> None:
+    """In virtual time, over a simulated network: the same seed, the same order of everything."""
+    loop = SimLoop(MAX_TURNS)
+    loop.network = Network(loop, Random(seed), LATENCY_S)
+
+    async def main() -> None:
+        west = West()
+        west.fabric.store.west = west  # type: ignore[attr-defined]
+        west.fabric.clock_ms = lambda: 1_000_000 + int(1000 * loop.time())  # type: ignore[method-assign]
+        await west.start()
+        await scenario(west)
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.finish()
+
+
+def at_step(west: West, number: int, act: Callable[[], None]) -> list[str]:
+    """Have something happen at this step, and all be well at each; the steps so far."""
+    steps: list[str] = []
+
+    async def step(where: str) -> None:
+        steps.append(where)
+        west.check()
+        if len(steps) == number:
+            act()
+            await asyncio.sleep(MOMENT_S)
+
+    west.step = step
+    return steps
+
+
+def steps_in_all() -> int:
+    """How many there are if nothing happens."""
+    counted: list[int] = []
+
+    async def scenario(west: West) -> None:
+        steps = at_step(west, 0, lambda: None)
+        await west.bring_all()
+        await west.settled()
+        assert all((await west.whole()).values())
+        counted.append(len(steps))
+
+    run(scenario)
+    return counted[0]
+
+
+@pytest.mark.parametrize("victim", [P, Q, R], ids="pqr")
+def test_whoever_crashes_between_any_two_steps_all_is_shown_in_the_end(victim: str) -> None:
+    total = steps_in_all()
+    assert total > 20
+
+    for number in range(1, total + 1):
+
+        async def scenario(west: West, number: int = number) -> None:
+            at_step(west, number, lambda: west.kill(victim))
+            await west.bring_all()
+            await west.settled()
+            assert all((await west.whole()).values())
+
+        run(scenario)
+
+
+async def lost_and_found(west: West) -> None:
+    """The other cluster is lost at some moment, and found again: what was shown stays so, what had
+    come and wasn't never is, and what hadn't come does."""
+    await west.bring_all()
+    await west.give_up()
+    shown, came = await west.whole(), west.came()
+    west.lost.clear()
+    await west.bring_all()
+    await west.settled()
+    for transaction, is_shown in (await west.whole()).items():
+        assert is_shown is (shown[transaction] or transaction not in came)
+        if not is_shown:
+            for topic, where in of(transaction):
+                state = (await west.partition(topic)).runtime.state
+                assert west._offset(state, where.entry_id) in state.transactions.hidden
+
+
+def test_whenever_the_other_cluster_is_lost_all_of_it_is_shown_or_nothing() -> None:
+    outcomes = set()
+    for number in range(1, steps_in_all() + 1):
+
+        async def scenario(west: West, number: int = number) -> None:
+            at_step(west, number, west.lost.set)
+            await lost_and_found(west)
+            outcomes.add(tuple((await west.whole()).values()))
+
+        run(scenario)
+    assert {(True, True, True), (False, False, False)} < outcomes
+
+
+@pytest.mark.parametrize(("victim", "later"), [(P, 2), (P, 9), (Q, 5), (R, 1)])
+def test_whoever_crashes_while_it_is_lost_all_of_it_is_shown_or_nothing(
+    victim: str, later: int
+) -> None:
+    for number in range(1, steps_in_all() + 1, 2):
+
+        async def scenario(west: West, number: int = number) -> None:
+            steps = at_step(west, number, west.lost.set)
+            step = west.step
+
+            async def and_crash(where: str) -> None:
+                await step(where)
+                if len(steps) == number + later:
+                    west.kill(victim)
+                    await asyncio.sleep(MOMENT_S)
+
+            west.step = and_crash
+            await lost_and_found(west)
+
+        run(scenario)

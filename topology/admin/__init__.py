@@ -1,0 +1,1 @@
+"""The admin interface over HTTP: one file for each kind of thing that it manages."""

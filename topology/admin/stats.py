@@ -1,0 +1,252 @@
+"""Statistics of topics in Pulsar's JSON: its field names where it has them, only what is known.
+
+Backlogs count entries, as Pulsar's do: a batch is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, is_replicated
+
+Stats = dict[str, Any]
+
+_TYPES = {
+    "EXCLUSIVE": "Exclusive",
+    "SHARED": "Shared",
+    "FAILOVER": "Failover",
+    "KEY_SHARED": "Key_Shared",
+}
+_SUMS = (
+    "msgBacklog",
+    "backlogSize",
+    "unackedMessages",
+    "nonContiguousDeletedMessagesRanges",
+    "totalMsgExpired",
+    "pendingTransactions",
+    "pendingEntries",
+)
+_TOPIC_SUMS = (
+    "storageSize",
+    "retainedSize",
+    "backlogSize",
+    "numberOfEntries",
+    "trimmedLedgersPending",
+    "trimmedSizePending",
+    "ongoingTxnCount",
+    "committedTxnCount",
+    "abortedTxnCount",
+)
+
+_REPLICATION_SUMS = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "replicationBacklog",
+    "backlogSize",
+    "entriesInFlight",
+    "entriesReplicated",
+    "entriesDuplicate",
+)
+_REPLICATION_WORST = (
+    "replicationDelayInSeconds",
+    "replicationDelayInMillis",
+    "subscriptionProgressDelayInMillis",
+)
+
+
+def topic_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
+    """Statistics of one partition (or plain topic).
+
+    ``raw`` is what the partition's ``stats`` answers, ``sizes`` the stored bytes of each of
+    its ledgers. ``storageSize`` doesn't count those that only wait for their deletion.
+    ``firstPosition``, ``retainedSize``, what is pending and the policies are velaray's own.
+    """
+    trimmed = raw["trimmed"]
+    return {
+        "publishers": [
+            {"producerName": each["name"], "producerId": each["producer_id"]}
+            for each in raw["producers"]
+        ],
+        "subscriptions": {
+            name: _subscription(found)
+            for name, found in sorted(raw["subscriptions"].items())
+            if not name.startswith(REPLICATOR_PREFIX)
+        },
+        "replication": {name: _replicator(found) for name, found in raw["replication"].items()},
+        "storageSize": sum(size for number, size in sizes.items() if number not in trimmed),
+        "retainedSize": raw["retained_bytes"],
+        "backlogSize": raw["backlog_bytes"],
+        "oldestBacklogMessageAgeSeconds": raw["oldest_backlog_ms"] // 1000,
+        "producersHeldBack": raw["held_back"],
+        "trimmedLedgersPending": len(trimmed),
+        "trimmedSizePending": sum(trimmed.values()),
+        "firstPosition": "{}:{}".format(*raw["first_position"]),
+        "appliedPolicies": raw["policies"],
+        "numberOfEntries": raw["entries"],
+        "topicEpoch": raw["topic_epoch"],
+        "ongoingTxnCount": raw["ongoing"],
+        "committedTxnCount": raw["committed"],
+        "abortedTxnCount": raw["aborted"],
+        "terminated": raw["terminated"],
+        "compaction": {
+            "lastCompactionRemovedEventCount": raw["compaction"]["removed"],
+            "lastCompactionSucceedTimestamp": raw["compaction"]["succeeded_ms"],
+            "lastCompactionFailedTimestamp": raw["compaction"]["failed_ms"],
+            "lastCompactionDurationTimeInMills": raw["compaction"]["duration_ms"],
+        },
+    }
+
+
+def _replicator(raw: Mapping[str, Any]) -> Stats:
+    """From ``state`` on all is velaray's own."""
+    return {
+        "msgRateIn": raw["rate_in"],
+        "msgThroughputIn": raw["throughput_in"],
+        "msgRateOut": raw["rate_out"],
+        "msgThroughputOut": raw["throughput_out"],
+        "replicationBacklog": raw["backlog"],
+        "connected": raw["connected"],
+        "replicationDelayInSeconds": raw["lag_ms"] // 1000,
+        "state": raw["state"],
+        "stoppedReason": raw["reason"],
+        "backlogSize": raw["backlog_bytes"],
+        "replicationDelayInMillis": raw["lag_ms"],
+        "entriesInFlight": raw["in_flight"],
+        "entriesReplicated": raw["entries"],
+        "entriesDuplicate": raw["duplicates"],
+        "entriesPassedOver": raw["passed_over"],
+        "subscriptionProgressDelayInMillis": raw["progress_lag_ms"],
+        "subscriptionProgressReason": raw["progress_reason"],
+    }
+
+
+def _subscription(raw: Mapping[str, Any]) -> Stats:
+    consumers = raw["consumers"]
+    found: Stats = {
+        "msgBacklog": raw["backlog"],
+        "backlogSize": raw.get("backlog_bytes", 0),
+        "totalMsgExpired": sum(raw["expired"].values()),
+        "expiredEntries": raw["expired"],
+        "unackedMessages": sum(each["unacked"] for each in consumers),
+        "blockedSubscriptionOnUnackedMsgs": raw["blocked"],
+        "drainingHashesCount": raw["draining"],
+        "nonContiguousDeletedMessagesRanges": raw["holes"],
+        "pendingTransactions": raw["pending_transactions"],
+        "pendingEntries": raw["pending_entries"],
+        "isDurable": raw["durable"],
+        "isReplicated": is_replicated(raw.get("properties", {})),
+        "subscriptionProperties": {
+            key: value
+            for key, value in raw.get("properties", {}).items()
+            if key != REPLICATED_SUBSCRIPTION
+        },
+        "consumers": [
+            {
+                "consumerName": each["name"],
+                "availablePermits": each["permits"],
+                "unackedMessages": each["unacked"],
+                "blockedConsumerOnUnackedMsgs": each["blocked"],
+                "priorityLevel": each["priority"],
+            }
+            for each in consumers
+        ],
+    }
+    if raw["type"] is not None:
+        found["type"] = _TYPES[raw["type"]]
+    active = [each["name"] for each in consumers if each["active"]]
+    if active and raw["type"] in ("EXCLUSIVE", "FAILOVER"):
+        found["activeConsumerName"] = active[0]
+    return found
+
+
+def partitioned_stats(partitions: Mapping[str, Stats]) -> Stats:
+    """Statistics of a partitioned topic, from those of its partitions by name.
+
+    Numbers are summed; publishers and consumers are those of every partition, one after the
+    other (a client that is connected to three partitions is listed three times).
+    """
+    every = list(partitions.values())
+    names = sorted({name for stats in every for name in stats["subscriptions"]})
+    return {
+        "metadata": {"partitions": len(partitions)},
+        "publishers": [each for stats in every for each in stats["publishers"]],
+        "subscriptions": {
+            name: _merged([s["subscriptions"][name] for s in every if name in s["subscriptions"]])
+            for name in names
+        },
+        "replication": _replication(every),
+        **{field: sum(stats[field] for stats in every) for field in _TOPIC_SUMS},
+        "oldestBacklogMessageAgeSeconds": max(
+            (stats["oldestBacklogMessageAgeSeconds"] for stats in every), default=0
+        ),
+        "terminated": all(stats["terminated"] for stats in every),
+    }
+
+
+def _replication(every: Sequence[Stats]) -> Stats:
+    """By cluster: sums and the worst of delays, the reasons of all partitions that have one."""
+    names = sorted({name for stats in every for name in stats["replication"]})
+    found = {}
+    for name in names:
+        parts = [stats["replication"][name] for stats in every if name in stats["replication"]]
+        reasons = sorted({part["stoppedReason"] for part in parts if part["stoppedReason"]})
+        found[name] = {
+            **{field: sum(part[field] for part in parts) for field in _REPLICATION_SUMS},
+            **{field: max(part[field] for part in parts) for field in _REPLICATION_WORST},
+            "connected": all(part["connected"] for part in parts),
+            "stoppedReason": "; ".join(reasons),
+        }
+    return found
+
+
+def _merged(parts: Sequence[Stats]) -> Stats:
+    merged: Stats = {field: sum(part[field] for part in parts) for field in _SUMS}
+    merged["isDurable"] = all(part["isDurable"] for part in parts)
+    merged["isReplicated"] = any(part["isReplicated"] for part in parts)
+    merged["subscriptionProperties"] = parts[0]["subscriptionProperties"]
+    merged["consumers"] = [each for part in parts for each in part["consumers"]]
+    types = {part["type"] for part in parts if "type" in part}
+    if len(types) == 1:
+        merged["type"] = types.pop()
+    return merged
+
+
+def internal_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
+    """The ledgers and cursors of one partition; arguments as for `topic_stats`."""
+    return {
+        "numberOfEntries": raw["entries"],
+        "totalSize": sum(sizes.values()),
+        "state": "Terminated" if raw["terminated"] else "LedgerOpened",
+        "ledgers": [
+            {
+                "ledgerId": each["ledger_id"],
+                "entries": each["entries"],
+                "size": sizes.get(each["ledger_id"], 0),
+            }
+            for each in raw["ledgers"]
+        ],
+        "cursors": {
+            name: {
+                "markDeletePosition": "{}:{}".format(*found["mark_delete"]),
+                "numberOfEntriesSinceFirstNotAckedMessage": raw["end_offset"]
+                - found["acked_before"],
+                "totalNonContiguousDeletedMessagesRange": found["holes"],
+            }
+            for name, found in sorted(raw["subscriptions"].items())
+            if found["durable"]
+        },
+    }
+
+
+def ranges_text(ranges: Sequence[tuple[int, int, int]]) -> str:
+    """Runs of entries, (ledger, first, last), as Pulsar writes them."""
+    return "[" + ",".join(f"({at}:{one - 1}..{at}:{last}]" for at, one, last in ranges) + "]"
+
+
+def message_id(found: Sequence[int]) -> Stats:
+    """A message id (ledger, entry, partition) as Pulsar's JSON."""
+    ledger_id, entry_id, partition = found
+    return {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": partition}

@@ -1,0 +1,1 @@
+"""Tenants that move to another cluster, in peace or after a disaster."""

@@ -1,0 +1,1 @@
+"""Replication between clusters: replicators, what they bring, and what becomes of it there."""

@@ -1,0 +1,91 @@
+"""What replicators, and coordinators, ask a partition about transactions that go to other clusters.
+
+See `velaray.actors.outgoing`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.machine import Refusal
+from velaray.actors.outgoing import ConfirmReplicated, NameParticipants, OutgoingTransaction
+from velaray.actors.partition import PartitionState
+from velaray.events.ids import Position, TransactionId
+from velaray.topology.links import RemoteError
+
+if TYPE_CHECKING:
+    from velaray.topology.partition_body import PartitionBody
+
+AT_ONCE = 1000
+"""So many transactions are told in one answer."""
+
+
+async def name_participants(partition: PartitionBody, args: dict[str, Any]) -> None:
+    """Partitions of a committed transaction whose entries go to the same clusters: durable, and
+    replicators are told, when this returns."""
+    transaction = TransactionId(args["coordinator"], args["sequence"])
+    await _ask(partition, NameParticipants(transaction, args["clusters"]))
+    await partition.read_certain(lambda state: None)  # perhaps there was nothing to write
+    partition.replication.tell_transactions()
+
+
+async def committed(partition: PartitionBody, cluster: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The transactions that a cluster waits for, those behind number ``after``, durably: number,
+    transaction, offset and position of the last entry, participants. And the participants of
+    ``unnamed`` ones that have become known. Participants are None until they are.
+
+    ``complete``: up to where no other entry is of any; None if there are more.
+    """
+    after, unnamed = args["after"], args["unnamed"]
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        found = list(islice(state.outgoing.after(after, cluster), AT_ONCE))
+        named = []
+        for number in unnamed:
+            known = state.outgoing.by_number.get(number)
+            if known is not None and known.participants is not None:
+                named.append([number, _topics(partition, known, cluster)])
+        return {
+            "transactions": [
+                [
+                    each.number,
+                    list(each.transaction),
+                    each.last,
+                    list(each.position),
+                    _topics(partition, each, cluster),
+                ]
+                for each in found
+            ],
+            "named": named,
+            "complete": None if len(found) == AT_ONCE else list(_decided(state)),
+        }
+
+    return await partition.runtime.read(look)
+
+
+def _topics(partition: PartitionBody, known: OutgoingTransaction, cluster: str) -> list[str] | None:
+    if known.participants is None:
+        return None
+    return list(known.participants.get(cluster, (partition.topic,)))
+
+
+def _decided(state: PartitionState) -> Position:
+    """Where the first entry is that isn't decided, or will be."""
+    if state.max_read_offset < state.end_offset:
+        return state.table.position_of(state.max_read_offset)
+    return state.table.next_position()
+
+
+async def confirm_replicated(partition: PartitionBody, cluster: str, numbers: list[int]) -> None:
+    """A cluster knows that it has all of these transactions, from here."""
+    await _ask(partition, ConfirmReplicated(cluster, numbers))
+
+
+async def _ask(partition: PartitionBody, command: NameParticipants | ConfirmReplicated) -> None:
+    reply = await partition.runtime.ask(command)
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+
+
+METHODS = {"name_participants": name_participants}

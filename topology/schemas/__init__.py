@@ -1,0 +1,1 @@
+"""Schemas of topics: their registries, and who asks them."""

@@ -1,0 +1,1 @@
+"""Transactions: coordinators, and what partitions have of them."""

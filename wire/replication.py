@@ -1,0 +1,96 @@
+"""Words of geo-replication on the wire: names, properties and kinds of markers.
+
+A replicator is an ordinary producer of the remote partition that is called
+`replicator_name(source, target)`. Its entries carry in their metadata which cluster they came
+from (``replicated_from``) and where they are there (`SOURCE_POSITION`); all else is as the first
+producer sent it. What isn't an entry is a marker: its metadata has a ``marker_type``, its payload
+is one of the messages of ``replication.proto``. See docs/decisions/0024-geo-replication.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from velaray.events import ids
+from velaray.events.ids import Position
+
+SOURCE_POSITION = "__MSG_PROP_REPL_SOURCE_POSITION"
+"""The property that says where the source has the entry: "ledger:entry"."""
+REPLICATOR_PREFIX = ids.REPLICATOR_PREFIX
+REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
+"""The property of a subscription whose progress is to be replicated ("true")."""
+PULL_PREFIX = "velaray-pull."
+"""Begins the names of subscriptions in other clusters which topics are pulled with."""
+_LONGEST = len("9223372036854775807:9223372036854775807")
+CLIENT_VERSION = "velaray-replicator"
+"""How a replicator, or whoever moves a tenant, presents itself in CONNECT: it means this very
+cluster, wherever the tenant is at home."""
+
+
+DATA_ID = "velaray.data"
+"""The property with which a replicator's producer says what data its cluster has."""
+
+
+def server_version(name: str, data_id: str) -> str:
+    """How a server of this name presents itself whose cluster has this data ("": it isn't said)."""
+    return f"{name} {DATA_ID}={data_id}" if data_id else name
+
+
+def data_id_in(version: str) -> str:
+    """What `server_version` says of the data; "" if nothing."""
+    return version.partition(f" {DATA_ID}=")[2]
+
+
+class Marker(IntEnum):
+    """Kinds of markers; the first four are Pulsar's."""
+
+    SNAPSHOT_REQUEST = 10
+    SNAPSHOT_RESPONSE = 11
+    SNAPSHOT = 12
+    UPDATE = 13
+    PROGRESS = 1000
+    """A `SubscriptionProgress`; velaray's own."""
+    TRANSACTIONS_COMPLETE = 1001
+    """`TransactionsComplete`; velaray's own."""
+
+
+class MalformedReplication(ValueError):
+    """A replicated entry or marker doesn't say what it must; the message says what is wrong."""
+
+
+def replicator_name(source: str, target: str) -> str:
+    """The name of the producer that replicates from one cluster to another."""
+    return f"{REPLICATOR_PREFIX}{source}-->{target}"
+
+
+def source_of(producer: str) -> str | None:
+    """The cluster whose replicator this producer is; None for other producers."""
+    if not producer.startswith(REPLICATOR_PREFIX) or "-->" not in producer:
+        return None
+    return producer.removeprefix(REPLICATOR_PREFIX).partition("-->")[0] or None
+
+
+def replicator_subscription(target: str) -> str:
+    """The subscription (Pulsar's word: cursor) that a replicator reads with."""
+    return REPLICATOR_PREFIX + target
+
+
+def pull_subscription(cluster: str) -> str:
+    """The subscription, in another cluster, with which ``cluster`` pulls."""
+    return PULL_PREFIX + cluster
+
+
+def is_replicated(properties: Mapping[str, str]) -> bool:
+    """Whether the progress of a subscription with these properties is to be replicated."""
+    return properties.get(REPLICATED_SUBSCRIPTION) == "true"
+
+
+def parse_source_position(text: str) -> Position:
+    """Read the value of `SOURCE_POSITION`. Raises `MalformedReplication`."""
+    ledger, _, entry = text.partition(":")
+    if ledger.isdigit() and entry.isdigit() and text.isascii() and len(text) <= _LONGEST:
+        at = int(ledger), int(entry)
+        if max(at) < 1 << 63:
+            return tuple.__new__(Position, at)  # this runs for every entry
+    raise MalformedReplication(f"{SOURCE_POSITION} must be ledger:entry, not {text[:100]!r}")
