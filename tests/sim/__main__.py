@@ -21,8 +21,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--faults", type=int, help="only so many of the seed's faults")
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--relaxed", action="store_true", help="sync partitions on a timer, not at every commit"
+    )
+    kind.add_argument(
+        "--geo", action="store_true", help="several clusters that replicate to each other"
     )
     parser.add_argument("--mutant", help="break the product in this way first")
     parser.add_argument(
@@ -63,6 +67,7 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     seeds = [chosen.seed] if one else range(chosen.first, chosen.first + chosen.seeds)
     options = "" if chosen.faults is None else f" --faults {chosen.faults}"
     options += " --relaxed" if chosen.relaxed else ""
+    options += " --geo" if chosen.geo else ""
     options += f" --mutant {chosen.mutant}" if chosen.mutant else ""
     print(
         f"seed {seeds[0]}: python -m tests.sim --seed {seeds[0]}{options}"
@@ -78,7 +83,9 @@ def _run_seeds(chosen: argparse.Namespace) -> int:
     jobs = max(1, min(chosen.jobs, len(seeds)))
     folder = chosen.history or Path(tempfile.gettempdir()) / "velaray-sim"
     failed, done, machine_s, began = [], 0, 0.0, time.monotonic()
-    orders = Orders(chosen.faults, chosen.mutant, chosen.digest, folder, chosen.relaxed)
+    orders = Orders(
+        *(chosen.faults, chosen.mutant, chosen.digest, folder, chosen.relaxed, chosen.geo)
+    )
     for verdict in examine_all(seeds, jobs, orders):
         done += 1
         machine_s += verdict.cpu_s

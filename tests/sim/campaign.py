@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.sim.mutants import MUTANTS
-from tests.sim.run import run
-from tests.sim.shrink import report
+from tests.sim.shrink import report, run_as
 
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
@@ -49,23 +48,25 @@ class Hunt:
 @dataclass(frozen=True)
 class Orders:
     """How to run seeds: with how many of their faults, with which mutant, whether to tell the
-    digest of their histories, where histories of failing runs go, and whether partitions are
-    synced on a timer."""
+    digest of their histories, where histories of failing runs go, whether partitions are
+    synced on a timer, and whether there are several clusters."""
 
     faults: int | None
     mutant: str | None
     digest: bool
     histories: Path
     relaxed: bool = False
+    geo: bool = False
 
 
 def examine(orders: Orders, seed: int) -> Verdict:
     """Run a seed; if it fails, make it smaller and write its history."""
     mutant = orders.mutant
     relaxed = orders.relaxed or (mutant is not None and MUTANTS[mutant].relaxed)
+    geo = orders.geo or (mutant is not None and MUTANTS[mutant].geo)
     began = time.process_time()
     with MUTANTS[mutant].applied() if mutant else nullcontext():
-        outcome = run(seed, fault_count=orders.faults, relaxed=relaxed)
+        outcome = run_as(seed, orders.faults, relaxed, geo)
         text = report(outcome, orders.histories, mutant) if outcome.problems else ""
     digest = outcome.history.digest() if orders.digest else ""
     return Verdict(seed, digest, text, time.process_time() - began)
@@ -75,9 +76,10 @@ def hunt(mutant: str) -> Hunt:
     """Run seeds with the mutant, from 1 on, until one fails or there were enough of them."""
     began = time.process_time()
     found, problem = None, ""
-    with MUTANTS[mutant].applied():
-        for seed in range(1, MUTANTS[mutant].within + 1):
-            outcome = run(seed, relaxed=MUTANTS[mutant].relaxed)
+    known = MUTANTS[mutant]
+    with known.applied():
+        for seed in range(1, known.within + 1):
+            outcome = run_as(seed, None, known.relaxed, known.geo)
             if outcome.problems:
                 found, problem = seed, outcome.problems[0]
                 break

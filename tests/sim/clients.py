@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import Any, Protocol
 
-from tests.sim.cluster import SERVICE_PORT, SimCluster
+from tests.sim.cluster import SimCluster
 from tests.sim.loop import Node, context_of
 from velaray.aio import Client
 
@@ -29,16 +29,17 @@ class ClientProcess:
         self._lives = 0
         self._node: Node | None = None
         self._crashed = asyncio.Event()
+        self._over = False
         cluster.clients.append(self)
 
     async def run(self) -> None:
-        """Returns when the script is through; raises what it raised."""
+        """Returns when the script is through, or its machine lost; raises what it raised."""
         loop = self._cluster.loop
-        while True:
+        while not self._over:
             self._lives += 1
             self._crashed.clear()
-            node = self._node = Node(f"client {self.name}#{self._lives}")
-            client = Client(f"pulsar://127.0.0.1:{SERVICE_PORT}")
+            node = self._node = Node(f"client {self.name}#{self._lives}", self._cluster.site)
+            client = Client(f"pulsar://127.0.0.1:{self._cluster.config.service_port}")
             work = loop.create_task(self._live(client), context=context_of(node))
             crash = loop.create_task(self._crashed.wait())
             await asyncio.wait([work, crash], return_when=asyncio.FIRST_COMPLETED)
@@ -46,11 +47,18 @@ class ClientProcess:
                 crash.cancel()
                 self._node = None
                 return work.result()
-            await asyncio.sleep(self._rng.random() * 4)
+            await asyncio.sleep(0 if self._over else self._rng.random() * 4)
+        return None
 
     async def _live(self, client: Client) -> Any:
         await self.script.run(client)
         await client.close()
+
+    def lose(self) -> None:
+        """End the process for good, with its machine."""
+        self._over = True
+        self.crash(0.0)
+        self._crashed.set()
 
     def crash(self, pick: float) -> None:
         """End the process without goodbye; its machine may vanish with it, with no FIN."""

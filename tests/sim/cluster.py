@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,17 +21,18 @@ from tests.sim.moments import Ambush
 from tests.sim.network import Network
 from tests.sim.pasts import Noted
 from tests.sim.shadow import CheckedMachine, Shadow
-from tests.sim.trimming import NEVER_S, make_plan
+from tests.sim.trimming import NEVER_S, Plan, make_plan
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
-from velaray.topology.admin_api import serve_admin
+from velaray.topology.admin.api import serve_admin
 from velaray.topology.bodies import make_body
 from velaray.topology.config import ClusterConfig, PartitionSync
 from velaray.topology.fabric import Address, Body, Fabric, Unreachable
 from velaray.topology.front_door import FrontDoor
 from velaray.topology.links import RemoteError
+from velaray.wire.replication import REPLICATOR_PREFIX
 
 SERVICE_PORT = 6650
 ADMIN_PORT = 8080
@@ -39,6 +41,7 @@ SMALL = JournalSettings(
     roll_records=25, roll_bytes=8 << 10, frame_bytes=500, unsynced_bytes=2_000, early_records=10
 )
 DOOR = "front door"
+REPLICATOR = "REPLICATOR"
 SERVING = "serve"
 """The phase of a process that isn't starting a ledger."""
 
@@ -47,7 +50,7 @@ class Activation(Node):
     """One process: an actor's, or the front door's."""
 
     def __init__(self, name: str, key: ActorKey | None, cluster: SimCluster) -> None:
-        super().__init__(name)
+        super().__init__(name, cluster.site)
         self.key = key
         self.cluster = cluster
         self.body: Body | None = None
@@ -55,6 +58,14 @@ class Activation(Node):
         self.shadow: Shadow
         self.phase = ""
         """What its journal does just now: "start" or "roll", or else ""."""
+
+    def is_of(self, kind: str) -> bool:
+        """Whether it is an actor of this kind; a `REPLICATOR` is a kind of subscription."""
+        if self.key is None:
+            return False
+        if kind == REPLICATOR:
+            return self.key.subscription.startswith(REPLICATOR_PREFIX)
+        return self.key.kind.name == kind
 
 
 class SimStore(MemoryStore):
@@ -93,7 +104,8 @@ class ActorFabric(Fabric):
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
         hook = StoreHook(cluster, node)
         cluster.stores += 1
-        store = SimStore(cluster.disk, hook=hook, seed=cluster.stores)
+        base = cluster.config.number_base
+        store = SimStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
         super().__init__(cluster.config, store)
         self.journal_settings = SMALL
         self.node = node
@@ -158,7 +170,7 @@ class Trap:
             step is self.step
             and (not self.phase or (node.phase or SERVING) == self.phase)
             and node.key is not None
-            and (not self.kind or node.key.kind.name == self.kind)
+            and (not self.kind or node.is_of(self.kind))
         )
 
     async def spring(self, cluster: SimCluster, node: Activation, journal: str) -> None:
@@ -188,29 +200,64 @@ class Trap:
                 await asyncio.sleep(self.size * 5)
 
 
-class SimCluster:
-    """Activations, disk, network and faults of one run."""
+@dataclass(frozen=True)
+class Site:
+    """Where one of several clusters is: the network is everybody's."""
 
-    def __init__(self, loop: SimLoop, seed: int, history: History, relaxed: bool = False) -> None:
+    name: str
+    number: int
+    network: Network
+
+    @property
+    def service_port(self) -> int:
+        """Of its front door."""
+        return SERVICE_PORT + self.number
+
+    @property
+    def admin_port(self) -> int:
+        """Of its administration."""
+        return ADMIN_PORT + self.number
+
+
+class SimCluster:
+    """Activations, disk, network and faults of one cluster; of the run, if there is no other."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        seed: int | str,
+        history: History,
+        relaxed: bool = False,
+        site: Site | None = None,
+        plan: Plan | None = None,
+    ) -> None:
         self.loop = loop
         self.relaxed = relaxed
-        self.plan = make_plan(seed)
+        self.site = "" if site is None else site.name
+        self.plan = make_plan(seed) if site is None else plan
+        #: Whether the whole cluster is gone, and whether it stays so.
+        self.down = self.lost = False
         #: How far a clock was ever ahead.
         self.fastest_ms = 0
         self.history = history
         self.rng = Random(f"{seed}/cluster")
         self.disk = SimDisk()
-        self.network = loop.network = Network(loop, Random(f"{seed}/network"), 0.002)
+        if site is None:
+            site = Site("sim", 0, Network(loop, Random(f"{seed}/network"), 0.002))
+        self.network = loop.network = site.network
         self.config = ClusterConfig(
             data_dir="simulated",
             incarnation=1,
             link_key=b"simulated",
-            name="sim",
+            name=site.name,
+            service_port=site.service_port,
+            admin_port=site.admin_port,
             tunnel=Random(f"{seed}/tunnel").random() < 0.2,
             partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
             sync_interval_ms=Random(f"{seed}/sync").choice([200, 1_000, 5_000]),
             upkeep_s=NEVER_S if self.plan is None else self.plan.upkeep_s,
             deletion_retry_s=1.0,
+            cluster_number=site.number,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}
@@ -234,7 +281,8 @@ class SimCluster:
 
     def _process(self, name: str, key: ActorKey | None) -> Activation:
         self._activations += 1
-        node = Activation(f"{name}#{self._activations}", key, self)
+        where = f"@{self.site}" if self.site else ""
+        node = Activation(f"{name}#{self._activations}{where}", key, self)
         self.processes[node] = None
         return node
 
@@ -244,6 +292,8 @@ class SimCluster:
         As under Ray: raises `RemoteError` if it refuses to start, else `Unreachable`.
         """
         node = self.actors.get(key)
+        if self.down:
+            raise Unreachable(f"{key}: the whole cluster is down")
         if node is None or node.dead:
             node = self.actors[key] = self._process(key.text(), key)
             self.history.add("activate", node=node.name)
@@ -316,7 +366,7 @@ class SimCluster:
 
     async def open_door(self) -> None:
         """Start the front door; after a crash, again."""
-        if self._door is None or self._door.dead:
+        if not self.down and (self._door is None or self._door.dead):
             node = self._door = self._process(DOOR, None)
             work = self._start_door(ActorFabric(self, node))
             started = self.loop.create_task(work, context=context_of(node))
@@ -324,8 +374,8 @@ class SimCluster:
                 await asyncio.wait([started], timeout=0.05)
 
     async def _start_door(self, fabric: ActorFabric) -> None:
-        await FrontDoor(fabric).start(SERVICE_PORT)
-        await serve_admin(fabric, fabric.config.host, ADMIN_PORT)
+        await FrontDoor(fabric).start(self.config.service_port)
+        await serve_admin(fabric, fabric.config.host, self.config.admin_port)
 
     async def keep_door_open(self) -> None:
         """What restarts the front door's process."""
@@ -338,8 +388,7 @@ class SimCluster:
         return [
             node
             for node in self.processes
-            if node is not self.admin.node
-            and (not kind or (node.key is not None and node.key.kind.name == kind))
+            if node is not self.admin.node and (not kind or node.is_of(kind))
         ]
 
     # -- faults ----------------------------------------------------------------------
@@ -360,6 +409,18 @@ class SimCluster:
             self.kill(node, reset=True)
         self.note_losses(self.disk._journals)
         self.disk.power_loss(lambda count: [n for n in range(count) if rng.random() < 0.5])
+
+    def shut_down(self, rng: Random, silent: bool) -> None:
+        """The whole cluster crashes, until `start_again`; ``silent``: nobody hears of it."""
+        self.down = True
+        if silent:
+            for node in self.live():
+                self.lose(node)
+        self.power_loss(rng)
+
+    def start_again(self) -> None:
+        """It may be used again, with what its disk had synced; not if it is lost."""
+        self.down = self.lost
 
     def note_losses(self, journals: Iterable[str]) -> None:
         """Say which entries of relaxed partitions may be lost now: those that aren't synced."""

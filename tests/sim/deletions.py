@@ -13,10 +13,10 @@ from copy import deepcopy
 from tests.sim.cluster import SimCluster
 from tests.sim.stored import expected_journals, strays
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.census import State
-from velaray.topology.census_taking import take_census
-from velaray.topology.deletion import announce, deletes_itself
-from velaray.topology.deletion_backlog import dead_letters, take_up
+from velaray.topology.ledgers.census import State
+from velaray.topology.ledgers.census_taking import take_census
+from velaray.topology.ledgers.deletion import announce, deletes_itself
+from velaray.topology.ledgers.deletion_backlog import dead_letters, take_up
 
 TURN_S = 10.0
 _WRONG = (State.ORPHAN, State.MISSING, State.DEAD)

@@ -129,7 +129,7 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
     rng = Random(f"{seed}/faults")
     count = 0 if rng.random() < 0.1 else rng.randint(1, 14)
     times = sorted(rng.uniform(QUIET_S, STORM_S) for _ in range(count))
-    faults = [_make(rng, round(at, 6)) for at in times]
+    faults = [make_fault(rng, round(at, 6)) for at in times]
     if relaxed:
         more = Random(f"{seed}/power")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 3))]
@@ -137,25 +137,26 @@ def make_faults(seed: int, relaxed: bool = False) -> list[Fault]:
     elif has_transactions(seed):
         more = Random(f"{seed}/coordinators")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 7))]
-        faults += [_make(more, round(at, 6), _OF_TRANSACTIONS, _THEIR_KINDS) for at in times]
+        faults += [make_fault(more, round(at, 6), _OF_TRANSACTIONS, _THEIR_KINDS) for at in times]
     if has_schemas(seed):
         more = Random(f"{seed}/registries")
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(0, 6))]
-        faults += [_make(more, round(at, 6), _WEIGHTS, _OF_SCHEMAS) for at in times]
+        faults += [make_fault(more, round(at, 6), _WEIGHTS, _OF_SCHEMAS) for at in times]
     more = Random(f"{seed}/deleters")
     if more.random() < 1 / 3:
         times = [more.uniform(QUIET_S, STORM_S) for _ in range(more.randint(1, 6))]
-        faults += [_make(more, round(at, 6), _OF_DELETIONS, _WHO_DELETES) for at in times]
+        faults += [make_fault(more, round(at, 6), _OF_DELETIONS, _WHO_DELETES) for at in times]
     faults.sort(key=lambda fault: fault.at)
     return faults
 
 
-def _make(
+def make_fault(
     rng: Random,
     at: float,
     weights: Mapping[str, int] = _WEIGHTS,
     kinds: Sequence[str] = KINDS,
 ) -> Fault:
+    """One of a seed's faults, drawn by ``weights``, for an actor of one of ``kinds``."""
     what = rng.choices(list(weights), list(weights.values()))[0]
     kind, size = rng.choice(kinds), rng.random()
     if what == "ambush":
@@ -183,10 +184,11 @@ async def carry_out(cluster: SimCluster, faults: list[Fault], seed: int) -> None
     for fault in faults:
         await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
         cluster.history.add("fault", fault=str(fault))
-        _do(cluster, fault, rng)
+        do_fault(cluster, fault, rng)
 
 
-def _do(cluster: SimCluster, fault: Fault, rng: Random) -> None:
+def do_fault(cluster: SimCluster, fault: Fault, rng: Random) -> None:
+    """Let a fault happen now."""
     pick, size = rng.random(), fault.size
     nodes = cluster.live(fault.kind) or cluster.live()
     node = nodes[int(pick * len(nodes))] if nodes else None

@@ -110,10 +110,10 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
             note(self, "freed", ranges=ranges, parts=[], by=args[0])
         tell(self, method, args)
 
-    async def was_reset(self: Channel, *how: Any) -> None:
+    async def was_reset(self: Channel, *how: Any, **named: Any) -> None:
         note(self, "moved")
         try:
-            await reset(self, *how)
+            await reset(self, *how, **named)
         finally:
             note(self, "moved")
 

@@ -26,10 +26,10 @@ from velaray.aio.partition_producer import PartitionProducer
 from velaray.aio.producer import Producer
 from velaray.aio.reader import Reader
 from velaray.aio.transactions import Transaction
-from velaray.topology.coordinator_session import CoordinatorSession
 from velaray.topology.front_door import FrontDoorSession, _Tunnel
 from velaray.topology.links import Link
 from velaray.topology.partition_session import PartitionSession
+from velaray.topology.transactions.coordinator_session import CoordinatorSession
 from velaray.wire.connection import WireConnection
 
 _HASHED = (
@@ -48,10 +48,11 @@ _HASHED = (
 
 
 class Node:
-    """A simulated process."""
+    """A simulated process; ``site`` is where it runs, if there are several clusters."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, site: str = "") -> None:
         self.name = name
+        self.site = site
         self.dead = False
         self.paused_until = 0.0
         self.backlog: deque[asyncio.Handle] = deque()

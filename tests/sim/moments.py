@@ -15,10 +15,10 @@ from tests.sim.loop import current_node
 from velaray.actors.coordinator import Decide, Expired, Finish
 from velaray.actors.runtime import Runtime
 from velaray.topology.brain import Brain
-from velaray.topology.coordinator_session import CoordinatorSession
-from velaray.topology.endings import Endings
 from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transaction_gate import TransactionGate
+from velaray.topology.transactions.coordinator_session import CoordinatorSession
+from velaray.topology.transactions.endings import Endings
+from velaray.topology.transactions.transaction_gate import TransactionGate
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -122,10 +122,11 @@ def _watch_participants(replace: Replace) -> None:
         await question(self, *arguments)
         await reach("asked")
 
-    async def ended(self: PartitionBody, *arguments: Any, commit: bool) -> None:
+    async def ended(self: PartitionBody, *arguments: Any, **verdict: bool) -> Any:
         await reach("verdict came")
-        await end(self, *arguments, commit=commit)
+        clusters = await end(self, *arguments, **verdict)
         await reach("verdict applied")
+        return clusters
 
     async def acks_ended(self: Brain, *arguments: Any) -> None:
         await reach("verdict came")

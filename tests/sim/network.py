@@ -262,6 +262,9 @@ class Network:
         self._numbers = itertools.count(1)
         self._blocked: dict[tuple[str, str], float] = {}
         self._slow: tuple[float, float] = (0.0, 0.0)
+        # By way from one site to another: nothing arrives until; slow until, and how slow.
+        self._separated: dict[tuple[str, str], float] = {}
+        self._slow_ways: dict[tuple[str, str], tuple[float, float]] = {}
 
     # -- faults ----------------------------------------------------------------------
 
@@ -274,10 +277,20 @@ class Network:
         """Let everything take up to ``latency_s`` for a while."""
         self._slow = (self.loop.time() + seconds, latency_s)
 
+    def separate(self, one: str, other: str, seconds: float) -> None:
+        """Let nothing through from one site to another for a while; the way back is another."""
+        self._separated[one, other] = self.loop.time() + seconds
+
+    def slow_way(self, one: str, other: str, latency_s: float, seconds: float) -> None:
+        """Let everything from one site to another take up to ``latency_s`` for a while."""
+        self._slow_ways[one, other] = (self.loop.time() + seconds, latency_s)
+
     def heal(self) -> None:
         """End all partitions and delays."""
         self._blocked.clear()
         self._slow = (0.0, 0.0)
+        self._separated.clear()
+        self._slow_ways.clear()
 
     def cut(self, end: SimTransport) -> None:
         """Break a connection: what is under way is lost, both ends hear of it."""
@@ -329,17 +342,21 @@ class Network:
                 del self.ends[end.number]
 
     def blocked_until(self, one: Node, other: Node) -> float:
-        """When bytes get through again between two processes; past if they do."""
+        """When bytes get through again from one process to another; past if they do."""
+        separated = self._separated.get((one.site, other.site), 0.0)
         if not self._blocked:
-            return 0.0
+            return separated
         a, b = one.name, other.name
         pairs = ((a, b), (b, a), (a, "*"), (b, "*"))
-        return max(self._blocked.get(pair, 0.0) for pair in pairs)
+        return max(separated, *(self._blocked.get(pair, 0.0) for pair in pairs))
 
     def arrival(self, sender: Node, receiver: Node) -> float:
         """When what is sent now arrives, if nothing is in the way."""
         until, slow = self._slow
         longest = slow if self.loop.time() < until else self._latency
+        until, slow = self._slow_ways.get((sender.site, receiver.site), (0.0, 0.0))
+        if self.loop.time() < until:
+            longest = max(longest, slow)
         return self.loop.time() + longest * self._rng.random()
 
     # -- connections -----------------------------------------------------------------
@@ -361,7 +378,7 @@ class Network:
             server = self.servers.get(port)
             if server is None or server.node.dead:
                 raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
-            while (until := self.blocked_until(node, server.node)) > self.loop.time():
+            while (until := self._closed_until(node, server.node)) > self.loop.time():
                 await asyncio.sleep(until - self.loop.time())
         if self.servers.get(port) is not server:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
@@ -375,6 +392,9 @@ class Network:
         ours.set_protocol(protocol)
         protocol.connection_made(ours)
         return ours, protocol
+
+    def _closed_until(self, one: Node, other: Node) -> float:
+        return max(self.blocked_until(one, other), self.blocked_until(other, one))
 
     def _accept(self, end: SimTransport, server: SimServer) -> None:
         protocol = server.factory()

@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -65,21 +65,23 @@ from velaray.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
 from velaray.journal.errors import JournalError
-from velaray.topology import hosted, ledger_keeper
+from velaray.topology import hosted
 from velaray.topology.brain import Brain
-from velaray.topology.coordinators import ensure_coordinators
 from velaray.topology.fabric import Unreachable
 from velaray.topology.hosted import CONFIRM_S
+from velaray.topology.ledgers import ledger_keeper
 from velaray.topology.links import RemoteError
+from velaray.topology.transactions.coordinators import ensure_coordinators
 
 ALL_CHECKERS = (*CHECKERS, *STAFF_CHECKERS, *KEY_SHARED_CHECKERS)
 MAX_TURNS = 400_000
+MOVES = ("_skip_to", "_reset", "_expire", "_pass_over", "_take_progress")
 IN_TRANSACTIONS = ("_ack_in_transaction", "_end_transaction")
 """Of a brain: its books follow when what it asked for is durable."""
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
 
-_BROKEN = (
+BROKEN = (
     *(Deadlock, OutOfSteps, Unreachable, RemoteError, JournalError),
     *(AssertionError, KeyError, ValueError),
 )
@@ -91,11 +93,12 @@ class Outcome:
     """How a run ended; sound if there are no ``problems``."""
 
     seed: int
-    faults: list[Fault]
+    faults: Sequence[object]
     problems: list[str]
     history: History
     turns: int
     relaxed: bool = False
+    geo: bool = False
 
 
 def run(seed: int, fault_count: int | None = None, relaxed: bool = False) -> Outcome:
@@ -117,7 +120,7 @@ def _run(seed: int, faults: list[Fault], relaxed: bool) -> Outcome:
         loop.set_exception_handler(world.cluster.note_loop_error)
         try:
             loop.run_until_complete(world.live())
-        except _BROKEN as error:
+        except BROKEN as error:
             problems.append(f"{type(error).__name__}: {error}")
         problems += world.problems()
         left = loop.turns_left
@@ -154,7 +157,12 @@ def _forget_applications() -> None:
 
 
 @contextmanager
-def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
+def simulated(
+    loop: SimLoop,
+    seed: int,
+    history: History,
+    connection: type[TappedConnection] = TappedConnection,
+) -> Iterator[None]:
     """Put virtual time, seeded chance and taps where the product takes the real ones."""
     replaced: list[tuple[Any, str, Any]] = []
 
@@ -196,18 +204,13 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
     try:
         for module in (velaray.aio.batcher, velaray.aio.letters):
             replace(module, "time", lambda: EPOCH_MS / 1000 + loop.time())
-        replace(velaray.aio.pool, "Connection", TappedConnection)
+        replace(velaray.aio.pool, "Connection", connection)
         replace(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 2.0)
-        # Small enough that a cursor has many segments, of which some are only on disk.
-        replace(holes, "SEGMENT", 8)
-        replace(holes, "BUDGET", 1_000)
-        replace(journal, "MAX_REFERRED", 3)
-        replace(hosted, "HISTORY_BYTES", 6_000)
-        replace(ledger_keeper, "ROLL_BYTES", 2_000)
+        _make_small(replace)
         names = itertools.count(1)
         replace(velaray.aio.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
         replace(Brain, "_pump", checked_pump)
-        for name in ("_skip_to", "_reset", "_expire", "_pass_over", *IN_TRANSACTIONS):
+        for name in (*MOVES, *IN_TRANSACTIONS):
             replace(Brain, name, noted(getattr(Brain, name)))
         watch_journals(replace, history)
         shorten_units(replace)
@@ -219,6 +222,15 @@ def simulated(loop: SimLoop, seed: int, history: History) -> Iterator[None]:
         random.setstate(state)
         for owner, name, value in reversed(replaced):
             setattr(owner, name, value)
+
+
+def _make_small(replace: Callable[[Any, str, Any], None]) -> None:
+    """Small enough that a cursor has many segments, of which some are only on disk."""
+    replace(holes, "SEGMENT", 8)
+    replace(holes, "BUDGET", 1_000)
+    replace(journal, "MAX_REFERRED", 3)
+    replace(hosted, "HISTORY_BYTES", 6_000)
+    replace(ledger_keeper, "ROLL_BYTES", 2_000)
 
 
 class World:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.sim.geo_run import run_geo
 from tests.sim.run import Outcome, run
+
+
+def run_as(seed: int, fault_count: int | None, relaxed: bool, geo: bool) -> Outcome:
+    """A run of ``seed``: of one cluster, or of several (``geo``)."""
+    if geo:
+        return run_geo(seed, fault_count)
+    return run(seed, fault_count, relaxed=relaxed)
 
 
 def shrink(outcome: Outcome) -> Outcome:
     """The run of the same seed with the shortest prefix of its faults that still fails."""
     for count in range(len(outcome.faults)):
-        smaller = run(outcome.seed, fault_count=count, relaxed=outcome.relaxed)
+        smaller = run_as(outcome.seed, count, outcome.relaxed, outcome.geo)
         if smaller.problems:
             return smaller
     return outcome
@@ -23,7 +31,8 @@ def report(outcome: Outcome, folder: Path, mutant: str | None = None) -> str:
     """
     small = shrink(outcome)
     name = f"{mutant}-{outcome.seed}" if mutant else f"seed-{outcome.seed}"
-    options = " --relaxed" if outcome.relaxed else ""
+    name = f"geo-{name}" if outcome.geo else name
+    options = " --relaxed" if outcome.relaxed else " --geo" if outcome.geo else ""
     options += f" --mutant {mutant}" if mutant else ""
     path = folder / f"{name}.jsonl"
     small.history.dump(path)

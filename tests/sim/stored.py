@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from tests.sim.attic import HistoryStore
+from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.cluster import SimCluster
 from tests.sim.contents import contents_of
 from tests.sim.cursors import only_near_ledgers_are_needed
@@ -26,7 +26,7 @@ from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
-from velaray.topology.coordinators import coordinator_of
+from velaray.topology.transactions.coordinators import coordinator_of
 
 MACHINES: dict[ActorKind, Any] = {
     ActorKind.CATALOG: CatalogMachine,
@@ -96,10 +96,15 @@ async def audit(cluster: SimCluster) -> list[str]:
     return faults + await pasts_are_as_noted(HistoryStore(cluster.disk), cluster.pasts, expected)
 
 
-async def expected_journals(cluster: SimCluster) -> set[str]:
+class _HasDisk(Protocol):
+    @property
+    def disk(self) -> SimDisk: ...
+
+
+async def expected_journals(cluster: _HasDisk) -> set[str]:
     """Those of the actors that there are, by the catalog and by their partitions."""
     store = MemoryStore(cluster.disk)
-    catalog = await _state(store, ActorKey.catalog())
+    catalog = await state_of(store, ActorKey.catalog())
     expected = {ActorKey.catalog().text()}
     stored = set(await store.list_journals())
     topics = [topic for found in catalog.namespaces.values() for topic in found.values()]
@@ -114,7 +119,7 @@ async def expected_journals(cluster: SimCluster) -> set[str]:
                 continue
             expected.add(key.text())
             if key.text() in stored:
-                names = (await _state(store, key)).subscriptions.values()
+                names = (await state_of(store, key)).subscriptions.values()
                 subscriptions = [known.ref for known in names]
                 expected |= {
                     key.of_subscription(ref.name, ref.incarnation).text() for ref in subscriptions
@@ -129,13 +134,13 @@ async def compacted_journals(cluster: SimCluster) -> set[str]:
     for name in (await expected_journals(cluster)) & stored:
         key = ActorKey.parse(name)
         if key.kind is ActorKind.PARTITION:
-            current = (await _state(store, key)).compactions.current
+            current = (await state_of(store, key)).compactions.current
             if current is not None:
                 found.add(key.of_compacted(current.number).text())
     return found
 
 
-async def _state(store: MemoryStore, key: ActorKey) -> Any:
+async def state_of(store: MemoryStore, key: ActorKey) -> Any:
     """As recovery finds it: from the last checkpoint, and what came after it."""
     machine = MACHINES[key.kind]()
     ledgers = (await load_manifest(store, key.text())).ledgers

@@ -28,7 +28,7 @@ from velaray.enums import InitialPosition
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.exceptions import Timeout
 from velaray.journal.memory import MemoryStore, Step
-from velaray.topology.coordinators import ensure_coordinators
+from velaray.topology.transactions.coordinators import ensure_coordinators
 
 SEED = 1
 SOURCE, RESULTS = "persistent://public/default/in", "persistent://public/default/out"

@@ -63,7 +63,7 @@ class Plan:
             yield "backlogQuota", {"destination_storage": self.quota}
 
 
-def make_plan(seed: int) -> Plan | None:
+def make_plan(seed: int | str) -> Plan | None:
     """The plan of a seed; most have none."""
     rng = Random(f"{seed}/retention")
     if rng.random() >= 0.3:

@@ -98,6 +98,9 @@ async def until_it_works(work: Callable[[], Awaitable[Any]], history: History, w
 class ProducerScript:
     """Sends numbered messages until enough of them are acknowledged."""
 
+    wire_name = ""
+    """What the broker knows it as, if not by its own name."""
+
     def __init__(self, plan: Producing, shared: Shared, rng: Random) -> None:
         self._plan = plan
         self._shared = shared
@@ -124,7 +127,7 @@ class ProducerScript:
         try:
             return await client.create_producer(
                 plan.topic,
-                producer_name=plan.name,
+                producer_name=self.wire_name or plan.name,
                 send_timeout_millis=plan.timeout_ms,
                 batching_enabled=plan.batching,
                 batching_max_messages=5,
@@ -199,6 +202,9 @@ class ProducerScript:
 class ConsumerScript:
     """Receives and acknowledges until everything is drained."""
 
+    followed = False
+    """Whether its subscription's progress is to go to other clusters."""
+
     def __init__(self, plan: Consuming, shared: Shared, rng: Random) -> None:
         self.plan = plan
         self.poisoned = False  # whether some messages are never acknowledged
@@ -240,6 +246,7 @@ class ConsumerScript:
             batch_index_ack_enabled=plan.batch_index,
             ack_group_time_ms=50,
             key_shared_policy=plan.keys,
+            replicate_subscription_state_enabled=self.followed,
         )
 
     async def _close(self, consumer: Consumer) -> None:

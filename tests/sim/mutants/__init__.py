@@ -8,6 +8,7 @@ from tests.sim.mutants import (
     client,
     compaction,
     cursors,
+    geo,
     history,
     journal,
     key_shared,
@@ -37,4 +38,5 @@ MUTANTS: dict[str, Mutant] = {
     **transactions.MUTANTS,
     **schemas.MUTANTS,
     **ledgers.MUTANTS,
+    **geo.MUTANTS,
 }

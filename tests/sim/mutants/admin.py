@@ -11,7 +11,8 @@ from velaray.actors.machine import Decision
 from velaray.actors.policies import DEFAULTS
 from velaray.events.events_pb2 import TopicCreated
 from velaray.journal.memory import MemoryStore
-from velaray.topology import catalog_body, topic_deletion
+from velaray.topology import catalog_body
+from velaray.topology.ledgers import topic_deletion
 from velaray.topology.partition_body import PartitionBody
 
 

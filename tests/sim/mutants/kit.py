@@ -13,13 +13,14 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: what it does, what is replaced by what, within how many seeds it must be found, and
-    whether partitions are synced on a timer meanwhile."""
+    """A bug: what it does, what is replaced by what, within how many seeds it must be found,
+    whether partitions are synced on a timer meanwhile, and whether there are several clusters."""
 
     what: str
     patches: tuple[Patch, ...]
     within: int
     relaxed: bool = False
+    geo: bool = False
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -10,8 +10,8 @@ from velaray.aio.letters import RECONSUMETIMES
 from velaray.journal import burial
 from velaray.journal.burial import Fate
 from velaray.journal.journal import Journal
-from velaray.topology import deleter_body, deletion, ledger_keeper
-from velaray.topology.deleter_body import MAX_TRIES
+from velaray.topology.ledgers import deleter_body, deletion, ledger_keeper
+from velaray.topology.ledgers.deleter_body import MAX_TRIES
 
 
 def _delete_later(original: Any) -> Any:

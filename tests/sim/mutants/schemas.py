@@ -10,7 +10,7 @@ from velaray.actors import schema_registry
 from velaray.actors.machine import Decision
 from velaray.actors.schema_registry import Registered, RegistryState, SchemaRegistryMachine
 from velaray.topology.partition_body import PartitionBody
-from velaray.topology.topic_schemas import TopicSchemas
+from velaray.topology.schemas.topic_schemas import TopicSchemas
 
 
 def _begin_again_after_deletions(original: Any) -> Any:

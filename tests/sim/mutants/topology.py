@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
-from velaray.topology import partition_body
+from velaray.topology import partition_session
 from velaray.topology.brain import Brain
 from velaray.topology.channel import Channel, Grant
 from velaray.topology.dead_letters import DeadLetterMover
@@ -40,8 +40,8 @@ def _count_batches_as_one(original: Any) -> Any:
 
 
 def _confirm_the_entry_before(original: Any) -> Any:
-    def receipt(producer: int, sequence: int, ledger: int, entry: int, highest: Any) -> bytes:
-        return original(producer, sequence, ledger, entry - 1 if entry > 0 else entry, highest)
+    def receipt(producer: int, at: int, ledger: int, entry: int, highest: Any = None) -> bytes:
+        return original(producer, at, ledger, entry - 1 if entry > 0 else entry, highest)
 
     return receipt
 
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "confirm-the-entry-before": Mutant(
         "a receipt names the entry before",
-        ((partition_body, "send_receipt", _confirm_the_entry_before),),
+        ((partition_session, "send_receipt", _confirm_the_entry_before),),
         within=20,
     ),
     "deliver-to-the-wrong-consumer": Mutant(

@@ -31,12 +31,12 @@ from velaray.events.events_pb2 import (
     TransactionFinished,
 )
 from velaray.topology.channel import Channel
-from velaray.topology.coordinator_body import CoordinatorBody
-from velaray.topology.endings import Endings, Untold
 from velaray.topology.fabric import Unreachable
 from velaray.topology.links import LinkClosed, RemoteError
 from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transaction_gate import TransactionGate
+from velaray.topology.transactions.coordinator_body import CoordinatorBody
+from velaray.topology.transactions.endings import Endings, Untold
+from velaray.topology.transactions.transaction_gate import TransactionGate
 
 # -- coordinators --------------------------------------------------------------------
 

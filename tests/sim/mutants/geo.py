@@ -1,0 +1,310 @@
+"""Bugs between clusters: of replication, and of progress that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.mutants.kit import Mutant
+from velaray.actors import partition, subscription, translating
+from velaray.actors.cursor import Cursor
+from velaray.actors.foreign import Ahead, Foreign
+from velaray.actors.machine import Decision
+from velaray.actors.origins import NOWHERE, Origin, Origins
+from velaray.actors.partition import Duplicate, PartitionMachine
+from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
+from velaray.topology import partition_session
+from velaray.topology.channel import Channel
+from velaray.topology.replication import exporter, foreign_progress, replicator, replicator_ends
+from velaray.topology.replication.foreign_progress import ForeignProgress
+from velaray.topology.replication.progress_export import Places
+from velaray.topology.replication.replication_window import Window
+from velaray.topology.replication.replicator_progress import Progress
+from velaray.wire.messages import open_entry
+from velaray.wire.stamping import PassedOver
+
+CLUSTER_BITS = LEDGER_INDEX_BITS + NUMBER_BITS
+"""Above these a ledger's id has the number of its cluster."""
+
+# -- entries ---------------------------------------------------------------------------
+
+
+def _by_the_first_producer(original: Any) -> Any:
+    def publish(state: Any, command: Any, now_ms: int) -> Any:
+        if command.replicated is not None:
+            known = state.producers.get(command.producer)
+            if known is not None and command.sequence_id <= known.last_sequence_id:
+                return Decision(reply=Duplicate(command.sequence_id))
+        return original(state, command, now_ms)
+
+    return publish
+
+
+def _one_too_late(original: Any) -> Any:
+    def last(self: Origins, cluster: str) -> Position:
+        ledger_id, entry_id = original(self, cluster)
+        return Position(ledger_id, entry_id - 1) if entry_id > 0 else NOWHERE
+
+    return last
+
+
+def _without_origins(original: Any) -> Any:
+    def restore(self: PartitionMachine, segments: Any) -> Any:
+        state = original(self, segments)
+        state.origins.by_cluster.clear()
+        return state
+
+    return restore
+
+
+def _forward(original: Any) -> Any:
+    def judge(entry: bytes, *how: Any, **more: Any) -> Any:
+        judged = original(entry, *how, **more)
+        return open_entry(entry) if judged is PassedOver.FOREIGN else judged
+
+    return judge
+
+
+def _done_when_sent(original: Any) -> Any:
+    def sent(self: Window) -> None:
+        self._unsent[0].done = True
+        original(self)
+
+    return sent
+
+
+def _behind_anything(original: Any) -> Any:
+    def publish(*arguments: Any) -> Any:
+        command = original(*arguments)
+        assert command.replicated is not None
+        return replace(command, replicated=command.replicated._replace(after=None))
+
+    return publish
+
+
+def _stamp_the_next(original: Any) -> Any:
+    def stamped(*entry: Any) -> Any:
+        *judged, position, transaction, version = entry
+        later = Position(position.ledger_id, position.entry_id + 1)
+        return original(*judged, later, transaction, version)
+
+    return stamped
+
+
+def _to_everybody(original: Any) -> Any:
+    def judge(entry: bytes, *how: Any, **more: Any) -> Any:
+        judged = original(entry, *how, **more)
+        return open_entry(entry) if judged is PassedOver.ELSEWHERE else judged
+
+    return judge
+
+
+# -- progress --------------------------------------------------------------------------
+
+
+def _never_settled(original: Any) -> Any:
+    def unsettled(self: Channel, first: int, end: int) -> int:
+        return end
+
+    return unsettled
+
+
+def _nothing_waits(original: Any) -> Any:
+    def restore(segments: Any) -> Foreign:
+        found: Foreign = original(segments)
+        found.waiting.clear()
+        return found
+
+    return restore
+
+
+def _one_too_many(original: Any) -> Any:
+    def own_within(state: Any, ledger_id: int, first: int, end: int) -> Any:
+        return original(state, ledger_id, first, end + 1)
+
+    return own_within
+
+
+def _range_too_long(original: Any) -> Any:
+    def offsets(self: Origin, first: Position, last: Position) -> Any:
+        return original(self, first, Position(last.ledger_id, last.entry_id + 1))
+
+    return offsets
+
+
+def _as_own_positions(original: Any) -> Any:
+    """Every position counts as one of the own cluster, in the ledger of the same low bits."""
+
+    def here(state: Any, own: str, told: Any, since: Any = None) -> Any:
+        own_bits = state.table.ledgers()[0][0] >> CLUSTER_BITS << CLUSTER_BITS
+
+        def moved(entry: Any) -> Any:
+            ledger_id = entry.ledger_id & (1 << CLUSTER_BITS) - 1 | own_bits
+            return entry._replace(ledger_id=ledger_id)
+
+        for origin, ahead in list(told.items()):
+            if origin != own:
+                ranges = tuple(moved(each) for each in ahead.ranges)
+                mine = told.get(own, Ahead())
+                told = {**told, own: replace(mine, ranges=(*mine.ranges, *ranges))}
+        return original(state, own, told, since)
+
+    return here
+
+
+def _without_holes(original: Any) -> Any:
+    def window(*arguments: Any) -> Any:
+        found = original(*arguments)
+        ranges = found.ranges
+        return found._replace(ranges=[(ranges[0][0], ranges[-1][1])] if ranges else [])
+
+    return window
+
+
+def _parts_for_wholes(original: Any) -> Any:
+    def window(*arguments: Any) -> Any:
+        found = original(*arguments)
+        whole = [(offset, offset + 1) for offset, _ in found.partial]
+        return found._replace(ranges=sorted([*found.ranges, *whole]), partial=[])
+
+    return window
+
+
+def _without_parts(original: Any) -> Any:
+    def window(*arguments: Any) -> Any:
+        return original(*arguments)._replace(partial=[])
+
+    return window
+
+
+def _new_every_time(original: Any) -> Any:
+    def news(foreign: Foreign, command: Any) -> Any:
+        return original(replace(foreign, taken=Cursor()), command)
+
+    return news
+
+
+def _up_to_the_mark_of_all(original: Any) -> Any:
+    def up_to(self: Places, mark: int) -> Any:
+        return original(self, mark) | {
+            cluster: origin.last_before(mark)
+            for cluster, origin in self._origins.items()
+            if origin.last_before(mark) >= (0, 0)
+        }
+
+    return up_to
+
+
+def _told_when_asked(original: Any) -> Any:
+    async def bring(self: Progress, name: str, export: Any, send: Any) -> Any:
+        followed = self._followed[name]
+        revision = followed.revision
+
+        async def exported(name: str, token: Any) -> Any:
+            found = await export(name, token)
+            followed.token = found["token"]
+            return found
+
+        error = await original(self, name, exported, send)
+        if error is not None:
+            followed.confirmed, followed.begun = revision, True
+        return error
+
+    return bring
+
+
+def _taken_when_it_comes(original: Any) -> Any:
+    async def take(self: ForeignProgress, source: str, raw: bytes) -> None:
+        taking = self._partition.spawn(original(self, source, raw))
+        taking.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    return take
+
+
+def _mutant(what: str, owner: Any, name: str, change: Callable[[Any], Any], within: int) -> Mutant:
+    return Mutant(what, ((owner, name, change),), within, geo=True)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "deduplicate-by-the-first-producer": _mutant(
+        "a replicated entry is a duplicate if its producer's name had its sequence id here",
+        *(partition, "_publish", _by_the_first_producer, 50),
+    ),
+    "take-the-newest-entry-twice": _mutant(
+        "the newest entry of another cluster isn't known for a duplicate",
+        *(Origins, "last", _one_too_late, 50),
+    ),
+    "forget-origins-on-recovery": _mutant(
+        "a partition that recovers doesn't know what came from where",
+        *(PartitionMachine, "restore", _without_origins, 20),
+    ),
+    "forward-what-was-replicated": _mutant(
+        "a replicator sends on what came from other clusters",
+        *(replicator_ends, "judge", _forward, 20),
+    ),
+    "acknowledge-what-is-under-way": _mutant(
+        "a replicator acknowledges entries before the other cluster has them",
+        *(Window, "sent", _done_when_sent, 50),
+    ),
+    "get-past-a-refused-entry": _mutant(
+        "what was sent behind an entry that was refused is stored",
+        *(partition_session, "replicated_publish", _behind_anything, 300),
+    ),
+    "stamp-the-next-position": _mutant(
+        "an entry says that it is where its source has the next one",
+        *(replicator, "stamped", _stamp_the_next, 20),
+    ),
+    "replicate-what-is-to-stay": _mutant(
+        "a replicator sends what its producer wants to have in one cluster alone",
+        *(replicator_ends, "judge", _to_everybody, 50),
+    ),
+    "drop-the-filter": _mutant(
+        "what came after the progress that concerns it is delivered",
+        *(Channel, "_unsettled", _never_settled, 300),
+    ),
+    "forget-what-waits": _mutant(
+        "a subscription that recovers doesn't know what is acknowledged of entries to come",
+        *(subscription.foreign, "restore", _nothing_waits, 100),
+    ),
+    "take-in-one-too-many": _mutant(
+        "of what came from another cluster the entry behind a range is acknowledged as well",
+        *(Origin, "offsets", _range_too_long, 50),
+    ),
+    "take-in-one-too-many-of-the-own": _mutant(
+        "of what is this cluster's own the entry behind what is named is acknowledged as well",
+        *(translating, "_own_within", _one_too_many, 100),
+    ),
+    "filter-own-entries-by-others-positions": _mutant(
+        "another cluster's positions count as those of the own ledgers",
+        *(foreign_progress, "here", _as_own_positions, 100),
+    ),
+    "tell-holes-as-acknowledged": _mutant(
+        "progress names the first and the last of what is acknowledged beyond the mark",
+        *(exporter, "window", _without_holes, 50),
+    ),
+    "tell-parts-of-batches-for-wholes": _mutant(
+        "a batch that is acknowledged in part is told as a whole",
+        *(exporter, "window", _parts_for_wholes, 100),
+    ),
+    "tell-no-parts-of-batches": _mutant(
+        "what is acknowledged of a batch in part isn't told",
+        *(exporter, "window", _without_parts, 100),
+    ),
+    "take-in-again": _mutant(
+        "progress that was taken in acknowledges again what somebody moved back",
+        *(subscription.foreign, "news", _new_every_time, 300),
+    ),
+    "tell-all-up-to-the-mark-of-others": _mutant(
+        "progress says that all is acknowledged of another cluster, also what stayed there",
+        *(Places, "up_to", _up_to_the_mark_of_all, 100),
+    ),
+    "tell-nothing-twice": _mutant(
+        "progress that didn't arrive isn't sent again",
+        *(Progress, "_bring", _told_when_asked, 100),
+    ),
+    "confirm-progress-early": _mutant(
+        "progress is confirmed before it is durable",
+        *(ForeignProgress, "take", _taken_when_it_comes, 300),
+    ),
+}
