@@ -45,11 +45,17 @@ def sigkill(pid: int) -> bool:
     return wait_for(lambda: not exists(pid), GONE_S)
 
 
-def actor_of(kind: str, namespace: str, chance: random.Random) -> tuple[str, int] | None:
-    """Name and process of a cluster's actor of a kind that has just answered, so it lives."""
+def actor_of(
+    kind: str,
+    namespace: str,
+    chance: random.Random,
+    fits: Callable[[str], bool] = lambda name: True,
+) -> tuple[str, int] | None:
+    """Name and process of a cluster's actor of a kind that has just answered, so it lives; of those
+    whose name ``fits``."""
     named = ray.util.list_named_actors(all_namespaces=True)
     names = [each["name"] for each in named if each["namespace"] == namespace]
-    names = [name for name in names if name.startswith(kind)]
+    names = [name for name in names if name.startswith(kind) and fits(name)]
     if not names:
         return None
     name = chance.choice(names)
