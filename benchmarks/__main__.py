@@ -25,6 +25,7 @@ from benchmarks import (
     plan,
     recovery,
     recovery_bytes,
+    replication,
     report,
     schemas,
     spark,
@@ -46,6 +47,7 @@ ALONE: dict[str, Callable[[Options], Result]] = {
     "recovery": recovery.run,
     "node_loss": node_loss.run,
     "ledgers": ledgers.run,
+    "replication": replication.run,
     "schemas": schemas.run,
     "spark": spark.run,
 }

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pulsar
 
@@ -15,8 +16,10 @@ from velaray.topology.cluster import Cluster
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
+def running_cluster(**settings: Any) -> Iterator[Cluster]:
     """A cluster on Ray of its own, with the settings that `Cluster.start` gives Ray.
+
+    ``settings`` are those of `Cluster.start`.
 
     Actor processes may cache byte code, as every installed package's is: without that each
     start of an actor would compile velaray's modules anew.
@@ -24,7 +27,7 @@ def running_cluster() -> Iterator[Cluster]:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     directory = Path(tempfile.mkdtemp(prefix="velaray-bench-"))
     try:
-        with Cluster.start(directory, service_port=0, admin_port=0) as cluster:
+        with Cluster.start(directory, service_port=0, admin_port=0, **settings) as cluster:
             yield cluster
     finally:
         shutil.rmtree(directory)

@@ -32,7 +32,7 @@ from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.rig import running_cluster
 from velaray.topology.cluster import Cluster
-from velaray.topology.coordinators import DEFAULT_COORDINATORS
+from velaray.topology.transactions.coordinators import DEFAULT_COORDINATORS
 
 ROWS = 400_000
 SIZE = 1024

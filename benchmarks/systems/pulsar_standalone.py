@@ -60,7 +60,9 @@ appender.out.layout.pattern = %p %c{1} %m%n
 class PulsarStandalone:
     """Broker, bookie and metadata store in one Java process."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: str = "") -> None:
+        """``config`` are lines of its configuration besides ours."""
+        self._config = config
         self.settings = {
             "server": "Apache Pulsar standalone, one bookie, journalSyncData=true (BookKeeper's "
             f"default), transactions enabled, no functions, {' '.join(_HEAP[:2])}",
@@ -77,10 +79,11 @@ class PulsarStandalone:
             directory = stack.enter_context(scratch("pulsar"))
             port = free_port()
             web = free_port()
-            words = _command(directory, jars, port, web)
+            words = _command(directory, jars, port, web, self._config)
             self._server = stack.enter_context(running(words, directory))
             wait_until(lambda: _has_namespace(web), self._server, directory)
-            url = f"pulsar://127.0.0.1:{port}"
+            self.service_url = url = f"pulsar://127.0.0.1:{port}"
+            self.admin_url = f"http://127.0.0.1:{web}"
             self._client = stack.enter_context(official_client.connected(url))
             self._java = JavaClient(url, jars, directory / "java-client.log")
             stack.callback(self._java.close)
@@ -134,9 +137,9 @@ def _has_namespace(web: int) -> bool:
         return False
 
 
-def _command(directory: Path, jars: str, port: int, web: int) -> list[str]:
+def _command(directory: Path, jars: str, port: int, web: int, more: str) -> list[str]:
     config, log = directory / "standalone.conf", directory / "log4j2.properties"
-    config.write_text(_CONFIG.format(port=port, web=web))
+    config.write_text(_CONFIG.format(port=port, web=web) + more)
     log.write_text(_LOG)
     return [
         *("java", *_HEAP, f"-Dlog4j2.configurationFile={log}"),

@@ -12,7 +12,7 @@ import velaray
 from benchmarks.contract import LISTS, NOTHING_LEFT_S, Transacted, transacted
 from velaray.aio import Client, Consumer, Producer
 from velaray.enums import ConsumerType
-from velaray.topology.coordinators import DEFAULT_COORDINATORS
+from velaray.topology.transactions.coordinators import DEFAULT_COORDINATORS
 
 SUBSCRIPTION = "source"
 QUEUE = 10_000
