@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import velaray
+from tests.support.waiting import wait_until
 from velaray.cli import main
 from velaray.pipelines import release
 
@@ -18,13 +19,24 @@ def admin(cluster):
 
 
 @pytest.fixture
-def done(copy, make_topic, client, topic, tmp_path):
+def done(copy, make_topic, client, admin, topic, tmp_path):
     """A query that copied four partitions; returns its checkpoint."""
     make_topic(topic, 4)
     with client.create_producer(topic) as producer:
         producer.send_many([b"1", b"2", b"3"], keys=["a", "b", "c"])
     copy()
+    for number in range(4):
+        wait_until_left(admin, f"{topic}-partition-{number}")
     return tmp_path / "checkpoint"
+
+
+def wait_until_left(admin, topic):
+    """Spark doesn't wait for the process in which a source leaves the service."""
+    wait_until(lambda: not any(each["consumers"] for each in stats(admin, topic)), 60)
+
+
+def stats(admin, topic):
+    return admin.stats(topic)["subscriptions"].values()
 
 
 def marks(admin, topic):
@@ -61,6 +73,7 @@ def test_a_query_that_runs_is_not_released(writing, admin, client, topic, tmp_pa
         assert admin.subscriptions(topic) == ["mark"]
     finally:
         query.stop()
+    wait_until_left(admin, topic)
     release(client, subscription="mark", topics=[topic])
     assert admin.subscriptions(topic) == []
 
