@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterator
@@ -116,6 +117,23 @@ def test_nothing_is_lost_and_nothing_comes_twice_whoever_is_killed(
     assert received_once(here, 600) == [b"%d" % number for number in range(600)]
     soon(lambda: caught_up(new, topic))
     assert new.call(new.partition(topic), "stats")["entries"] == entries(old, topic)
+
+
+def test_who_asks_while_pulling_ends_is_answered(pair: list[Cluster], topic: str) -> None:
+    old, new = pair
+    old.publish(topic, [b"x"])
+    pull(new, topic, "old")
+    soon(lambda: caught_up(new, topic))
+    key = new.partition(topic)
+
+    async def ask_and_end() -> Any:
+        pulls = new.local.fabric.bodies[key].pulls
+        asked = asyncio.create_task(pulls.statuses())
+        await asyncio.sleep(0)  # it has begun
+        pulls.apply({})
+        return await asked
+
+    assert new.local.run(ask_and_end()) == {"old": None}
 
 
 def test_what_isnt_confirmed_here_isnt_acknowledged_there(

@@ -87,12 +87,12 @@ class PullKeeper:
 
     async def statuses(self) -> dict[str, dict[str, Any] | None]:
         """What each puller says of itself, by its cluster; None if it can't be asked now."""
-        names = sorted(self._kept)
-        found = await asyncio.gather(*(self._status(name) for name in names))
-        return dict(zip(names, found, strict=True))
+        asked = dict(sorted(self._kept.items()))
+        found = await asyncio.gather(*map(self._status, asked.values()))
+        return dict(zip(asked, found, strict=True))
 
-    async def _status(self, name: str) -> dict[str, Any] | None:
-        link = self._kept[name].link
+    async def _status(self, kept: Kept) -> dict[str, Any] | None:
+        link = kept.link
         if link is not None:
             with suppress(*_PASSING):
                 found: dict[str, Any] | None = await link.request("status", {}, STATUS_TIMEOUT_S)
