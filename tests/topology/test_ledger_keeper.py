@@ -95,6 +95,12 @@ def stored(cluster: Any, key: ActorKey) -> list[int]:
     return cluster.run(cluster.fabric.store.list_ledgers(key.text()))
 
 
+def at_rest(body: Any) -> None:
+    """Wait until no roll-over is due or under way."""
+    runtime = body.runtime
+    wait_until(lambda: not (runtime._roll_asked or runtime.journal._busy), WITHIN_S)
+
+
 def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
@@ -178,9 +184,10 @@ def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, t
         return big <= set(told.told.get(partition.key.text(), ()))
 
     wait_until(done, WITHIN_S)
+    at_rest(partition)
     rolls = partition.runtime.stats.rolls
     keep(cluster, "t")
-    cluster.run(partition.sync())
+    at_rest(partition)
     assert partition.runtime.stats.rolls == rolls  # small ones aren't worth it
 
 
@@ -195,7 +202,7 @@ def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monk
     for _ in range(100):
         trim(cluster, "t")
         keep(cluster, "t")
-        cluster.run(partition.sync())
+        at_rest(partition)
         rolls.append(partition.runtime.stats.rolls)
     sizes = [info.data_offset for info in partition.ledgers]
     assert sizes[-1] > 2_000 and told.told
@@ -210,7 +217,9 @@ def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monke
     before = listed(cluster, subscription.key)
     keep(cluster, "t", ActorKind.SUBSCRIPTION)
     gone = told.told[subscription.key.text()]
-    assert gone and listed(cluster, subscription.key) == before[len(gone) :]
+    left = before[len(gone) :]
+    # The consumer's leaving may have led to a newer one.
+    assert gone and listed(cluster, subscription.key)[: len(left)] == left
     assert sum(info.bytes for info in subscription.runtime.journal.ledgers) >= 3_000
     cluster.kill(subscription.key)
     consumer = client.subscribe("t", "s")
