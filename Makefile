@@ -17,7 +17,7 @@ SEEDS ?= 200
 # How many processes share the test files. A file's tests stay together, for the sake of the
 # clusters that they share.
 JOBS ?= 2
-PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile
+PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-transactions demo-spark demo-migration test test-long test-fast sim coverage lint bench proto clean
@@ -73,7 +73,7 @@ test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
 test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 3 minutes)
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 10 minutes)
 	$(PYTEST) -m "not slow and not ray and not long"
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
