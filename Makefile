@@ -14,13 +14,14 @@ export RAY_AUTH_MODE := disabled
 
 # How many seeds `make sim` runs.
 SEEDS ?= 200
-# How many processes share the test files. A file's tests stay together, for the sake of the
-# clusters that they share.
+# How many processes share the test files: one a core where tests compute, more where they mostly
+# wait. A file's tests stay together, for the sake of the clusters that they share.
 JOBS ?= 2
-PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+FAST_JOBS ?= 4
+PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration test test-long test-fast sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint bench proto clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,14 +68,16 @@ demo-spark: $(SPARK) ## Stream flights through Spark exactly once under 24 kills
 demo-migration: $(EXAMPLES) ## Move a tenant to another cluster under 2 times 16 kills (about 5 minutes)
 	$(PYTHON) examples/migration_under_fire.py
 
-test: $(DEV) ## Run every test but the long ones (under 30 minutes on 2 cores)
-	$(PYTEST) -m "not long"
+test: test-fast test-slow ## Run every test but the long ones (under 30 minutes on 2 cores)
 
 test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 10 minutes)
-	$(PYTEST) -m "not slow and not ray and not long"
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 6 minutes)
+	$(PYTEST) --numprocesses $(FAST_JOBS) -m "not slow and not ray and not long"
+
+test-slow: $(DEV) ## Run the tests that need Ray or more time (under 25 minutes)
+	$(PYTEST) --numprocesses $(JOBS) -m "(slow or ray) and not long"
 
 sim: $(DEV) ## Simulate clusters under faults: make sim SEEDS=1000
 	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
