@@ -17,7 +17,7 @@ SEEDS ?= 200
 # How many processes share the test files: one a core where tests compute, more where they mostly
 # wait. A file's tests stay together, for the sake of the clusters that they share.
 JOBS ?= 2
-FAST_JOBS ?= 4
+FAST_JOBS ?= 3
 PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -73,7 +73,7 @@ test: test-fast test-slow ## Run every test but the long ones (under 30 minutes 
 test-long: $(DEV) ## Run the tests that take a minute or more each (under 15 minutes)
 	$(PYTHON) -m pytest -m long -o faulthandler_timeout=0
 
-test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 6 minutes)
+test-fast: $(DEV) ## Run the tests that need no Ray and little time (under 8 minutes)
 	$(PYTEST) --numprocesses $(FAST_JOBS) -m "not slow and not ray and not long"
 
 test-slow: $(DEV) ## Run the tests that need Ray or more time (under 25 minutes)

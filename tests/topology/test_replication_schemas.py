@@ -99,7 +99,7 @@ def test_an_incompatible_schema_stops_the_replicator_until_it_is_taken(
     reader = b.subscribe(topic)
     assert received(reader, 1) == [b"before"]
     nothing_more(reader)
-    assert not a.status(topic, "b")["connected"] or a.status(topic, "b")["in_flight"]
+    soon(lambda: not (found := a.status(topic, "b"))["connected"] or found["in_flight"])
     take_all(b, topic)
     one, behind = received(reader, 2)
     assert (json.loads(one), behind) == ({"f1": 1, "f2": "y"}, b"behind")
