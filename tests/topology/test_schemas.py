@@ -430,7 +430,8 @@ def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run)
         assert refusal.value.code == pb.ServiceNotReady
         assert await other.produce(None, b"x") is None  # nobody else notices
         assert await peer.produce(None, b"y") is None
-        assert file.read_bytes() == broken
+        # The killed writer may cut off the zeros behind the last frame at any time.
+        assert file.read_bytes().rstrip(b"\0") == broken.rstrip(b"\0")
         file.write_bytes(whole)
         assert await peer.produce(THREE) == 2
 
