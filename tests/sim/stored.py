@@ -96,7 +96,7 @@ async def audit(cluster: SimCluster) -> list[str]:
         if node is not None and node.body is not None:
             runtime = node.body.runtime  # type: ignore[attr-defined]
             machine = CheckedMachine(MACHINES[key.kind]())
-            if runtime._opened is not None:  # the disk was full; the next commit writes it
+            if runtime._opened and runtime._full:  # the next commit writes it
                 fold.evolve(runtime._opened)
             if digest(machine.snapshot(runtime.state)) != fold.digest():
                 faults.append(f"{name}: replay gives another state than the live one")
