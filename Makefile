@@ -8,9 +8,8 @@ BENCH := $(VENV)/.installed-bench
 EXAMPLES := $(VENV)/.installed-examples
 SPARK := $(VENV)/.installed-spark
 
-# Ray: send no usage statistics, and ask for no token on a cluster of this machine alone.
+# Ray: send no usage statistics.
 export RAY_USAGE_STATS_ENABLED := 0
-export RAY_AUTH_MODE := disabled
 
 # How many seeds `make sim` runs.
 SEEDS ?= 200
@@ -21,7 +20,7 @@ FAST_JOBS ?= 3
 PYTEST = $(PYTHON) -m pytest --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint bench proto clean
+.PHONY: help install demo demo-transactions demo-spark demo-migration test test-fast test-slow test-long sim coverage lint bench bench-docs bench-alone proto diagram clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +96,7 @@ lint: $(DEV) ## Check style, format, types and generated code
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(PYTHON) tools/generate_protobuf.py --check
+	$(PYTHON) -m tools.import_diagram --check
 
 bench: $(BENCH) ## Compare with other systems on this machine (under 20 minutes)
 	$(PYTHON) -m benchmarks --out benchmarks/out/results.json
@@ -109,6 +109,9 @@ bench-alone: $(BENCH) ## Measure acknowledgements, dispatch, recovery, memory an
 
 proto: $(DEV) ## Regenerate the committed protobuf modules
 	$(PYTHON) tools/generate_protobuf.py
+
+diagram: $(DEV) ## Regenerate docs/imports.md, the diagram of imports
+	$(PYTHON) -m tools.import_diagram
 
 clean: ## Remove everything that can be made again, .venv included
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

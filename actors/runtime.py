@@ -43,6 +43,7 @@ from velaray.actors.machine import (
 from velaray.events.codec import decode, encode
 from velaray.events.events_pb2 import LedgerOpened
 from velaray.events.ids import ActorKey
+from velaray.events.portable import PortableError
 from velaray.events.segments import Segment, StoredSegment
 from velaray.journal.errors import CorruptJournal, JournalError, Misuse, StorageFull
 from velaray.journal.journal import Journal, JournalSettings
@@ -62,7 +63,7 @@ _ENDING: set[asyncio.Task[None]] = set()
 """What ends aborted runtimes, which nobody else may remember; a task needs a reference."""
 
 
-class RuntimeFault(Exception):
+class RuntimeFault(PortableError):
     """Base of the errors that the runtime itself raises."""
 
 
@@ -92,7 +93,8 @@ class Stopped(RuntimeFault):
     """The runtime was closed, or stopped by the error in ``__cause__``; nothing happened."""
 
     def __init__(self, actor: str, cause: BaseException | None) -> None:
-        super().__init__(f"{actor} has stopped" + (f": {cause}" if cause else ""))
+        why = cause.told if isinstance(cause, JournalError) else cause
+        super().__init__(f"{actor} has stopped" + (f": {why}" if cause else ""))
 
 
 class SpoiledState(RuntimeFault):
@@ -783,7 +785,8 @@ class Runtime(Generic[StateT]):
 
     def _refuse(self, release: Release) -> None:
         self._refused_full += 1
-        release(Refusal(Reason.STORAGE_FULL, str(self._full)), ())
+        assert self._full is not None
+        release(Refusal(Reason.STORAGE_FULL, self._full.told), ())
 
     def _flusher_ended(self, task: asyncio.Task[None]) -> None:
         self._closing = True

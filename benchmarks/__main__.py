@@ -30,12 +30,14 @@ from benchmarks import (
     schemas,
     spark,
 )
+from benchmarks.contract import Absent
 from benchmarks.install import install, missing
 from benchmarks.machine import describe_machine, load
 from benchmarks.model import Result
 from benchmarks.options import Options
 from benchmarks.render import show, show_comparison, show_settings
 from benchmarks.systems import registry
+from velaray.topology.ray_connection import ensure_token
 
 FILE_WIDTH = 160
 LOGS = Path(__file__).parent / "out" / "logs"
@@ -153,10 +155,11 @@ def main() -> None:
     if words[:1] == ["install"]:
         sys.exit(1 if install(words[1:] or missing()) else 0)
     wanted = parse(words)
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    ensure_token()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
-    _fetch(wanted)
+    if any(name in plan.LOADS for name in wanted.names):
+        _bring_up(wanted.options.peers, console)
     document = measure(wanted, console)
     if wanted.out is not None:
         wanted.out.parent.mkdir(parents=True, exist_ok=True)
@@ -168,11 +171,24 @@ def main() -> None:
         report.beside(document, wanted.markdown)
 
 
-def _fetch(wanted: Wanted) -> None:
-    """Peers that are wanted and were never fetched: before the clock starts."""
-    families = {name.split("-")[0] for name in wanted.options.peers}
-    if any(name in plan.LOADS for name in wanted.names):
-        install([name for name in missing() if name in families])
+def _bring_up(peers: Sequence[str], console: Console) -> None:
+    """Fetch the peers that were never fetched; exit if one can't be had, before measuring."""
+    families = {name.split("-")[0] for name in peers}
+    failed = install([name for name in missing() if name in families])
+    absent = {}
+    for name in peers:
+        try:
+            registry.check(name)
+        except Absent as error:
+            why = failed.get(name.split("-")[0])
+            absent[name] = f"{error} (it wasn't fetched: {why})" if why else str(error)
+    if not absent:
+        return
+    for name, why in absent.items():
+        console.print(f"{name} can't be measured: {why}", markup=False)
+    rest = ",".join(name for name in peers if name not in absent)
+    console.print(f"Install what is missing, or measure without it: --peers {rest}", markup=False)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

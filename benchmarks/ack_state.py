@@ -23,13 +23,13 @@ from typing import Any
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.processes import private_bytes
-from velaray.actors import holes
-from velaray.actors.bitmaps import Bitmap
-from velaray.actors.cursor import Cursor
-from velaray.actors.holes import Holes
-from velaray.actors.ranges import RangeSet
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import Ack, Create, SubscriptionMachine, SubscriptionState
+from velaray.actors.sets import acknowledged_ranges
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
+from velaray.actors.sets.bitmaps import Bitmap
+from velaray.actors.sets.ranges import RangeSet
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Ack, Create, SubscriptionMachine, SubscriptionState
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.files import FileStore
 from velaray.journal.journal import Journal, JournalSettings
@@ -71,7 +71,7 @@ def run(options: Options) -> Result:
         name="ack_state",
         settings={
             "entries": f"{ENTRIES:,}, every second one acknowledged, {PER_ACK:,} a command",
-            "segments": f"{holes.SEGMENT:,} offsets each",
+            "segments": f"{acknowledged_ranges.SEGMENT:,} offsets each",
             "memory": "Private_Clean + Private_Dirty, over what it was before the recovery",
             "one more": "an entry in the middle, then the next owner's checkpoint",
         },
@@ -141,7 +141,9 @@ async def measure(directory: Path, entries: int) -> dict[str, tuple[str, float]]
     if cursor.hole_count() != entries // 2 or cursor.backlog(entries) != entries // 2:
         raise AssertionError(f"recovered {cursor.hole_count()} of {entries // 2} holes")
     unchanged = _checkpoint_bytes(runtime)
-    for offset in range(0, entries, holes.SEGMENT // 2):  # every segment is looked into
+    for offset in range(
+        0, entries, acknowledged_ranges.SEGMENT // 2
+    ):  # every segment is looked into
         if cursor.is_acked(offset) != bool(offset % 2):
             raise AssertionError(f"entry {offset} would be delivered wrongly")
     memory = _memory() - before
@@ -184,7 +186,7 @@ def _speeds(form: Any) -> dict[str, float]:
     }
     found = {}
     for case, order in orders.items():
-        cursor = Cursor(beyond=Holes(form))
+        cursor = Cursor(beyond=AcknowledgedRanges(form))
         began = time.process_time_ns()
         for offset in order:
             cursor.ack_range(offset, offset + 1)
@@ -194,5 +196,5 @@ def _speeds(form: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    holes.BUDGET = int(sys.argv[3])
+    acknowledged_ranges.BUDGET = int(sys.argv[3])
     print(json.dumps(asyncio.run(measure(Path(sys.argv[1]), int(sys.argv[2])))))

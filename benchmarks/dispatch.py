@@ -14,11 +14,11 @@ from typing import Any
 
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
-from velaray.actors.consumers import SubscriptionType
+from velaray.actors.dispatch.consumers import SubscriptionType
+from velaray.actors.dispatch.lease import LeasedDelivery
 from velaray.actors.runtime import Runtime
-from velaray.actors.standing import StandingDelivery
-from velaray.actors.subscription import SubscriptionMachine
-from velaray.topology.brain import Brain
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 
 CONSUMERS = (1, 10, 100)
 ENTRIES = 100_000
@@ -83,14 +83,16 @@ class Hand:
         self._said: list[tuple[str, Any]] = []
         self._fed = self._wanted = self._endings = 0
         self._hashing = False
-        self._standing: tuple[int, StandingDelivery] | None = None
-        self._brain: Brain
+        self._standing: tuple[int, LeasedDelivery] | None = None
+        self._brain: SubscriptionDispatcher
         self.got: dict[int, int] = defaultdict(int)
 
     async def open(self) -> None:
         """Connect the brain and all consumers."""
         runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, _fail)
-        self._brain = Brain(runtime, -1, lambda method, args: self._said.append((method, args)))
+        self._brain = SubscriptionDispatcher(
+            runtime, -1, lambda method, args: self._said.append((method, args))
+        )
         await self._brain.on_request("open", [0, None, ENTRIES, []])
         for number in self._consumers:
             self._tell("attach", [number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""])
@@ -136,7 +138,7 @@ class Hand:
                     number, first, debited, room, endings = args
                     if endings == self._endings:
                         permits = QUEUE + self.got[number] - debited
-                        self._standing = (number, StandingDelivery(first, permits, room))
+                        self._standing = (number, LeasedDelivery(first, permits, room))
         if self._standing is not None:
             number, standing = self._standing
             first = standing.next_offset

@@ -1,16 +1,20 @@
-"""Peers that no system package has: fetched once with their ecosystem's own client."""
+"""Servers of the peers: fetched once, each with its ecosystem's own client, and found again."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import debian
 from benchmarks.contract import Absent
+from benchmarks.debian import Program
 
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.10.29"
 _POMS = Path(__file__).parent / "maven"
+_PACKAGES = {"redis": "redis-server", "rabbitmq": "rabbitmq-server"}
 
 
 def cache() -> Path:
@@ -37,10 +41,45 @@ def class_path(name: str) -> str:
     return f"{folder}/*"
 
 
+def redis_server() -> Program:
+    """``redis-server``. Raises `Absent`."""
+    return _program("redis", "usr/bin/redis-server", "redis-server")
+
+
+def rabbitmq_server() -> Program:
+    """``rabbitmq-server``, without the wrapper that asks for root. Raises `Absent`."""
+    script = "usr/lib/rabbitmq/bin/rabbitmq-server"
+    return _program("rabbitmq", script, f"/{script}", "rabbitmq-server")
+
+
+def _program(family: str, path: str, *places: str) -> Program:
+    found = debian.in_system(*places)
+    if found is not None:
+        return found
+    if not _complete(cache() / family):
+        package = _PACKAGES[family]
+        raise Absent(f"no {package}: install it, or fetch it with `python -m benchmarks install`")
+    return debian.in_folder(cache() / family, path)
+
+
 def missing() -> list[str]:
-    """Which of ``nats``, ``kafka`` and ``pulsar`` aren't fetched yet."""
-    found = [] if (cache() / "bin" / "nats-server").exists() else ["nats"]
-    return found + [name for name in ("kafka", "pulsar") if not _complete(cache() / name)]
+    """The families of peers whose servers aren't there yet."""
+    return [family for family in _SERVERS if not _is_there(family)]
+
+
+def _is_there(family: str) -> bool:
+    try:
+        check(family)
+    except Absent:
+        return False
+    return True
+
+
+def check(family: str) -> None:
+    """Raise `Absent` if the server of a family of peers, like ``redis``, isn't there."""
+    find = _SERVERS.get(family)
+    if find is not None:
+        find()
 
 
 def install(names: list[str]) -> dict[str, str]:
@@ -51,6 +90,9 @@ def install(names: list[str]) -> dict[str, str]:
         try:
             if name == "nats":
                 _install_nats()
+            elif name in _PACKAGES:
+                debian.unpack(_PACKAGES[name], cache() / name)
+                _mark(cache() / name).touch()
             else:
                 _install_jars(name)
         except Absent as error:
@@ -97,3 +139,12 @@ def _run(words: list[str], environment: dict[str, str], within_s: float | None =
         raise Absent(f"{words[0]} took more than {within_s:g} s") from error
     if ended.returncode:
         raise Absent(f"{words[0]} failed: {(ended.stderr or ended.stdout)[-400:].strip()}")
+
+
+_SERVERS: dict[str, Callable[[], object]] = {
+    "redis": redis_server,
+    "nats": nats_server,
+    "rabbitmq": rabbitmq_server,
+    "kafka": lambda: class_path("kafka"),
+    "pulsar": lambda: class_path("pulsar"),
+}

@@ -29,12 +29,13 @@ from benchmarks.options import Options
 from benchmarks.processes import Usage, usage
 from benchmarks.rig import running_cluster
 from benchmarks.systems import official_client
+from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.frames import LEDGER_HEADER_READ, decode_ledger_header, encode_ledger_header
 from velaray.journal.manifest import decode_manifest
 from velaray.journal.store import LedgerStore
-from velaray.topology.cluster import Cluster
-from velaray.topology.ray_fabric import RayFabric
+from velaray.topology.ray_system import RayActorSystem
 
 LEDGERS = 10_000
 RATE = 500
@@ -130,7 +131,7 @@ async def _prepare(cluster: Cluster, topic: str) -> Path:
     with velaray.Client(cluster.service_url) as client, client.create_producer(topic) as producer:
         for _ in range(_MESSAGES):
             producer.send(b"x" * SIZE)
-    fabric = RayFabric(cluster.config)
+    fabric = RayActorSystem(cluster.config, make_body)
     try:
         journals = await fabric.store.list_journals()
         keys = [ActorKey.parse(text) for text in journals if text.startswith("partition/")]

@@ -10,7 +10,7 @@ from benchmarks.processes import private_bytes
 from benchmarks.ray_actors import bare_actor, retire
 from benchmarks.rig import running_cluster, touch_topic
 from benchmarks.systems.official_client import connected
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 
 BARE = "bare Ray actor"
 KINDS = ("partition", "subscription", "catalog")

@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.systems.official_client import connected
-from velaray.topology.cluster import NODE_HEALTH, Cluster
+from velaray.cluster import NODE_HEALTH, Cluster
 
 TOPICS = 4
 OBJECT_STORE = 80 << 20

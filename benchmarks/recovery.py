@@ -20,8 +20,8 @@ from benchmarks.ray_actors import (
 )
 from benchmarks.rig import running_cluster, touch_topic
 from benchmarks.systems.official_client import connected
+from velaray.cluster import FRONT_DOOR, NODE_HEALTH, Cluster
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.cluster import FRONT_DOOR, NODE_HEALTH, Cluster
 
 BARE = "bare Ray actor"
 CREATE = "create to first answer"
@@ -77,7 +77,7 @@ def _create(samples: Samples, cluster: Cluster, number: int) -> None:
     """Create a bare actor, and the partition actor of a topic that was just made."""
     topic = TopicName.parse(f"created-{number}")
     door = ray.get_actor(FRONT_DOOR, cluster.config.ray_namespace)
-    incarnation, _ = ray.get(door.resolve.remote(str(topic)))
+    incarnation = ray.get(door.resolve.remote(str(topic)))
     key = ActorKey.of_partition(topic, incarnation).text()
     ways: dict[str, Callable[[], Subject]] = {
         BARE: lambda: bare_actor(f"created-{number}"),

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
-from velaray.actors.partition import PartitionMachine, PartitionState, Publish
+from velaray.actors.partition.machine import (
+    PartitionMachine,
+    Publish,
+)
+from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.files import FileStore

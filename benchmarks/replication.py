@@ -13,6 +13,7 @@ consumer of the other cluster has it, and a consumer of this one.
 from __future__ import annotations
 
 import multiprocessing
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ class Place:
 def run(options: Options) -> Result:
     """Every round has topics of its own."""
     samples = Samples()
-    with _cluster(HERE, 1) as here, _cluster(THERE, 2) as there:
+    secret = secrets.token_bytes(32)
+    with _cluster(HERE, 1, secret) as here, _cluster(THERE, 2, secret) as there:
         _introduce(here, there)
         for number in range(options.rounds):
             for name, (size, count) in SIZES.items():
@@ -200,11 +202,11 @@ def _take(consumer: velaray.Consumer, clock: Clock, count: int) -> None:
 
 
 @contextmanager
-def _cluster(name: str, number: int) -> Iterator[Place]:
+def _cluster(name: str, number: int, secret: bytes) -> Iterator[Place]:
     """A cluster in a process of its own, since a process knows one Ray."""
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
-    process = context.Process(target=_host, args=(name, number, other))
+    process = context.Process(target=_host, args=(name, number, secret, other))
     process.start()
     other.close()
     try:
@@ -214,8 +216,9 @@ def _cluster(name: str, number: int) -> Iterator[Place]:
         process.join()
 
 
-def _host(name: str, number: int, pipe: Connection) -> None:
-    with running_cluster(name=name, cluster_number=number) as cluster:
+def _host(name: str, number: int, secret: bytes, pipe: Connection) -> None:
+    settings = {"name": name, "cluster_number": number, "replication_secret": secret}
+    with running_cluster(**settings) as cluster:
         pipe.send((cluster.service_url, cluster.admin_url))
         try:
             pipe.recv()

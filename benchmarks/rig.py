@@ -12,7 +12,7 @@ from typing import Any
 
 import pulsar
 
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 
 
 @contextmanager

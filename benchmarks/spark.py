@@ -31,8 +31,8 @@ import velaray
 from benchmarks.model import Result, Samples, Verdict
 from benchmarks.options import Options
 from benchmarks.rig import running_cluster
-from velaray.topology.cluster import Cluster
-from velaray.topology.transactions.coordinators import DEFAULT_COORDINATORS
+from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS
+from velaray.cluster import Cluster
 
 ROWS = 400_000
 SIZE = 1024

@@ -16,8 +16,8 @@ from typing import Any
 import pulsar
 
 from tests.support.local_cluster import LocalCluster
-from velaray.topology import subscription_body
-from velaray.topology.tracing import Trace
+from velaray.broker.subscription import subscription_actor
+from velaray.broker.subscription.tracing import Trace
 
 
 class NoTrace:
@@ -52,7 +52,7 @@ def _drain(consumers: list[Any], messages: int) -> None:
 
 def measure(trace: type, consumers: int, messages: int) -> float:
     """Microseconds per message that is delivered and acknowledged by itself."""
-    subscription_body.Trace = trace  # type: ignore[assignment, misc]
+    subscription_actor.Trace = trace  # type: ignore[assignment, misc]
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder)) as cluster:
         client = pulsar.Client(cluster.service_url, logger=quiet)

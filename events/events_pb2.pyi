@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Event(_message.Message):
-    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "topic_restored", "burial_begun", "topic_buried", "cluster_deleted", "tenant_home_set", "migration_begun", "migration_advanced", "tenant_expected", "tenant_arrived", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "transaction_ended", "ledgers_unlisted", "producer_adopted", "subscription_properties_set", "delayed_entries_due", "transactions_replicated", "foreign_transaction_complete", "foreign_transaction_ended", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "partition_fenced", "partition_unfenced", "foreign_transaction_arrived", "foreign_transaction_judged", "foreign_transaction_forgotten", "participants_named", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "acked_in_transaction", "acked_before_in_transaction", "transaction_acks_ended", "progress_taken", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished", "series_committed", "series_forgotten", "transaction_spread", "schema_registered", "schemas_deleted")
+    __slots__ = ("ledger_opened", "cluster_registered", "tenant_created", "tenant_updated", "tenant_deleted", "namespace_created", "namespace_deleted", "policy_set", "policy_removed", "topic_created", "partitions_added", "topic_deleted", "topic_restored", "burial_begun", "topic_buried", "cluster_deleted", "tenant_home_set", "topic_properties_set", "migration_begun", "migration_advanced", "tenant_expected", "tenant_arrived", "producer_registered", "entry_appended", "topic_epoch_raised", "producer_forgotten", "topic_terminated", "subscription_created", "subscription_deleted", "subscription_swept", "entries_trimmed", "subscription_idle", "transaction_ended", "ledgers_unlisted", "producer_adopted", "subscription_properties_set", "delayed_entries_due", "transactions_replicated", "foreign_transaction_complete", "foreign_transaction_ended", "compaction_begun", "compaction_published", "compaction_swept", "entry_compacted", "generation_completed", "partition_fenced", "partition_unfenced", "foreign_transaction_arrived", "foreign_transaction_judged", "foreign_transaction_forgotten", "participants_named", "cursor_created", "entries_acked", "mark_deleted", "cursor_reset", "entries_delivered", "deliveries_returned", "dead_letters_intended", "dead_letters_moved", "acked_in_transaction", "acked_before_in_transaction", "transaction_acks_ended", "progress_taken", "entries_expired", "consumer_attached", "consumer_detached", "deliveries_traced", "entries_asked_again", "cursor_restored", "transaction_begun", "partitions_joined", "subscriptions_joined", "transaction_decided", "transaction_finished", "series_committed", "series_forgotten", "transaction_spread", "schema_registered", "schemas_deleted")
     LEDGER_OPENED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     TENANT_CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class Event(_message.Message):
     TOPIC_BURIED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_DELETED_FIELD_NUMBER: _ClassVar[int]
     TENANT_HOME_SET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_PROPERTIES_SET_FIELD_NUMBER: _ClassVar[int]
     MIGRATION_BEGUN_FIELD_NUMBER: _ClassVar[int]
     MIGRATION_ADVANCED_FIELD_NUMBER: _ClassVar[int]
     TENANT_EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +103,7 @@ class Event(_message.Message):
     topic_buried: TopicBuried
     cluster_deleted: ClusterDeleted
     tenant_home_set: TenantHomeSet
+    topic_properties_set: TopicPropertiesSet
     migration_begun: MigrationBegun
     migration_advanced: MigrationAdvanced
     tenant_expected: TenantExpected
@@ -163,7 +165,7 @@ class Event(_message.Message):
     transaction_spread: TransactionSpread
     schema_registered: SchemaRegistered
     schemas_deleted: SchemasDeleted
-    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., topic_restored: _Optional[_Union[TopicRestored, _Mapping]] = ..., burial_begun: _Optional[_Union[BurialBegun, _Mapping]] = ..., topic_buried: _Optional[_Union[TopicBuried, _Mapping]] = ..., cluster_deleted: _Optional[_Union[ClusterDeleted, _Mapping]] = ..., tenant_home_set: _Optional[_Union[TenantHomeSet, _Mapping]] = ..., migration_begun: _Optional[_Union[MigrationBegun, _Mapping]] = ..., migration_advanced: _Optional[_Union[MigrationAdvanced, _Mapping]] = ..., tenant_expected: _Optional[_Union[TenantExpected, _Mapping]] = ..., tenant_arrived: _Optional[_Union[TenantArrived, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., transaction_ended: _Optional[_Union[TransactionEnded, _Mapping]] = ..., ledgers_unlisted: _Optional[_Union[LedgersUnlisted, _Mapping]] = ..., producer_adopted: _Optional[_Union[ProducerAdopted, _Mapping]] = ..., subscription_properties_set: _Optional[_Union[SubscriptionPropertiesSet, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., transactions_replicated: _Optional[_Union[TransactionsReplicated, _Mapping]] = ..., foreign_transaction_complete: _Optional[_Union[ForeignTransactionComplete, _Mapping]] = ..., foreign_transaction_ended: _Optional[_Union[ForeignTransactionEnded, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., partition_fenced: _Optional[_Union[PartitionFenced, _Mapping]] = ..., partition_unfenced: _Optional[_Union[PartitionUnfenced, _Mapping]] = ..., foreign_transaction_arrived: _Optional[_Union[ForeignTransactionArrived, _Mapping]] = ..., foreign_transaction_judged: _Optional[_Union[ForeignTransactionJudged, _Mapping]] = ..., foreign_transaction_forgotten: _Optional[_Union[ForeignTransactionForgotten, _Mapping]] = ..., participants_named: _Optional[_Union[ParticipantsNamed, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., acked_in_transaction: _Optional[_Union[AckedInTransaction, _Mapping]] = ..., acked_before_in_transaction: _Optional[_Union[AckedBeforeInTransaction, _Mapping]] = ..., transaction_acks_ended: _Optional[_Union[TransactionAcksEnded, _Mapping]] = ..., progress_taken: _Optional[_Union[ProgressTaken, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ..., series_committed: _Optional[_Union[SeriesCommitted, _Mapping]] = ..., series_forgotten: _Optional[_Union[SeriesForgotten, _Mapping]] = ..., transaction_spread: _Optional[_Union[TransactionSpread, _Mapping]] = ..., schema_registered: _Optional[_Union[SchemaRegistered, _Mapping]] = ..., schemas_deleted: _Optional[_Union[SchemasDeleted, _Mapping]] = ...) -> None: ...
+    def __init__(self, ledger_opened: _Optional[_Union[LedgerOpened, _Mapping]] = ..., cluster_registered: _Optional[_Union[ClusterRegistered, _Mapping]] = ..., tenant_created: _Optional[_Union[TenantCreated, _Mapping]] = ..., tenant_updated: _Optional[_Union[TenantUpdated, _Mapping]] = ..., tenant_deleted: _Optional[_Union[TenantDeleted, _Mapping]] = ..., namespace_created: _Optional[_Union[NamespaceCreated, _Mapping]] = ..., namespace_deleted: _Optional[_Union[NamespaceDeleted, _Mapping]] = ..., policy_set: _Optional[_Union[PolicySet, _Mapping]] = ..., policy_removed: _Optional[_Union[PolicyRemoved, _Mapping]] = ..., topic_created: _Optional[_Union[TopicCreated, _Mapping]] = ..., partitions_added: _Optional[_Union[PartitionsAdded, _Mapping]] = ..., topic_deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., topic_restored: _Optional[_Union[TopicRestored, _Mapping]] = ..., burial_begun: _Optional[_Union[BurialBegun, _Mapping]] = ..., topic_buried: _Optional[_Union[TopicBuried, _Mapping]] = ..., cluster_deleted: _Optional[_Union[ClusterDeleted, _Mapping]] = ..., tenant_home_set: _Optional[_Union[TenantHomeSet, _Mapping]] = ..., topic_properties_set: _Optional[_Union[TopicPropertiesSet, _Mapping]] = ..., migration_begun: _Optional[_Union[MigrationBegun, _Mapping]] = ..., migration_advanced: _Optional[_Union[MigrationAdvanced, _Mapping]] = ..., tenant_expected: _Optional[_Union[TenantExpected, _Mapping]] = ..., tenant_arrived: _Optional[_Union[TenantArrived, _Mapping]] = ..., producer_registered: _Optional[_Union[ProducerRegistered, _Mapping]] = ..., entry_appended: _Optional[_Union[EntryAppended, _Mapping]] = ..., topic_epoch_raised: _Optional[_Union[TopicEpochRaised, _Mapping]] = ..., producer_forgotten: _Optional[_Union[ProducerForgotten, _Mapping]] = ..., topic_terminated: _Optional[_Union[TopicTerminated, _Mapping]] = ..., subscription_created: _Optional[_Union[SubscriptionCreated, _Mapping]] = ..., subscription_deleted: _Optional[_Union[SubscriptionDeleted, _Mapping]] = ..., subscription_swept: _Optional[_Union[SubscriptionSwept, _Mapping]] = ..., entries_trimmed: _Optional[_Union[EntriesTrimmed, _Mapping]] = ..., subscription_idle: _Optional[_Union[SubscriptionIdle, _Mapping]] = ..., transaction_ended: _Optional[_Union[TransactionEnded, _Mapping]] = ..., ledgers_unlisted: _Optional[_Union[LedgersUnlisted, _Mapping]] = ..., producer_adopted: _Optional[_Union[ProducerAdopted, _Mapping]] = ..., subscription_properties_set: _Optional[_Union[SubscriptionPropertiesSet, _Mapping]] = ..., delayed_entries_due: _Optional[_Union[DelayedEntriesDue, _Mapping]] = ..., transactions_replicated: _Optional[_Union[TransactionsReplicated, _Mapping]] = ..., foreign_transaction_complete: _Optional[_Union[ForeignTransactionComplete, _Mapping]] = ..., foreign_transaction_ended: _Optional[_Union[ForeignTransactionEnded, _Mapping]] = ..., compaction_begun: _Optional[_Union[CompactionBegun, _Mapping]] = ..., compaction_published: _Optional[_Union[CompactionPublished, _Mapping]] = ..., compaction_swept: _Optional[_Union[CompactionSwept, _Mapping]] = ..., entry_compacted: _Optional[_Union[EntryCompacted, _Mapping]] = ..., generation_completed: _Optional[_Union[GenerationCompleted, _Mapping]] = ..., partition_fenced: _Optional[_Union[PartitionFenced, _Mapping]] = ..., partition_unfenced: _Optional[_Union[PartitionUnfenced, _Mapping]] = ..., foreign_transaction_arrived: _Optional[_Union[ForeignTransactionArrived, _Mapping]] = ..., foreign_transaction_judged: _Optional[_Union[ForeignTransactionJudged, _Mapping]] = ..., foreign_transaction_forgotten: _Optional[_Union[ForeignTransactionForgotten, _Mapping]] = ..., participants_named: _Optional[_Union[ParticipantsNamed, _Mapping]] = ..., cursor_created: _Optional[_Union[CursorCreated, _Mapping]] = ..., entries_acked: _Optional[_Union[EntriesAcked, _Mapping]] = ..., mark_deleted: _Optional[_Union[MarkDeleted, _Mapping]] = ..., cursor_reset: _Optional[_Union[CursorReset, _Mapping]] = ..., entries_delivered: _Optional[_Union[EntriesDelivered, _Mapping]] = ..., deliveries_returned: _Optional[_Union[DeliveriesReturned, _Mapping]] = ..., dead_letters_intended: _Optional[_Union[DeadLettersIntended, _Mapping]] = ..., dead_letters_moved: _Optional[_Union[DeadLettersMoved, _Mapping]] = ..., acked_in_transaction: _Optional[_Union[AckedInTransaction, _Mapping]] = ..., acked_before_in_transaction: _Optional[_Union[AckedBeforeInTransaction, _Mapping]] = ..., transaction_acks_ended: _Optional[_Union[TransactionAcksEnded, _Mapping]] = ..., progress_taken: _Optional[_Union[ProgressTaken, _Mapping]] = ..., entries_expired: _Optional[_Union[EntriesExpired, _Mapping]] = ..., consumer_attached: _Optional[_Union[ConsumerAttached, _Mapping]] = ..., consumer_detached: _Optional[_Union[ConsumerDetached, _Mapping]] = ..., deliveries_traced: _Optional[_Union[DeliveriesTraced, _Mapping]] = ..., entries_asked_again: _Optional[_Union[EntriesAskedAgain, _Mapping]] = ..., cursor_restored: _Optional[_Union[CursorRestored, _Mapping]] = ..., transaction_begun: _Optional[_Union[TransactionBegun, _Mapping]] = ..., partitions_joined: _Optional[_Union[PartitionsJoined, _Mapping]] = ..., subscriptions_joined: _Optional[_Union[SubscriptionsJoined, _Mapping]] = ..., transaction_decided: _Optional[_Union[TransactionDecided, _Mapping]] = ..., transaction_finished: _Optional[_Union[TransactionFinished, _Mapping]] = ..., series_committed: _Optional[_Union[SeriesCommitted, _Mapping]] = ..., series_forgotten: _Optional[_Union[SeriesForgotten, _Mapping]] = ..., transaction_spread: _Optional[_Union[TransactionSpread, _Mapping]] = ..., schema_registered: _Optional[_Union[SchemaRegistered, _Mapping]] = ..., schemas_deleted: _Optional[_Union[SchemasDeleted, _Mapping]] = ...) -> None: ...
 
 class LedgerOpened(_message.Message):
     __slots__ = ("ledger_id", "epoch")
@@ -348,6 +350,21 @@ class PartitionsAdded(_message.Message):
     partitions: int
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
 
+class TopicPropertiesSet(_message.Message):
+    __slots__ = ("topic", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class TopicDeleted(_message.Message):
     __slots__ = ("topic", "restorable_until_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -387,7 +404,7 @@ class ProducerRegistered(_message.Message):
     def __init__(self, producer: _Optional[int] = ..., name: _Optional[str] = ..., at_ms: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class ProducerAdopted(_message.Message):
-    __slots__ = ("producer", "at_ms", "last_sequence_id", "chunk_sequence_id", "chunk_uuid", "chunk_id", "interleaved")
+    __slots__ = ("producer", "at_ms", "last_sequence_id", "chunk_sequence_id", "chunk_uuid", "chunk_id", "interleaved", "skipped_first", "skipped_end")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -395,6 +412,8 @@ class ProducerAdopted(_message.Message):
     CHUNK_UUID_FIELD_NUMBER: _ClassVar[int]
     CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
     INTERLEAVED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIRST_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_END_FIELD_NUMBER: _ClassVar[int]
     producer: int
     at_ms: int
     last_sequence_id: int
@@ -402,7 +421,9 @@ class ProducerAdopted(_message.Message):
     chunk_uuid: str
     chunk_id: int
     interleaved: InterleavedEntries
-    def __init__(self, producer: _Optional[int] = ..., at_ms: _Optional[int] = ..., last_sequence_id: _Optional[int] = ..., chunk_sequence_id: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., interleaved: _Optional[_Union[InterleavedEntries, _Mapping]] = ...) -> None: ...
+    skipped_first: _containers.RepeatedScalarFieldContainer[int]
+    skipped_end: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, producer: _Optional[int] = ..., at_ms: _Optional[int] = ..., last_sequence_id: _Optional[int] = ..., chunk_sequence_id: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., interleaved: _Optional[_Union[InterleavedEntries, _Mapping]] = ..., skipped_first: _Optional[_Iterable[int]] = ..., skipped_end: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class InterleavedEntries(_message.Message):
     __slots__ = ("floor", "first", "highest")
@@ -415,7 +436,7 @@ class InterleavedEntries(_message.Message):
     def __init__(self, floor: _Optional[int] = ..., first: _Optional[_Iterable[int]] = ..., highest: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EntryAppended(_message.Message):
-    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms", "deliver_at_ms", "key_hash", "txn_coordinator", "txn_sequence", "source_ledger", "source_entry")
+    __slots__ = ("producer", "sequence_id", "highest_sequence_id", "messages", "chunk_uuid", "chunk_id", "chunks", "at_ms", "deliver_at_ms", "key_hash", "txn_coordinator", "txn_sequence", "source_ledger", "source_entry", "skipped")
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +451,7 @@ class EntryAppended(_message.Message):
     TXN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LEDGER_FIELD_NUMBER: _ClassVar[int]
     SOURCE_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     producer: int
     sequence_id: int
     highest_sequence_id: int
@@ -444,7 +466,8 @@ class EntryAppended(_message.Message):
     txn_sequence: int
     source_ledger: int
     source_entry: int
-    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ..., txn_coordinator: _Optional[int] = ..., txn_sequence: _Optional[int] = ..., source_ledger: _Optional[int] = ..., source_entry: _Optional[int] = ...) -> None: ...
+    skipped: int
+    def __init__(self, producer: _Optional[int] = ..., sequence_id: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., messages: _Optional[int] = ..., chunk_uuid: _Optional[str] = ..., chunk_id: _Optional[int] = ..., chunks: _Optional[int] = ..., at_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., key_hash: _Optional[int] = ..., txn_coordinator: _Optional[int] = ..., txn_sequence: _Optional[int] = ..., source_ledger: _Optional[int] = ..., source_entry: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class TopicEpochRaised(_message.Message):
     __slots__ = ("topic_epoch", "producer_name")

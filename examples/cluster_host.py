@@ -1,8 +1,9 @@
 """One cluster on a Ray of its own, for demos that need several on one machine.
 
-Started as a process with the cluster's name, its number and a folder. On standard output it first
-tells where the cluster answers, then answers each line of standard input; both are JSON. It stops
-the cluster when it's told to, or when standard input closes.
+Started as a process with the cluster's name, its number, a folder and the file of the replication
+secret. On standard output it first tells where the cluster answers, then answers each line of
+standard input; both are JSON. It stops the cluster when it's told to, or when standard input
+closes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from under_fire import actor_of, sigkill
 
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 
 
 class Host:
@@ -39,12 +40,17 @@ class Host:
         return {"name": found[0], "pid": found[1]}
 
 
-def serve(name: str, number: int, folder: Path) -> None:
+def serve(name: str, number: int, folder: Path, secret: Path) -> None:
     """Run a cluster until there is nobody to ask for anything."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     with Cluster.start(
-        folder, name=name, cluster_number=number, service_port=0, admin_port=0
+        folder,
+        name=name,
+        cluster_number=number,
+        replication_secret=secret.read_bytes(),
+        service_port=0,
+        admin_port=0,
     ) as cluster:
         host = Host(cluster)
         where = {"service_url": cluster.service_url, "admin_url": cluster.admin_url}
@@ -54,4 +60,4 @@ def serve(name: str, number: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))

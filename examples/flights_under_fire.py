@@ -30,9 +30,10 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from under_fire import quiet_clients
 
 import velaray
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 
 TOPIC = "persistent://public/default/flights"
 SUBSCRIPTION = "carriers"
@@ -327,6 +328,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
 
 def main() -> int:
     """Read the options and run; the exit code says whether everything came out right."""
+    quiet_clients()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", type=int, default=336_776, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to publish")

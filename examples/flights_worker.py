@@ -6,6 +6,7 @@ out of this process, before the message is acknowledged: a worker that is killed
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -49,4 +50,5 @@ def consume(service_url: str, topic: str, subscription: str, log: Path) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("velaray").setLevel(logging.ERROR)  # the demo kills what clients wait for
     consume(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 import threading
@@ -20,14 +21,14 @@ STOP_S = 90.0
 class HostedCluster:
     """A cluster that `cluster_host.py` runs; made by `hosted`."""
 
-    def __init__(self, name: str, number: int, folder: Path) -> None:
+    def __init__(self, name: str, number: int, folder: Path, secret: Path) -> None:
         """Begin to start it; `wait` returns when it runs."""
         self.name = name
         self._log = folder / f"{name}.log"
         script = Path(__file__).with_name("cluster_host.py")
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(script), name, str(number), str(folder / name)],
+                [sys.executable, str(script), name, str(number), str(folder / name), str(secret)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -82,9 +83,12 @@ def hosted(
     folder: Path, names: Sequence[str], progress: str = "exact"
 ) -> Iterator[list[HostedCluster]]:
     """Clusters of these names, numbered from 1, with their data in ``folder``; each is registered
-    in the others, with this ``progress``."""
+    in the others, with this ``progress``, and all have the same replication secret."""
+    secret = folder / "replication.secret"
+    secret.touch(mode=0o600)
+    secret.write_bytes(secrets.token_bytes(32))
     with ExitStack() as stack:
-        found = [HostedCluster(name, number, folder) for number, name in enumerate(names, 1)]
+        found = [HostedCluster(name, at, folder, secret) for at, name in enumerate(names, 1)]
         for each in found:
             stack.callback(each.stop)
         for each in found:

@@ -188,7 +188,7 @@ class Taker(threading.Thread, ABC):
                 if len(messages) < AT_ONCE:
                     empty_at = asked_at
                 self._acknowledge()
-        except (velaray.exceptions.VelarayError, pulsar.PulsarException) as error:
+        except (velaray.client.exceptions.VelarayError, pulsar.PulsarException) as error:
             self.failure = error
 
     def _take(self, number: int, message: Any) -> None:

@@ -33,7 +33,7 @@ from migration_load import Load, Published
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import wait_for
+from under_fire import quiet_clients, wait_for
 
 import velaray
 
@@ -126,7 +126,7 @@ class Watcher(threading.Thread):
         while not self._run.migration.get("over") and not self.stopping.wait(LOOK_S):
             try:
                 found = self._admin.migration(TENANT)
-            except (velaray.admin.AdminError, OSError):
+            except (velaray.client.admin.AdminError, OSError):
                 continue  # its catalog is being restarted
             if found["phase"] != self._run.phase:
                 console.print(f"[bold]{found['phase']}[/]")
@@ -196,7 +196,7 @@ def backlog(cluster: HostedCluster) -> int | None:
         for number in range(PARTITIONS):
             found = cluster.admin.stats(f"{TOPIC}-partition-{number}")["subscriptions"]
             total += sum(found[name]["msgBacklog"] for name in SUBSCRIPTIONS)
-    except (velaray.admin.AdminError, OSError):
+    except (velaray.client.admin.AdminError, OSError):
         return None
     return total
 
@@ -299,6 +299,7 @@ def compare(runs: Sequence[Run]) -> Table:
 
 def main() -> int:
     """Read the options and run; the exit code says whether everything came out right."""
+    quiet_clients()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-second", type=float, default=200.0, help="messages published")
     parser.add_argument("--seconds", type=float, default=20.0, help="before and after the move")

@@ -28,17 +28,17 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-import ray
 from delays_query import DELAYS, FLIGHTS, Task
 from flights import delay_of, rows
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import actor_of, exists, sigkill, wait_for
+from under_fire import actor_of, exists, quiet_clients, sigkill, wait_for
 
 import velaray
+from velaray.cluster import Cluster
 from velaray.pipelines import SparkOnRay
-from velaray.topology.cluster import Cluster
+from velaray.topology.ray_connection import start_ray
 
 PARTITIONS = {FLIGHTS: 4, DELAYS: 2}
 EXECUTORS = 2
@@ -444,13 +444,7 @@ def process(
 def run(options: argparse.Namespace, folder: Path) -> bool:
     """The whole demo; True if the result is the file's, to the row."""
     every = departures()[: options.flights]
-    ray.init(
-        address="local",
-        num_cpus=EXECUTORS,
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-    )
+    start_ray(num_cpus=EXECUTORS, object_store_memory=100 << 20)
     with Cluster.start(folder / "data", service_port=0, admin_port=0) as cluster:
         console.print(f"cluster at {cluster.service_url}, journals in {folder / 'data'}")
         admin = velaray.Admin(cluster.admin_url)
@@ -467,6 +461,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
 
 def main() -> int:
     """Read the options and run; the exit code says whether everything came out right."""
+    quiet_clients()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", type=int, default=100_000, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long to publish")

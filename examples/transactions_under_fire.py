@@ -28,11 +28,11 @@ from flights import Flight, flights
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from under_fire import actor_of, exists, sigkill, wait_for
+from under_fire import actor_of, exists, quiet_clients, sigkill, wait_for
 
 import velaray
+from velaray.cluster import Cluster
 from velaray.pipelines import Output, Transform, TransformRun
-from velaray.topology.cluster import Cluster
 
 FLIGHTS = "persistent://public/default/flights"
 CARRIERS = "persistent://public/default/carriers"
@@ -124,7 +124,7 @@ class Watcher(threading.Thread):
         """Whether all of them answered."""
         try:
             self._figures.coordinators = self._admin.coordinators()
-        except (velaray.admin.AdminError, OSError):
+        except (velaray.client.admin.AdminError, OSError):
             return False  # one of them is being restarted
         return True
 
@@ -311,6 +311,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
 
 def main() -> int:
     """Read the options and run; the exit code says whether everything came out right."""
+    quiet_clients()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", type=int, default=100_000, help="how many of the flights")
     parser.add_argument("--seconds", type=float, default=150.0, help="how long to publish")

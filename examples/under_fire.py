@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -14,6 +15,11 @@ from typing import Any
 import ray
 
 GONE_S = 5.0
+
+
+def quiet_clients() -> None:
+    """Print only this demo's own lines: clients warn when they have to wait, as kills make them."""
+    logging.getLogger("velaray").setLevel(logging.ERROR)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:

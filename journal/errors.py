@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
 
-class JournalError(Exception):
-    """Base of every error of this package."""
+from velaray.events.portable import PortableError
+
+
+class JournalError(PortableError):
+    """Base of every error of this package. The text names files by their full paths."""
+
+    #: The path of the file or directory that the text is about.
+    file = ""
+
+    @property
+    def told(self) -> str:
+        """The text for clients: it names the file, not the server's directory."""
+        return str(self).replace(self.file, os.path.basename(self.file)) if self.file else str(self)
 
 
 class Fenced(JournalError):
@@ -23,6 +35,7 @@ class SyncFailed(JournalError):
     def __init__(self, file: str, cause: str) -> None:
         super().__init__(f"{file}: {cause}; this writer is dead, open the journal again")
         self.file = file
+        self.cause = cause
 
 
 class StorageFull(JournalError):
@@ -31,6 +44,7 @@ class StorageFull(JournalError):
     def __init__(self, file: str, cause: str) -> None:
         super().__init__(f"{file}: storage is full ({cause}); free some space and try again")
         self.file = file
+        self.cause = cause
 
 
 class CorruptJournal(JournalError):
@@ -52,6 +66,7 @@ class UnsupportedFormat(JournalError):
             f"{file}: format version {version} is unknown here; upgrade velaray to read it, or "
             f"use the version that wrote it"
         )
+        self.file = file
 
 
 class ManifestConflict(JournalError):
@@ -66,6 +81,7 @@ class LedgerExists(JournalError):
 
     def __init__(self, file: str) -> None:
         super().__init__(f"{file}: exists already")
+        self.file = file
 
 
 class NotStored(JournalError):
@@ -73,6 +89,7 @@ class NotStored(JournalError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}: not stored here")
+        self.file = what if what.startswith("/") else ""
 
 
 class Buried(JournalError):
@@ -87,6 +104,7 @@ class Contended(JournalError):
 
     def __init__(self, what: str, tries: int) -> None:
         super().__init__(f"{what}: lost the race {tries} times; try again later")
+        self.file = what if what.startswith("/") else ""
 
 
 class UnsafeKey(JournalError):

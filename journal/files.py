@@ -7,6 +7,8 @@
         +manifest/<version>                 the newest few versions of the manifest
         <ledger id>.ledger, <ledger id>.mark, <ledger id>.index
 
+Files have mode 0600 and directories 0700, whatever the umask.
+
 Nothing is locked, so a process that is stopped or dead can't stand in anybody's way. A
 manifest version is claimed by linking a complete file to its name, which only one can do.
 
@@ -37,6 +39,7 @@ from velaray.journal.errors import (
     SyncFailed,
 )
 from velaray.journal.paths import directory_of, journal_of
+from velaray.journal.private import FILE_MODE, make_private
 from velaray.journal.store import Buffer, Counters, StoredManifest
 from velaray.journal.worker import Worker
 
@@ -48,6 +51,9 @@ MAKE_TRIES: Final = 100
 """How often a journal's directory is made anew while its parents are being removed."""
 REMOVE_TRIES: Final = 100
 """How often a journal is emptied while a former owner still creates something in it."""
+
+JOURNALS: Final = "journals"
+NUMBERS: Final = "numbers"
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _IOV_MAX: Final = 1024
@@ -111,7 +117,7 @@ def _remove_directory(path: Path) -> bool:
 
 def _create_file(path: Path, data: bytes) -> int:
     """Create a file with this content, unsynced; returns its descriptor, or leaves nothing."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
         _write_all(fd, [data], 0)
     except OSError:
@@ -319,8 +325,8 @@ class FileStore:
         self.root = Path(root).absolute()
         self._number_base = number_base
         self.counters = Counters()
-        self._journals = self.root / "journals"
-        self._numbers = self.root / "numbers"
+        self._journals = self.root / JOURNALS
+        self._numbers = self.root / NUMBERS
         self._number_hint = 0
         self._written: dict[str, _Written] = {}
         self._open: set[_FileWriter] = set()
@@ -399,7 +405,7 @@ class FileStore:
         except JournalError as error:
             os.close(fd)
             if isinstance(error, StorageFull):  # which would mean that nothing was written
-                raise SyncFailed(str(directory), str(error)) from error
+                raise SyncFailed(str(directory), error.cause) from error
             raise
         self.counters.bytes_written += len(data)
         self.counters.syncs += 2
@@ -517,7 +523,7 @@ class FileStore:
         try:
             with _io(path):
                 # Whose it is, creating the ledger decided.
-                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         except JournalError:
             os.close(ledger_fd)
             with suppress(OSError):
@@ -707,7 +713,7 @@ class FileStore:
         """Create a directory and make every name on the way to it durable."""
         for _ in range(MAKE_TRIES):
             with suppress(NotStored), _io(directory):
-                directory.mkdir(parents=True, exist_ok=True)
+                make_private(directory)
                 break
         else:
             raise Contended(str(directory), MAKE_TRIES)

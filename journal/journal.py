@@ -44,7 +44,7 @@ from velaray.journal.errors import (
 from velaray.journal.index import SPACING, SparseIndex, decode_index
 from velaray.journal.manifest import MAX_LEDGERS, LedgerInfo, Manifest, decode_manifest
 from velaray.journal.recovery import Recovered, Tail, recover, sweep_orphans
-from velaray.journal.scan import Entry, Frame, LedgerReader
+from velaray.journal.scan import Entry, Frame, FrameCursor, LedgerReader
 from velaray.journal.store import Buffer, LedgerStore, LedgerWriter
 
 OPEN_TRIES: Final = 16
@@ -644,12 +644,13 @@ class Journal:
 
         ``max_bytes`` counts events and blobs; one entry is returned even if it is larger.
         ``first`` may be any position: of a ledger that isn't there, the next one's first
-        entry is meant. Fewer than asked for may come (a call reads from one ledger); none
-        means that there is nothing at or after ``first``. Blobs are slices of one read
-        buffer: keep them only as long as the buffer's memory is no matter. The journal
-        itself keeps the frame in which a read stopped, until the next read.
+        entry is meant. Fewer than asked for may come (a call reads from one ledger, and up to
+        what is damaged); none means that there is nothing at or after ``first``. Blobs are
+        slices of one read buffer: keep them only as long as the buffer's memory is no matter.
+        The journal itself keeps the frame in which a read stopped, until the next read.
 
-        Raises `CorruptJournal`, `NotStored`. Works on a full disk, and after `Fenced`
+        Raises `CorruptJournal` if the entry at ``first`` is damaged, `NotStored`. Works on a
+        full disk, and after `Fenced`
         (then the entries are those known until then).
         """
         for info in self.ledgers:
@@ -675,7 +676,7 @@ class Journal:
         else:
             start = index.find(first)
             cursor = reader.cursor(info.data_offset if start is None else start, info.bytes, chunk)
-            frame = await cursor.next()
+            frame = await _frame_before(cursor, first)
         wanted = _Wanted(first, max_entries, max_bytes)
         while frame is not None:
             stopped = wanted.take(reader, frame)
@@ -684,7 +685,13 @@ class Journal:
                 break
             if len(wanted.entries) == max_entries:
                 break
-            frame = await cursor.next()
+            if not wanted.entries:
+                frame = await _frame_before(cursor, first)
+                continue
+            try:
+                frame = await cursor.next()
+            except CorruptJournal:
+                break  # raised by a read that begins there
         return wanted.entries
 
     async def _readable(self, info: LedgerInfo) -> tuple[LedgerReader, SparseIndex]:
@@ -708,7 +715,16 @@ class Journal:
         if index is not None:
             return index
         index = SparseIndex()
-        async for frame in reader.whole(info.data_offset, info.bytes):
+        cursor = reader.cursor(info.data_offset, info.bytes)
+        while True:
+            try:
+                frame = await cursor.next()
+            except CorruptJournal:
+                if await cursor.skip_damage():
+                    continue
+                return index
+            if frame is None:
+                break
             index.note(frame.header.entry, frame.offset)
         await self._write_index(info.ledger_id, index)
         return index
@@ -741,6 +757,23 @@ class Journal:
             await self._writer.close()
             self._writer = None
         await self._store.release(self.key, self._version)
+
+
+async def _frame_before(cursor: FrameCursor, first: int) -> Frame | None:
+    """The next frame of those up to the one that holds the entry ``first``; damaged ones before
+    that are passed over. Raises `CorruptJournal` if the entry itself is in a damaged one."""
+    damage: CorruptJournal | None = None
+    while True:
+        try:
+            frame = await cursor.next()
+        except CorruptJournal as error:
+            damage = damage or error
+            if not await cursor.skip_damage():
+                raise damage from error
+            continue
+        if damage is not None and (frame is None or frame.header.entry > first):
+            raise damage
+        return frame
 
 
 def _nobody(error: JournalError) -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
+from velaray.events.portable import PortableError
 from velaray.journal.ahead import Ahead
 from velaray.journal.errors import (
     LedgerExists,
@@ -51,7 +52,7 @@ class Step(StrEnum):
 Hook = Callable[[Step, str], Awaitable[None]]
 
 
-class TornWrite(Exception):
+class TornWrite(PortableError):
     """Raised by a hook at ``WRITE`` or ``MARK``: the process dies when ``kept`` bytes are
     written."""
 

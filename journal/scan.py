@@ -196,6 +196,16 @@ class LedgerReader:
                 return found
             at += CHUNK - FRAME_HEADER_SIZE
 
+    async def find_frame(self, start: int, end: int, sequence: int) -> int | None:
+        """The offset of the first header of a frame in a range, of records behind ``sequence``."""
+        while start < end:
+            raw = await self.read(start, min(CHUNK, end - start))
+            found = frames.find_later(self.header.salt, start, raw, sequence, -1)
+            if found is not None or len(raw) <= FRAME_HEADER_SIZE:
+                return found
+            start += len(raw) - FRAME_HEADER_SIZE + 1
+        return None
+
     def pairs(self, frame: Frame) -> Iterator[tuple[memoryview, memoryview | None]]:
         """The (event, blob) pairs of a frame. Raises `CorruptJournal` if they don't add up."""
         try:
@@ -212,6 +222,7 @@ class FrameCursor:
         self._window = Window(reader, chunk, end)
         self._at = start
         self._end = end
+        self._sequence = -1  # of the last record that was read
 
     async def next(self) -> Frame | None:
         """The next frame, None at the end of the range.
@@ -228,7 +239,17 @@ class FrameCursor:
                 f"a damaged frame in a range complete up to byte {self._end}",
             )
         self._at = frame.end
+        self._sequence = frame.next_sequence - 1
         return frame
+
+    async def skip_damage(self) -> bool:
+        """After `next` raised `CorruptJournal`: go on with the next whole frame header behind the
+        damage. False if there is none."""
+        found = await self._reader.find_frame(self._at + 1, self._end, self._sequence)
+        if found is None:
+            return False
+        self._at = found
+        return True
 
 
 class Continuity:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from velaray.aio.core import topic_name
+from velaray.client.core import topic_name
 from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.journal.files import FileStore
+from velaray.offline.stored_messages import read_portions
+from velaray.offline.stored_schemas import StoredDecoders
+from velaray.offline.stored_topics import Portion, StoredLog, open_data, partitions_of
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_positions import Place, Start
-from velaray.stored_messages import read_portions
-from velaray.stored_schemas import StoredDecoders
-from velaray.stored_topics import Portion, StoredLog, open_data, partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class LedgerPart:
     def read(
         self, columns: Sequence[str], typed: TypedValue | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The messages as rows. Raises as `velaray.stored_messages.read_portions`, and
+        """The messages as rows. Raises as `velaray.offline.stored_messages.read_portions`, and
         `UndecodableMessage` for a message that isn't what ``typed`` says."""
         decoders = None if typed is None else StoredDecoders(self.data_dir, self.topic, typed)
         for segments in read_portions(self.data_dir, self.portions, self.until, BATCH_BYTES):

@@ -18,6 +18,7 @@ from ray.util.spark import setup_ray_cluster, shutdown_ray_cluster
 import velaray
 from velaray.pipelines.on_spark_room import Room
 from velaray.pipelines.spark_on_ray_needs import NotEnoughResources, SparkSetupError, check_sizes
+from velaray.ray_access import connect_ray, ensure_ray_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def on_spark(
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         address = _start_ray(room, folder)
         undo.callback(_end_ray, folder)
-        ray.init(address=address, log_to_driver=False)
+        connect_ray(address)
         alive = sum(bool(node["Alive"]) for node in ray.nodes()) - 1
         if alive < nodes:
             raise NotEnoughResources(f"only {alive} of {nodes} Ray nodes came up on Spark")
@@ -115,11 +116,13 @@ def on_spark(
 
 def _start_ray(room: Room, folder: str) -> str:
     """Its address; raises `SparkSetupError`."""
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    ensure_ray_token()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     former = os.environ.get(_HOOK)
     os.environ[_HOOK] = former or "velaray.pipelines.on_spark_hook.StartHook"
-    sizes = {} if room.local else {"num_cpus_worker_node": room.cores, "num_gpus_worker_node": 0}
+    sizes: dict[str, Any] = {}
+    if not room.local:
+        sizes = {"num_cpus_worker_node": room.cores, "num_gpus_worker_node": 0}
     try:
         address, _ = setup_ray_cluster(
             max_worker_nodes=room.nodes,

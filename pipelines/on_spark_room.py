@@ -9,7 +9,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines.spark_on_ray_needs import MIB, NotEnoughResources
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Room:
         self.memory = memory
         self.object_store_memory = object_store_memory
         self._context = spark.sparkContext
-        master = self._context.master
+        master = self._context.master or ""
         self.local = master == "local" or master.startswith("local[")
         self._task_cores = int(self._context.getConf().get("spark.task.cpus", "1") or 1)
         if self.local and cores != self._task_cores:

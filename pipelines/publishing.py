@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from velaray.enums import TransactionState
-from velaray.exceptions import InvalidMessage, VelarayError
+from velaray.client.enums import TransactionState
+from velaray.client.exceptions import InvalidMessage, VelarayError
 
 if TYPE_CHECKING:
     from velaray import Producer, Transaction
-    from velaray.pipelines.spark_client import Link
+    from velaray.pipelines.spark_client import RpcConnection
 
 logger = logging.getLogger("velaray")
 
 
-def send_rows(link: Link, topic: str | None, batch: pa.RecordBatch, txn: Transaction) -> None:
+def send_rows(
+    link: RpcConnection, topic: str | None, batch: pa.RecordBatch, txn: Transaction
+) -> None:
     """Send the rows to ``topic``, or without one to what their column ``topic`` says.
 
     Columns are those of the sink. Raises `InvalidMessage` for a row without a topic.

@@ -19,7 +19,7 @@ except ImportError as error:
     ) from error
 
 from velaray import Client
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines import ledgers, service_parts
 from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named, record_batch
@@ -81,13 +81,14 @@ def read_topic(
             typed = typed_by_service(service, lambda _: names, lenient)
     else:
         raise InvalidConfiguration("read_topic needs either service_url or data_dir")
-    return ray.data.read_datasource(
+    found: ray.data.Dataset = ray.data.read_datasource(
         TopicDatasource(parts, wanted, typed), override_num_blocks=parallelism or max(len(parts), 1)
     )
+    return found
 
 
 def _partitions(topics: Sequence[str], client: Client) -> list[str]:
-    return [name for topic in topics for name in client.get_topic_partitions(topic)]
+    return [name for topic in topics for name in client.get_topic_partitions(topic, create=False)]
 
 
 def _ledger_parts(
@@ -107,7 +108,7 @@ class TopicDatasource(Datasource):
         self, parts: Sequence[Part], columns: Sequence[str], typed: TypedValue | None = None
     ) -> None:
         """``parts`` are read by one task each, or by fewer if Ray asks for fewer."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts
         self._columns = columns
         self._typed = typed

@@ -18,8 +18,8 @@ except ImportError as error:
         f" pip install 'velaray[data]' ({error})"
     ) from error
 
+from velaray.client.exceptions import InvalidConfiguration, VelarayError
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidConfiguration, VelarayError
 from velaray.pipelines.publishing import give_up, send_rows
 from velaray.pipelines.spark_client import link_to
 
@@ -31,7 +31,7 @@ _NUMBER = 0
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -115,7 +115,7 @@ class TopicSink(Datasink[TransactionId | None]):
                     txn = txn or commits.begin(self._timeout, _NUMBER)
                     for batch in table.to_batches():
                         send_rows(link, self._topic, batch, txn)
-                found = txn and txn.prepare()
+                found = None if txn is None else txn.prepare()
                 prepared = True
                 return found
             finally:

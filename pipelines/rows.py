@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from velaray.arrow import array_of
+from velaray.client.arrow import array_of
+from velaray.client.exceptions import InvalidConfiguration
+from velaray.client.received import nulls_of
 from velaray.events.ids import TopicName
-from velaray.exceptions import InvalidConfiguration
-from velaray.received import nulls_of
 
 if TYPE_CHECKING:
-    from velaray.aio.blocks import Segment
-    from velaray.message import Message
+    from velaray.client.blocks import Segment
+    from velaray.client.message import Message
     from velaray.pipelines.typed_values import TypedValue
 
 COLUMNS: Mapping[str, str] = {

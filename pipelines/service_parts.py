@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from velaray import Client, MessageId, Reader
-from velaray.exceptions import Timeout
+from velaray.client.exceptions import Timeout
+from velaray.client.read_bounds import SpanLimits
 from velaray.pipelines.ledgers import BATCH_BYTES, PART_BYTES
 from velaray.pipelines.rows import record_batch
 from velaray.pipelines.spark_client import Service, link_to
 from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place, Start, number_of
-from velaray.spans import SpanLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from velaray.aio.blocks import Segment
+    from velaray.client.blocks import Segment
     from velaray.pipelines.typed_values import TypedValue
 
 ROWS = 50_000
@@ -74,7 +74,7 @@ class ServicePart:
 
     def _within(self, segments: list[Segment]) -> tuple[list[Segment], bool]:
         """Those of ``segments`` in this part, and whether there is nothing more of it."""
-        found = []
+        found: list[Segment] = []
         for segment in segments:
             at = Place(*segment.block.info.where)
             if at > self.end:

@@ -1,4 +1,4 @@
-"""Spark's data source ``velaray``, and who registers it and its sister."""
+"""Spark's data source ``velaray``, and what registers it and ``velaray-journal``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from velaray.pipelines.spark_journal import JournalDataSource
 from velaray.pipelines.spark_sink import BatchSink, StreamSink
 from velaray.pipelines.spark_source import StreamSource
 from velaray.pipelines.spark_typed import typed_value
+from velaray.pipelines.spark_workers import check_workers
 from velaray.pipelines.typed_values import TypedValue
 
 
@@ -67,6 +68,10 @@ class VelarayDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session ``format("velaray")`` and ``format("velaray-journal")``."""
+    """Give a session ``format("velaray")`` and ``format("velaray-journal")``.
+
+    A task checks that Spark's Python workers can import velaray. Raises `SparkSetupError` if not.
+    """
+    check_workers(spark)
     spark.dataSource.register(VelarayDataSource)
     spark.dataSource.register(JournalDataSource)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from velaray.client.read_bounds import Span, SpanLimits
 from velaray.pipelines.spark_offsets import Progress
-from velaray.spans import Span, SpanLimits
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Limits:
 
     def share(self, messages: int, bytes: int, among: int) -> SpanLimits | None:
         """An equal share of what is left when so much is taken; None if that is nothing."""
-        shares = []
+        shares: list[int] = []
         for limit, taken in ((self.messages, messages), (self.bytes, bytes)):
             shares.append((limit - taken) // among if limit else 0)
             if limit and shares[-1] <= 0:
                 return None
-        return SpanLimits(*shares)
+        return SpanLimits(messages=shares[0], bytes=shares[1])
 
     def least(self) -> SpanLimits:
         """The smallest share."""

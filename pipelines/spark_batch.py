@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines import ledgers, service_parts
 from velaray.pipelines.ledgers import LedgerPart
 from velaray.pipelines.rows import columns_named

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidConfiguration
 from velaray.pipelines.spark_options import Options
 from velaray.pipelines.spark_sink import OPTIONS, Prepared, Target
 

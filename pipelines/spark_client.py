@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from velaray import AuthenticationToken, Client, Producer, service_url
-from velaray.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
+from velaray.client.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
 from velaray.pipelines.spark_options import Options
 
 CONNECTION = frozenset({"service_url", "cluster", "token", "token_file"})
@@ -61,6 +61,8 @@ def _url_of(cluster: str) -> str:
     """
     try:
         import ray
+
+        from velaray.ray_access import connect_ray
     except ImportError as error:
         raise InvalidConfiguration(
             "option cluster needs Ray where the driver runs; give service_url instead"
@@ -69,7 +71,7 @@ def _url_of(cluster: str) -> str:
     begun = not ray.is_initialized()
     try:
         if begun:
-            ray.init(address=address, log_to_driver=False)
+            connect_ray(address)
         return service_url(name) if name else service_url()
     except (ConnectionError, ValueError, RuntimeError, LookupError) as error:
         raise InvalidConfiguration(f"cluster={cluster!r}: {error}") from error
@@ -78,7 +80,7 @@ def _url_of(cluster: str) -> str:
             ray.shutdown()
 
 
-class Link:
+class RpcConnection:
     """A client and its producers; for one thread."""
 
     def __init__(self, service: Service) -> None:
@@ -98,17 +100,17 @@ class Link:
         return made
 
 
-_links: dict[Service, Link] = {}
+_links: dict[Service, RpcConnection] = {}
 
 
 @contextmanager
-def link_to(service: Service | str) -> Iterator[Link]:
+def link_to(service: Service | str) -> Iterator[RpcConnection]:
     """This process's link to the service, or its URL, which stays for the next one who asks.
 
     Once something failed with it, the next one gets a new link.
     """
     service = Service(service) if isinstance(service, str) else service
-    link = _links.pop(service, None) or Link(service)
+    link = _links.pop(service, None) or RpcConnection(service)
     well = False
     try:
         yield link

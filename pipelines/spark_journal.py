@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.exceptions import InvalidConfiguration
 from velaray.journal.errors import NotStored
 from velaray.journal.files import FileStore
 from velaray.journal.manifest import LedgerInfo
 from velaray.journal.replay import HistoryRecord, load_manifest
 from velaray.journal.scan import Continuity, LedgerReader
-from velaray.journal_events import actors_in, told_of
+from velaray.offline.journal_events import actors_in, told_of
+from velaray.offline.stored_topics import acknowledged, gone, open_data
 from velaray.pipelines.spark_options import Options
-from velaray.stored_topics import acknowledged, gone, open_data
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from velaray.exceptions import VelarayError
+from velaray.client.exceptions import VelarayError
+from velaray.client.read_bounds import Span
 from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place
-from velaray.spans import Span
 
 logger = logging.getLogger("velaray")
 

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from velaray import Consumer, ConsumerType, InitialPosition, MessageId
+from velaray.client.exceptions import TopicNotFound
+from velaray.client.read_bounds import Span, SpanLimits
 from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place, Start, number_of
 from velaray.pipelines.spark_reading import Origin
-from velaray.spans import Span, SpanLimits
 
 T = TypeVar("T")
 
@@ -32,8 +33,12 @@ class Marks:
         self._pool = ThreadPoolExecutor(AT_ONCE, "velaray-marks")
 
     def begin(self, start: Start) -> dict[str, Progress]:
-        """Move the marks to where a new query begins, and return where that is."""
-        names = self.update()
+        """Move the marks to where a new query begins, and return where that is.
+
+        Raises `TopicNotFound`.
+        """
+        names = self._origin.partitions(self._client)
+        self.hold(names)
         start.check(names)
         self._each(names, lambda name: self._consumers[name].seek(start.target(name)))
         # A mark may be an entry before the message that it was moved to.
@@ -42,14 +47,14 @@ class Marks:
         found = self.look_to(begun, begun)
         return {name: Progress.at_end_of(span) for name, span in found.items()}
 
-    def update(self) -> list[str]:
-        """Look for partitions that are new and subscribe to them; returns all there are.
+    def update(self) -> tuple[list[str], dict[str, TopicNotFound]]:
+        """Look for partitions that are new and subscribe to them; returns what `Origin.look` does.
 
         A subscription that is made here keeps everything from the partition's beginning on.
         """
-        names = self._origin.partitions(self._client)
+        names, missing = self._origin.look(self._client)
         self.hold(names)
-        return names
+        return names, missing
 
     def hold(self, partitions: Iterable[str]) -> None:
         """Subscribe to those of these partitions that this doesn't hold yet."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from velaray import MessageId
+from velaray.client.read_bounds import Span, Spot
 from velaray.pipelines.spark_positions import Place, number_of
-from velaray.spans import Span, Spot
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a query is in one topic partition: after an entry.
 
-    ``entries`` and ``given_up`` are as in `velaray.spans.Spot`. ``mark`` is the incarnation of the
-    query's subscription. Messages that have chunks up to here and others behind begin after
-    ``chunks``. What is None isn't known, or there is none.
+    ``entries`` and ``given_up`` are as in `velaray.client.read_bounds.Spot`. ``mark`` is the
+    incarnation of the query's subscription. Messages that have chunks up to here and others behind
+    begin after ``chunks``. What is None isn't known, or there is none.
     """
 
     after: Place

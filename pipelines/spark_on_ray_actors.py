@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import ray
 
+from velaray.journal.private import make_private, private_opener
 from velaray.pipelines import spark_on_ray_child
 from velaray.pipelines.spark_on_ray_needs import require_spark
 
@@ -48,7 +49,7 @@ class Daemon:
         """``command``: class and arguments; ``host``: where it listens, None: at the node's."""
         self._role = role
         self._folder = Path(folder) / role
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         self._stopping = threading.Event()
         started = monotonic()
         self._jvm = self._start(
@@ -59,7 +60,7 @@ class Daemon:
     def _start(self, command: list[str], secret: str) -> subprocess.Popen[bytes]:
         home = require_spark()
         child = [sys.executable, "-S", "-E", spark_on_ray_child.__file__, str(os.getpid())]
-        with (self._folder / "log").open("ab") as log:
+        with open(self._folder / "log", "ab", opener=private_opener) as log:
             # In Ray's main thread: the JVM ends with the thread that started it.
             return subprocess.Popen(
                 [*child, str(home / "bin" / "spark-class"), *command],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 
 _SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
 """What Spark passes on among the options of its readers and writers."""

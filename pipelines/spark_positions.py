@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
 from velaray import MessageId
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import TopicName
-from velaray.exceptions import InvalidConfiguration
 
 _ID = re.compile(r"(\d+):(\d+)(?::(-?\d+))?")
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from velaray import Client
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.core import topic_name
+from velaray.client.exceptions import InvalidConfiguration, TopicNotFound
 from velaray.pipelines.rows import columns_named
 from velaray.pipelines.service_parts import ServicePart
 from velaray.pipelines.spark_client import CONNECTION, Service
@@ -79,10 +80,27 @@ class Origin:
             return list(self.names)
         return client.get_matching_topics(self.pattern)
 
+    def look(self, client: Client) -> tuple[list[str], dict[str, TopicNotFound]]:
+        """The partitions that there are now, and the refusals of named topics that don't exist.
+
+        Both by full names. No topic is created.
+        """
+        found: dict[str, None] = {}
+        missing = {}
+        for topic in self.topics(client):
+            try:
+                found |= dict.fromkeys(client.get_topic_partitions(topic, create=False))
+            except TopicNotFound as error:
+                if self.pattern is None:  # one that matched was deleted since
+                    missing[str(topic_name(topic))] = error
+        return list(found), missing
+
     def partitions(self, client: Client) -> list[str]:
-        """The partitions that there are now, by their full names."""
-        found = (client.get_topic_partitions(topic) for topic in self.topics(client))
-        return list(dict.fromkeys(name for names in found for name in names))
+        """The partitions that there are now, by their full names. Raises `TopicNotFound`."""
+        found, missing = self.look(client)
+        for error in missing.values():
+            raise error
+        return found
 
     def read(self, span: Span, typed: TypedValue | None = None) -> Iterator[pa.RecordBatch]:
         """The messages of a span that consumers get, in order. Raises as `ServicePart.read`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.events.ids import TransactionId
-from velaray.exceptions import InvalidConfiguration
 from velaray.pipelines.publishing import give_up, send_rows
 from velaray.pipelines.spark_client import CONNECTION, Service, link_to
 from velaray.pipelines.spark_options import Options
@@ -110,19 +110,19 @@ class Target:
                                 before.result()
                     if sent is not None:
                         sent.result()
-                prepared = Prepared(series, txn and txn.prepare())
+                prepared = Prepared(series, None if txn is None else txn.prepare())
             finally:
                 if prepared is None:
                     give_up(txn)
             return prepared
 
-    def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the tasks published as ``number``, once. Raises what the service says."""
         for series, ids in _by_series(messages).items():
             with link_to(self.service) as link:
                 link.client.commit_series(series).commit(number, ids)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what the tasks published, unless it is committed: that stays."""
         for series, ids in _by_series(messages).items():
             with link_to(self.service) as link:
@@ -150,7 +150,7 @@ def _kinds(name: str) -> tuple[DataType, ...]:
     return (*kinds, MapType(StringType(), StringType(), False)) if name == "properties" else kinds
 
 
-def _by_series(messages: list[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:
+def _by_series(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:
     found: dict[str, list[TransactionId]] = {}
     for message in messages:
         if isinstance(message, Prepared) and message.txn is not None:

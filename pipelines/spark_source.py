@@ -17,6 +17,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from velaray import MessageId
+from velaray.client.read_bounds import Span as Step
+from velaray.client.read_bounds import SpanLimits
 from velaray.pipelines.spark_admission import Limits, admit
 from velaray.pipelines.spark_losses import Losses
 from velaray.pipelines.spark_marks import Marks
@@ -24,8 +26,6 @@ from velaray.pipelines.spark_offsets import NOWHERE, Offset, Progress
 from velaray.pipelines.spark_options import Options
 from velaray.pipelines.spark_positions import BEGINNING, Place, Start
 from velaray.pipelines.spark_reading import OPTIONS, Origin, Span
-from velaray.spans import Span as Step
-from velaray.spans import SpanLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,10 +124,18 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(name, marks.begin(self._start))
 
     def _present(self, marks: Marks, losses: Losses, begun: Offset) -> dict[str, Progress]:
-        """How far the query is in each partition that there is now."""
-        there = marks.update()
+        """How far the query is in each partition that there is now.
+
+        Raises `TopicNotFound` for a topic that a restart added to the options and that doesn't
+        exist, unless the query goes on over losses.
+        """
+        there, missing = marks.update()
         gone = begun.partitions.keys() - there
         losses.tell(dict.fromkeys(gone, "was deleted"))
+        if self._fail:
+            for error in missing.values():
+                raise error
+        losses.tell(dict.fromkeys(missing, "doesn't exist"))
         marks.drop(gone)
         if self._once and self._until is None:
             self._until = marks.ends()

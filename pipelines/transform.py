@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from velaray.auth import Authentication
-from velaray.enums import ConsumerType
-from velaray.exceptions import InvalidConfiguration
-from velaray.policies import ConsumerDeadLetterPolicy
+from velaray.client.auth import Authentication
+from velaray.client.enums import ConsumerType
+from velaray.client.exceptions import InvalidConfiguration
+from velaray.client.policies import ConsumerDeadLetterPolicy
 
 
 class Output(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from velaray.aio.consumer import Consumer
-from velaray.aio.core import topic_name
-from velaray.message_id import MessageId
+from velaray.client.consumer import Consumer
+from velaray.client.core import topic_name
+from velaray.client.message_id import MessageId
 
 
 class Drain:

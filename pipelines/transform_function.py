@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from velaray.exceptions import VelarayError
-from velaray.message import Message, OutgoingMessage
+from velaray.client.exceptions import VelarayError
+from velaray.client.message import Message, OutgoingMessage
+from velaray.events.portable import PortableError
 from velaray.pipelines.transform import Output
 
 T = TypeVar("T")
 
 
-class UserError(Exception):
+class UserError(PortableError):
     """The user's function raised ``error``, or returned what can't be published."""
 
     def __init__(self, error: Exception) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from velaray.aio.client import Client
-from velaray.aio.consumer_base import letter_rules
-from velaray.aio.letters import LetterRules, Letters
-from velaray.aio.transactions import Transaction
-from velaray.exceptions import InvalidMessage
-from velaray.message import Message
-from velaray.options import AioConsumerOptions
+from velaray.client.client import Client
+from velaray.client.consumer_base import letter_rules
+from velaray.client.dead_letters import DeadLetterPolicy, Letters
+from velaray.client.exceptions import InvalidMessage
+from velaray.client.message import Message
+from velaray.client.options import AioConsumerOptions
+from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 
 EXCEPTION = "EXCEPTION"
@@ -27,7 +27,7 @@ class TransformLetters:
     def __init__(self, transform: Transform, client: Client) -> None:
         self._transform = transform
         self._client = client
-        self._rules: LetterRules | None = None
+        self._rules: DeadLetterPolicy | None = None
         self._letters: Letters | None = None
         if transform.dead_letters is not None:
             options = AioConsumerOptions(

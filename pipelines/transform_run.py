@@ -15,13 +15,14 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from rich.live import Live
 
 import velaray
-from velaray.aio.backoff import Backoff
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.backoff import Backoff
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_backlog import Backlog
 from velaray.pipelines.transform_counts import Rate, TransformCounts, TransformProgress
 from velaray.pipelines.transform_display import progress_table
 from velaray.pipelines.transform_worker import TransformWorker
+from velaray.ray_access import connect_ray
 
 logger = logging.getLogger("velaray")
 
@@ -148,7 +149,8 @@ class TransformRun:
 
     ``service_url`` is by default that of the cluster which runs on this Ray cluster;
     ``ray_options`` (say ``num_cpus``) are the actors'. Connects to Ray if this process isn't
-    connected. Raises `InvalidConfiguration` for less than one worker.
+    connected. Raises `InvalidConfiguration` for less than one worker, `RayUnavailable` if there is
+    no Ray, or it refuses this process.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class TransformRun:
     ) -> None:
         _check_workers(workers)
         if not ray.is_initialized():
-            ray.init(address="auto", log_to_driver=False)
+            connect_ray()
         url = service_url or velaray.service_url()
         options = {"scheduling_strategy": "SPREAD", **(ray_options or {})}
         actor = ray.remote(WorkerActor).options(**options)

@@ -9,14 +9,11 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from velaray.aio.backoff import Backoff
-from velaray.aio.client import Client
-from velaray.aio.consumer import Consumer
-from velaray.aio.lookup import RETRIABLE
-from velaray.aio.producer import Producer
-from velaray.aio.transactions import Transaction
-from velaray.enums import InitialPosition
-from velaray.exceptions import (
+from velaray.client.backoff import Backoff
+from velaray.client.client import Client
+from velaray.client.consumer import Consumer
+from velaray.client.enums import InitialPosition
+from velaray.client.exceptions import (
     ConsumerAssignError,
     ConsumerBusy,
     ConsumerNotFound,
@@ -31,8 +28,11 @@ from velaray.exceptions import (
     TransactionNotFound,
     VelarayError,
 )
-from velaray.message import Message
-from velaray.message_id import MessageId
+from velaray.client.lookup import RETRIABLE
+from velaray.client.message import Message
+from velaray.client.message_id import MessageId
+from velaray.client.producer import Producer
+from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
 from velaray.pipelines.transform_drain import Drain

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from velaray.exceptions import InvalidConfiguration
-from velaray.schema import shapes
-from velaray.schema.record_shape import RecordShape, Slot
-from velaray.schema.shapes import Many, Mapped, Maybe, Shape, TextBytes, Wrong
+from velaray.client.exceptions import InvalidConfiguration
+from velaray.client.schema import shapes
+from velaray.client.schema.record_shape import RecordShape, Slot
+from velaray.client.schema.shapes import Many, Mapped, Maybe, Shape, TextBytes, Wrong
 from velaray.schemas.avro import NOTHING, AvroField, AvroType
 from velaray.schemas.info import SchemaType
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from velaray.aio.core import topic_name
-from velaray.exceptions import InvalidConfiguration, UndecodableMessage
+from velaray.client.core import topic_name
+from velaray.client.exceptions import InvalidConfiguration, UndecodableMessage
+from velaray.client.received import ReceivedBatch
+from velaray.client.schema.auto import AutoConsumeSchema
+from velaray.client.schema.base import BytesSchema, Decode, Schema, undecodable
+from velaray.client.schema.key_value import KeyValueSchema
+from velaray.client.schema.primitives import PRIMITIVES
+from velaray.client.schema.records import AvroSchema, from_json
+from velaray.client.schema.shapes import Wrong, fault
+from velaray.offline.stored_schemas import stored_schema
 from velaray.pipelines.typed_kinds import PRIMITIVE_KINDS, Kind, avro_kind, struct_kind
-from velaray.received import ReceivedBatch
-from velaray.schema.auto import AutoConsumeSchema
-from velaray.schema.base import BytesSchema, Decode, Schema, undecodable
-from velaray.schema.key_value import KeyValueSchema
-from velaray.schema.primitives import PRIMITIVES
-from velaray.schema.records import AvroSchema, from_json
-from velaray.schema.shapes import Wrong, fault
 from velaray.schemas import InvalidSchemaError, SchemaInfo, SchemaType
 from velaray.schemas.avro import parse_avro
 from velaray.schemas.info import encoding_of, split_key_value
 from velaray.schemas.validation import identity
-from velaray.stored_schemas import stored_schema
 
 if TYPE_CHECKING:
     from velaray import Client
-    from velaray.aio.blocks import Segment
+    from velaray.client.blocks import Segment
     from velaray.pipelines.spark_client import Service
 
 _UNFIT = (pa.ArrowException, OverflowError)
@@ -129,10 +129,14 @@ def typed_by_service(
 ) -> TypedValue:
     """The schema that the topics have now.
 
-    Raises `InvalidConfiguration` if they have several or none, and what the service says.
+    Raises `InvalidConfiguration` if they have several or none, `TopicNotFound`, and what the
+    service says.
     """
     with service.client() as client:
-        found = {topic: client.get_schema(topic) for topic in topics(client)}
+        names = topics(client)
+        for name in names:
+            client.get_topic_partitions(name, create=False)
+        found = {name: client.get_schema(name) for name in names}
     return TypedValue(_agreed(found), lenient=lenient)
 
 

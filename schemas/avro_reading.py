@@ -1,9 +1,11 @@
 """Whether what was written under one Avro schema can be read under another one.
 
-The rules are those of schema resolution in Avro's specification; names of records, enums and
-fixed types are compared in full. Recursive types are decided as a whole: every pair of types that
-has to be looked at is assumed to be readable until something says otherwise, which is then
-carried to all pairs that depend on it.
+The rules are those of schema resolution in Avro's specification, and of names those of Java's
+Avro, with which Pulsar's brokers compare: names of records don't count, of enums and fixed types
+the last part does. In a reader's union a branch of the same full name is the one that reads;
+otherwise a record of any name that can. Recursive types are decided as a whole: every pair of
+types that has to be looked at is assumed to be readable until something says otherwise, which is
+then carried to all pairs that depend on it.
 """
 
 from __future__ import annotations
@@ -67,6 +69,36 @@ class _Found:
 def reading_problems(reader: AvroType, writer: AvroType) -> list[Problem]:
     """Why ``reader`` can't read all that is written as ``writer``; empty if it can."""
     root = _Part("", reader, writer)
+    found = _everything(root)
+    return list(_told(root, found, _failed(found)))[:MOST_PROBLEMS]
+
+
+def writers_names(reader: AvroType, writer: AvroType) -> dict[str, set[str]]:
+    """For each named type of the reader's, by full name: the writer's types that are read as it.
+
+    Libraries that compare names of records take these as aliases.
+    """
+    root = _Part("", reader, writer)
+    found = _everything(root)
+    failed = _failed(found)
+    names: dict[str, set[str]] = {}
+    left, seen = [root], set()
+    while left:
+        part = left.pop()
+        if part.pair in seen:
+            continue
+        seen.add(part.pair)
+        if part.reader.name and part.reader.kind == part.writer.kind:
+            names.setdefault(part.reader.name, set()).add(part.writer.name)
+        known = found[part.pair]
+        left += known.parts
+        readable = [each for each in known.branches or () if each.pair not in failed]
+        alike = [each for each in readable if _last(each.reader) == _last(each.writer)]
+        left += (alike or readable)[:1]
+    return names
+
+
+def _everything(root: _Part) -> dict[_Pair, _Found]:
     found: dict[_Pair, _Found] = {}
     left = [root]
     while left:
@@ -74,7 +106,7 @@ def reading_problems(reader: AvroType, writer: AvroType) -> list[Problem]:
         if part.pair not in found:
             known = found[part.pair] = _compare(part.reader, part.writer)
             left += [*known.parts, *(known.branches or ())]
-    return list(_told(root, found, _failed(found)))[:MOST_PROBLEMS]
+    return found
 
 
 def _failed(found: dict[_Pair, _Found]) -> set[_Pair]:
@@ -116,12 +148,12 @@ def _compare(reader: AvroType, writer: AvroType) -> _Found:
         parts = [_Part("", reader, branch) for branch in writer.of]
         return _Found(parts=parts)
     if reader.kind == "union":
-        return _Found(branches=[_Part("", branch, writer) for branch in reader.of])
+        return _Found(branches=[_Part("", branch, writer) for branch in _branches(reader, writer)])
     if reader.kind != writer.kind:
         if reader.kind in _PROMOTED.get(writer.kind, ()):
             return _Found()
         return _Found([("", f"{reader} can't read {writer}")])
-    if reader.name and reader.name != writer.name and writer.name not in reader.aliases:
+    if reader.kind != "record" and not _named_alike(reader, writer):
         return _Found([("", f"{reader} can't read {writer}: another name, and no alias")])
     match reader.kind:
         case "record":
@@ -135,6 +167,26 @@ def _compare(reader: AvroType, writer: AvroType) -> _Found:
             step = "/items" if reader.kind == "array" else "/values"
             return _Found(parts=[_Part(step, reader.of[0], writer.of[0])])
     return _Found()
+
+
+def _branches(reader: AvroType, writer: AvroType) -> list[AvroType]:
+    """The branches of the reader's union that may read ``writer``."""
+    if not writer.name:
+        return reader.of
+    alike = [each for each in reader.of if each.kind == writer.kind]
+    same = [each for each in alike if writer.name in (each.name, *each.aliases)]
+    return same[:1] or [
+        each for each in alike if each.kind == "record" or _named_alike(each, writer)
+    ]
+
+
+def _named_alike(reader: AvroType, writer: AvroType) -> bool:
+    return _last(reader) == _last(writer) or writer.name in reader.aliases
+
+
+def _last(of: AvroType) -> str:
+    """A name without its namespace."""
+    return of.name.rpartition(".")[2]
 
 
 def _compare_enums(reader: AvroType, writer: AvroType) -> _Found:

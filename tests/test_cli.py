@@ -18,14 +18,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.local_cluster import LocalCluster
-from velaray.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed, Unavailable
-from velaray.cli import main
-from velaray.cli_admin import TimeType
-from velaray.client import Client
+from velaray.cli.admin import TimeType
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed, Unavailable
+from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
-from velaray.message_id import MessageId
-from velaray.topology.tenure import take_tenure
+from velaray.sync.client import Client
+from velaray.topology.ownership import take_tenure
 
 Run = Callable[..., Result]
 
@@ -219,6 +219,14 @@ def test_a_message_that_was_printed_is_acknowledged(run: Run) -> None:
     run("consume", "acked", "-s", "s", "--timeout", "0.1", code=1)
 
 
+def test_consuming_a_mistyped_topic_creates_nothing(run: Run) -> None:
+    run("topics", "create", "departures")
+    before = run("topics", "list", "public/default").stdout
+    refused = run("consume", "depatrures", "-s", "s", "--timeout", "0.1", code=1)
+    assert "nearest names are persistent://public/default/departures" in refused.stderr
+    assert run("topics", "list", "public/default").stdout == before
+
+
 # -- journals ----------------------------------------------------------------------
 
 
@@ -285,7 +293,7 @@ def test_a_flipped_byte_is_found_and_named(run: Run, stored: Path) -> None:
 def test_a_machine_that_changed_its_mind_is_found(
     run: Run, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from velaray.actors.cursor import Cursor
+    from velaray.actors.subscription.cursor import Cursor
 
     monkeypatch.setattr(Cursor, "ack_range", lambda self, first, end: None)
     key = key_of(stored, ActorKind.SUBSCRIPTION)
@@ -328,6 +336,12 @@ def test_what_a_journal_does_not_hold_is_said(run: Run, stored: Path) -> None:
         assert absent in run("journal", command, absent, *data, code=1).stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "replay"])
+def test_a_kind_without_a_journal_is_refused(run: Run, stored: Path, command: str) -> None:
+    refused = run("journal", command, "deleter/0", "--data", str(stored), code=1)
+    assert "a deleter has no journal" in refused.stderr
+
+
 # -- tokens and start --------------------------------------------------------------
 
 
@@ -361,7 +375,7 @@ def test_a_public_key_must_be_one(run: Run, tmp_path: Path) -> None:
 @contextmanager
 def started(data: Path) -> Iterator[dict[str, str]]:
     """`velaray start` in a process of its own, stopped by SIGTERM: its URLs by name."""
-    command = [sys.executable, "-c", "from velaray.cli import main; main()", "start"]
+    command = [sys.executable, "-c", "from velaray.cli.app import main; main()", "start"]
     ports = ["--service-port", "0", "--admin-port", "0"]
     with subprocess.Popen(
         [*command, "--data", str(data), *ports], stdout=subprocess.PIPE, text=True
@@ -398,7 +412,7 @@ def test_a_cluster_runs_until_it_is_told_to_stop_and_comes_back(tmp_path: Path) 
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_cluster_that_was_replaced_stops_and_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from velaray.cli import main; main()", "start"]
+    command = [sys.executable, "-c", "from velaray.cli.app import main; main()", "start"]
     ports = ["--service-port", "0", "--admin-port", "0", "--data", str(tmp_path)]
     with subprocess.Popen(
         [*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.local_cluster import LocalCluster
-from velaray.cli import main
+from velaray.cli.app import main
 from velaray.events.ids import ActorKey
 
 SECRET = "ey.secret.token"
@@ -37,7 +37,7 @@ def run(cluster: LocalCluster) -> Run:
 
 
 def rows(result: Result) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(result.output)
+    found: list[dict[str, object]] = json.loads(result.stdout)
     return found
 
 
@@ -78,7 +78,7 @@ def test_the_journal_is_shown_without_the_token(run: Run, tmp_path: Path) -> Non
     run("clusters", "create", "b", *CREATE, "--cluster-token", "-", typed=SECRET)
     key, data = ActorKey.catalog().text(), ("--data", str(tmp_path / "data"))
     for form in ("table", "json"):
-        shown = run("journal", "show", key, *data, "-o", form).output
+        shown = run("journal", "show", key, *data, "-o", form).stdout
         assert "pulsar://b:6650" in shown
         assert "(not shown)" in shown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +25,13 @@ from tests.topology.deleting import (
     wait_for,
 )
 from tests.topology.test_deleter import refuse
-from velaray.admin import Admin, AdminError, NotFound
-from velaray.cli import main
+from velaray.broker.garbage_collection import garbage_collector
+from velaray.broker.garbage_collection.collectors import has_work
+from velaray.broker.garbage_collection.deletion import announce, bury_journal
+from velaray.cli.app import main
+from velaray.client.admin import Admin, AdminError, NotFound
 from velaray.events.ids import ActorKey
-from velaray.topology.ledgers import deleter_body
-from velaray.topology.ledgers.deleters import has_work
-from velaray.topology.ledgers.deletion import announce, bury_journal
+from velaray.journal.files import FileStore
 
 Run = Callable[..., Result]
 
@@ -39,7 +41,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LocalCluster]:
     """Its deleters give up sooner than others."""
-    monkeypatch.setattr(deleter_body, "MAX_TRIES", 2)
+    monkeypatch.setattr(garbage_collector, "MAX_TRIES", 2)
     path = tmp_path_factory.mktemp("cluster")
     with LocalCluster(path, deleters=1, deletion_retry_s=0.05) as running:
         yield running
@@ -104,6 +106,34 @@ def test_what_is_listed_and_gone_is_missing(cluster: LocalCluster, run: Run) -> 
     assert as_json(run("describe", str(first), "-o", "json"))["state"] == "missing"
 
 
+def test_a_manifest_that_cannot_be_read_is_named_and_the_others_are_counted(
+    cluster: LocalCluster, run: Run
+) -> None:
+    bad, good = a_topic("bad"), a_topic("good")
+    first, *_ = listed(make_journal(cluster, bad))
+    journal = make_journal(cluster, good)
+    orphan, *_ = listed(journal)
+    cluster.run(journal.unlist([orphan]))
+    store = cluster.fabric.store
+    version, data = cluster.run(store.read_manifest(bad.text()))
+    assert isinstance(store, FileStore)
+    damaged = Path(store.location(bad.text())) / str(version)
+    damaged.write_bytes(bytes([data[0] ^ 0xFF]) + data[1:])
+    found = as_json(run("census", "--json", code=3))
+    (unread,) = found["unreadable"]
+    assert unread["journal"] == bad.text()
+    assert "corrupt at byte" in unread["why"] and str(store.root) not in unread["why"]
+    assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [orphan]
+    assert found["totals"]["listed"]["ledgers"] >= 3
+    assert f"  {bad.text()}: " in run("census", code=3).output
+    assert as_json(run("describe", str(orphan), "-o", "json"))["state"] == "orphan"
+    assert "corrupt" in run("describe", str(first), code=1).output
+    assert as_json(run("census", "--repair", "--json", code=3))["announced"] == 1
+    damaged.write_bytes(data)
+    wait_until(lambda: orphan not in stored(cluster, good))
+    assert lost(as_json(run("census", "--json"))) == 0
+
+
 def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
@@ -132,7 +162,7 @@ def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> No
 def test_waiting_says_what_is_left(
     cluster: LocalCluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deleter_body, "MAX_TRIES", 10_000)
+    monkeypatch.setattr(garbage_collector, "MAX_TRIES", 10_000)
     refusing = refuse(cluster, 10_000)
     key = a_topic("orders")
     journal = make_journal(cluster, key)

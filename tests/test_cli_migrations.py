@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from tests.topology.moving import Move, moving, numbers
 from tests.topology.replicating import received
-from velaray.cli import main
-from velaray.topology.moving.migration_driver import Driver
+from velaray.cli.app import main
+from velaray.geo.tenant_migration.migration_driver import Driver
 
 TOPIC = "persistent://acme/n/t"
 Run = Callable[..., Result]
@@ -37,13 +37,13 @@ def run(move: Move) -> Run:
 
 
 def test_a_tenant_is_moved_and_its_migration_shown(run: Run, move: Move) -> None:
-    found = json.loads(run("migrate", "acme", "--to", "b", "--dry-run", "-o", "json").output)
+    found = json.loads(run("migrate", "acme", "--to", "b", "--dry-run", "-o", "json").stdout)
     assert (found["topics"], found["entries"], found["problems"]) == (1, 3, [])
     assert "acme can move to b" in run("migrate", "acme", "--to", "b", "--dry-run").output
     assert "never was to move" in run("migration", "acme", code=1).output
     said = run("migrate", "acme", "--to", "b").output
     assert "switched" in said and "clients were kept away for" in said
-    found = json.loads(run("migration", "acme", "-o", "json").output)
+    found = json.loads(run("migration", "acme", "-o", "json").stdout)
     assert (found["phase"], found["over"]) == ("done", True)
     assert received(move.subscribe(TOPIC), 3) == numbers(3)
 

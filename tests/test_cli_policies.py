@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.support.local_cluster import LocalCluster
 from velaray import Client
-from velaray.cli import main
+from velaray.cli.app import main
 
 TOPIC = "persistent://public/default/cli-policies"
 Run = Callable[..., Result]
@@ -39,13 +39,13 @@ def run(cluster: LocalCluster) -> Run:
 @pytest.mark.parametrize("where", ["cluster", "public/default", TOPIC])
 def test_policies_are_set_shown_and_removed_at_every_level(run: Run, where: str) -> None:
     assert "set messageTTL" in run("policies", "set", where, "messageTTL", "60").output
-    assert json.loads(run("policies", "get", where, "messageTTL").output) == 60
-    assert json.loads(run("policies", "list", where, "-o", "json").output) == {"messageTTL": 60}
+    assert json.loads(run("policies", "get", where, "messageTTL").stdout) == 60
+    assert json.loads(run("policies", "list", where, "-o", "json").stdout) == {"messageTTL": 60}
     assert "messageTTL" in run("policies", "list", where).output
-    applied = json.loads(run("policies", "list", TOPIC, "--applied", "-o", "json").output)
+    applied = json.loads(run("policies", "list", TOPIC, "--applied", "-o", "json").stdout)
     assert (applied["messageTTL"], applied["maxConsumersPerTopic"]) == (60, 0)
     run("policies", "remove", where, "messageTTL")
-    assert json.loads(run("policies", "get", where, "messageTTL").output) is None
+    assert json.loads(run("policies", "get", where, "messageTTL").stdout) is None
 
 
 def test_what_is_no_policy_or_no_value_is_refused(run: Run) -> None:
@@ -56,10 +56,10 @@ def test_what_is_no_policy_or_no_value_is_refused(run: Run) -> None:
 
 def test_old_messages_expire_on_request(run: Run) -> None:
     run("subscriptions", "expire", TOPIC, "s", "--older-than", "3600")
-    stats = json.loads(run("topics", "stats", TOPIC, "-o", "json").output)
+    stats = json.loads(run("topics", "stats", TOPIC, "-o", "json").stdout)
     assert stats["subscriptions"]["s"]["msgBacklog"] == 1
     assert stats["appliedPolicies"]["messageTTL"] == 0
     run("subscriptions", "expire", TOPIC, "--older-than", "0")
-    stats = json.loads(run("topics", "stats", TOPIC, "-o", "json").output)
+    stats = json.loads(run("topics", "stats", TOPIC, "-o", "json").stdout)
     assert stats["subscriptions"]["s"]["expiredEntries"] == {"administrator": 1}
     assert "BACKLOG BYTES" in run("topics", "stats", TOPIC).output

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from tests.support.local_cluster import LocalCluster
 from tests.topology.schema_wire import ONE, THREE, TWO, World
 from tests.topology.schema_wire import run as run_world
-from velaray.admin import Admin
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin
 from velaray.schemas import SchemaInfo
 
 Run = Callable[..., Result]
@@ -62,15 +62,15 @@ def files(tmp_path: Path) -> Callable[[SchemaInfo], str]:
 
 
 def shown(result: Result) -> Any:
-    return json.loads(result.output)
+    return json.loads(result.stdout)
 
 
 def test_schemas_are_uploaded_listed_shown_and_deleted(run: Run, topic: str, files) -> None:
     assert "version 0 of" in run("upload", topic, files(ONE)).output
     assert shown(run("upload", topic, files(TWO), "-o", "json"))["version"] == 1
-    lines = run("list", topic).output.splitlines()
+    lines = run("list", topic).stdout.splitlines()
     assert [line.split()[-1] for line in lines if re.match(r"\s*\d", line)] == ["live", "live"]
-    told = run("get", topic, "0").output
+    told = run("get", topic, "0").stdout
     assert told.startswith("version 0, AVRO, of 2")
     assert '"name": "f1"' in told
     assert shown(run("get", topic, "-o", "json"))["version"] == 1
@@ -78,7 +78,7 @@ def test_schemas_are_uploaded_listed_shown_and_deleted(run: Run, topic: str, fil
     assert "type STRING isn't AVRO" in refused.output
     assert "as version 2" in run("delete", topic, "--force").output
     assert run("list", topic).output.count("live") == 0
-    listed = run("list", topic, "--deleted").output
+    listed = run("list", topic, "--deleted").stdout
     assert (listed.count("deleted"), listed.count("deletion")) == (2, 1)
     assert "version 3" in run("upload", topic, "--type", "STRING").output
 
@@ -96,7 +96,7 @@ def test_two_versions_are_compared(run: Run, topic: str, files) -> None:
     run("upload", topic, files(ONE))
     run("upload", topic, files(TWO))
     run("upload", topic, files(THREE))
-    told = run("diff", topic, "0", "1").output
+    told = run("diff", topic, "0", "1").stdout
     assert '+      "name": "f2"' in told
     assert "each can read the other" in told
     assert "it can't read version 0, at /f2" in run("diff", topic, "0", "2").output

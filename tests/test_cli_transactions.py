@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from tests.support.local_cluster import LocalCluster
 from velaray import Client, InitialPosition, Transaction
-from velaray.admin import Admin, Conflict, NotFound, PreconditionFailed
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Conflict, NotFound, PreconditionFailed
 
 TOPIC = "persistent://public/default/cli-transactions"
 Run = Callable[..., Result]
@@ -67,7 +67,7 @@ def as_json(result: Result) -> Any:
 
 def test_what_is_open_is_listed(run: Run, transaction: Transaction) -> None:
     _, sequence = transaction.txn_id
-    line = run("list").output.splitlines()[-2]
+    line = run("list").stdout.splitlines()[-2]
     shown = rf"0 +\(0,{sequence}\) +OPEN +[\d.]+ s +(59|60)\.\d s +1 +1 +- *"
     assert re.fullmatch(shown, line.strip())
     found = as_json(run("list", "--state", "open", "--coordinator", "0", "-o", "json"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy_rules import ROOMS
+from tools.layers import LAYERS
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +60,9 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 def installed_files(root: Path) -> dict[str, bytes]:
     """What an install of the tree at ``root`` consists of: name in site-packages, content."""
     found = {}
-    for room in ROOMS:
-        prefix = "" if room == "velaray" else "velaray/"
-        for folder, folders, files in os.walk(root / room):
+    for layer in LAYERS:
+        prefix = "" if layer == "velaray" else "velaray/"
+        for folder, folders, files in os.walk(root / layer):
             folders[:] = [name for name in folders if not (Path(folder) / name).is_symlink()]
             for file in files:
                 path = Path(folder) / file
@@ -72,7 +72,7 @@ def installed_files(root: Path) -> dict[str, bytes]:
 
 
 def modules_of(files: dict[str, bytes]) -> list[str]:
-    """The modules among ``files`` that need no optional library: every room's package."""
+    """The modules among ``files`` that need no optional library: every layer's package."""
     return sorted(
         name.removesuffix("/__init__.py").replace("/", ".")
         for name in files
@@ -168,7 +168,7 @@ def test_the_wheel_puts_one_name_into_site_packages(wheel: Path) -> None:
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
     assert tops == {"velaray", info}
     assert f"{info}/licenses/LICENSE" in names
-    assert "velaray = velaray.cli:main" in entry_points
+    assert "velaray = velaray.cli.app:main" in entry_points
 
 
 def test_the_sdist_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
@@ -198,12 +198,12 @@ def test_an_installed_wheel_is_imported_from_anywhere(
     assert len(places) == len(modules)
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room != "velaray"])
-def test_no_bare_room_is_importable(installed: Path, tmp_path: Path, room: str) -> None:
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "velaray"])
+def test_no_bare_layer_is_importable(installed: Path, tmp_path: Path, layer: str) -> None:
     script = (
         "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is not None)"
     )
-    run(installed, "-c", script, room, cwd=tmp_path)
+    run(installed, "-c", script, layer, cwd=tmp_path)
 
 
 def test_an_editable_install_sees_a_new_module_at_once(tree: Path, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_an_editable_install_sees_a_new_module_at_once(tree: Path, tmp_path: Pat
 
 @pytest.mark.ray
 @pytest.mark.parametrize("install", ["wheel", "editable"])
-def test_a_ray_worker_imports_every_room(
+def test_a_ray_worker_imports_every_layer(
     request: pytest.FixtureRequest, tree: Path, tmp_path: Path, install: str
 ) -> None:
     if install == "wheel":

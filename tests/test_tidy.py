@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import tidy_rules
-from tools import generate_protobuf
+from tools import generate_protobuf, import_diagram, layers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,20 +24,20 @@ SLEEPERS: dict[str, str] = {}
 Rule = Callable[[Path], list[str]]
 
 RULES: dict[str, Rule] = {
-    "imports follow the table": lambda root: tidy_rules.imports_follow_the_table(
-        root, tidy_rules.CLIENTS
-    ),
+    "imports follow the table": tidy_rules.imports_follow_the_table,
     "imports are absolute": tidy_rules.imports_are_absolute,
     "modules import without cycles": tidy_rules.modules_import_without_cycles,
+    "cycles of imports for types only get fewer": tidy_rules.modules_in_type_cycles,
     "machines are pure": tidy_rules.machines_are_pure,
     "functions are short": tidy_rules.functions_are_short,
     "public names are documented": tidy_rules.public_names_are_documented,
     "excepts are specific": lambda root: tidy_rules.excepts_are_specific(root, CATCH_ALLS),
     "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
     "no word of the workplace": tidy_rules.no_word_of_the_workplace,
-    "rooms are typed packages": tidy_rules.rooms_are_typed_packages,
+    "layers are typed packages": tidy_rules.layers_are_typed_packages,
     "documents point at files": tidy_rules.documents_point_at_files,
     "generated code is up to date": generate_protobuf.out_of_date,
+    "the import diagram is up to date": import_diagram.out_of_date,
 }
 
 
@@ -65,10 +65,13 @@ def tree(root: Path, **files: str) -> Path:
         ("actors__m_py", "import ray", "actors may not import ray"),
         ("wire__m_py", "from velaray.journal import x", "wire may not import journal"),
         ("wire__m_py", "from velaray import Client", "wire may not import velaray"),
-        ("topology__m_py", "def f():\n    import velaray.cli", "topology may not import velaray"),
+        ("topology__m_py", "def f():\n    import velaray.cli.app", "may not import velaray"),
+        ("client__m_py", "import velaray.topology.rpc", "client may not import topology"),
+        ("broker__m_py", "import velaray.geo.m", "broker may not import geo"),
+        ("geo__m_py", "from velaray import admin", "geo may not import admin"),
         ("velaray__m_py", "import velaray.pipelines", "velaray may not import pipelines"),
         ("velaray__m_py", "import pulsar", "velaray may not import pulsar"),
-        ("pipelines__m_py", "import velaray.topology.fabric", "may not import topology"),
+        ("pipelines__m_py", "import velaray.topology.rpc", "may not import topology"),
     ],
 )
 def test_an_import_across_the_table_is_caught(
@@ -87,15 +90,6 @@ def test_imports_within_the_table_are_not_faults(tmp_path: Path) -> None:
         velaray__m_py="import click\nfrom velaray import Client\nimport velaray.topology.m",
     )
     assert tidy_rules.imports_follow_the_table(root) == []
-
-
-def test_a_client_below_the_face_may_import_it(tmp_path: Path) -> None:
-    text = "from velaray.aio import Client\nimport velaray.pipelines"
-    root = tree(tmp_path, topology__m_py=text, topology__n_py="import velaray.wire.frames")
-    clients = {"topology/m.py": "why", "topology/n.py": "why not"}
-    (above, stale) = tidy_rules.imports_follow_the_table(root, clients)
-    assert "topology may not import pipelines" in above
-    assert "topology/n.py" in stale and "isn't one" in stale
 
 
 def test_relative_and_bare_imports_are_caught(tmp_path: Path) -> None:
@@ -125,6 +119,25 @@ def test_an_import_for_types_only_makes_no_cycle(tmp_path: Path) -> None:
     never_run = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import velaray.wire.b"
     root = tree(tmp_path, wire__a_py=never_run, wire__b_py="import velaray.wire.a")
     assert tidy_rules.modules_import_without_cycles(root) == []
+
+
+def test_a_cycle_through_imports_for_types_is_caught(tmp_path: Path) -> None:
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import velaray.wire.b"
+    root = tree(
+        tmp_path,
+        wire__a_py=for_types,
+        wire__b_py="import velaray.wire.c",
+        wire__c_py="from velaray.wire import a",
+        wire__d_py="import velaray.wire.a",
+    )
+    found = [fault.split(":")[0] for fault in tidy_rules.modules_in_type_cycles(root, 0)]
+    assert found == ["velaray.wire.a", "velaray.wire.b", "velaray.wire.c"]
+    assert tidy_rules.modules_in_type_cycles(root, 3) == []
+
+
+def test_the_bound_of_modules_in_cycles_must_fall_with_them(tmp_path: Path) -> None:
+    (fault,) = tidy_rules.modules_in_type_cycles(tree(tmp_path, wire__a_py="import os"), 2)
+    assert "0 modules are in cycles: lower the bound of 2" in fault
 
 
 @pytest.mark.parametrize(
@@ -251,23 +264,23 @@ def test_a_word_of_the_workplace_is_caught(tmp_path: Path, words: tuple[str, str
 
 
 @pytest.mark.parametrize("missing", ["wire/py.typed", "wire/__init__.py", "velaray/wire"])
-def test_an_incomplete_room_is_caught(tmp_path: Path, missing: str) -> None:
+def test_an_incomplete_layer_is_caught(tmp_path: Path, missing: str) -> None:
     (tmp_path / "velaray").mkdir()
-    for room in tidy_rules.ROOMS:
-        (tmp_path / room).mkdir(exist_ok=True)
-        (tmp_path / room / "__init__.py").touch()
-        (tmp_path / room / "py.typed").touch()
-        if room != "velaray":
-            (tmp_path / "velaray" / room).symlink_to(f"../{room}")
-    assert tidy_rules.rooms_are_typed_packages(tmp_path) == []
+    for layer in layers.LAYERS:
+        (tmp_path / layer).mkdir(exist_ok=True)
+        (tmp_path / layer / "__init__.py").touch()
+        (tmp_path / layer / "py.typed").touch()
+        if layer != "velaray":
+            (tmp_path / "velaray" / layer).symlink_to(f"../{layer}")
+    assert tidy_rules.layers_are_typed_packages(tmp_path) == []
     (tmp_path / missing).unlink()
-    (found,) = tidy_rules.rooms_are_typed_packages(tmp_path)
+    (found,) = tidy_rules.layers_are_typed_packages(tmp_path)
     assert found.startswith(missing)
 
 
 def test_a_subfolder_that_is_no_package_is_caught(tmp_path: Path) -> None:
     root = tree(tmp_path, wire__deep__m_py="")
-    assert "wire/deep/__init__.py:1: is missing" in tidy_rules.rooms_are_typed_packages(root)
+    assert "wire/deep/__init__.py:1: is missing" in tidy_rules.layers_are_typed_packages(root)
 
 
 @pytest.mark.parametrize("text", ["[a](gone.md)", "[a](../gone.md#part)", "`tests/test_gone.py`"])
@@ -279,10 +292,10 @@ def test_a_dangling_pointer_in_a_document_is_caught(tmp_path: Path, text: str) -
 
 @pytest.mark.parametrize("how", ["field added", "module edited", "module missing", "left over"])
 def test_stale_generated_code_is_caught(tmp_path: Path, how: str) -> None:
-    for room in ("events", "wire"):
+    for layer in ("events", "wire"):
         (tmp_path / "velaray").mkdir(exist_ok=True)
-        shutil.copytree(ROOT / room, tmp_path / room)
-        (tmp_path / "velaray" / room).symlink_to(f"../{room}")
+        shutil.copytree(ROOT / layer, tmp_path / layer)
+        (tmp_path / "velaray" / layer).symlink_to(f"../{layer}")
     generate_protobuf.generate(tmp_path, tmp_path)
     assert generate_protobuf.out_of_date(tmp_path) == []
     if how == "field added":

@@ -9,69 +9,20 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-FACE = "velaray"
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a folder may import: other folders, and libraries by import name."""
-
-    rooms: tuple[str, ...]
-    libraries: tuple[str, ...]
-
-
-_BELOW_TOPOLOGY = ("events", "journal", "schemas", "actors", "wire")
-ROOMS: dict[str, Room] = {
-    "events": Room((), ("google", "msgpack")),
-    "journal": Room(("events",), ("crc32c", "msgpack")),
-    "schemas": Room((), ("google",)),
-    "actors": Room(
-        ("events", "journal", "schemas"),
-        ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
-    ),
-    "wire": Room(("events", "schemas"), ("crc32c", "cramjam", "google", "mmh3")),
-    "topology": Room(
-        _BELOW_TOPOLOGY, ("aiohttp", "google", "jwt", "msgpack", "prometheus_client", "ray")
-    ),
-    # typing_extensions is for type checkers, which bring it along; it's never imported.
-    FACE: Room(
-        (*_BELOW_TOPOLOGY, "topology"),
-        (
-            *("aiohttp", "click", "fastavro", "google", "jwt", "msgpack", "numpy"),
-            *("pyarrow", "ray", "rich", "typing_extensions"),
-        ),
-    ),
-    "pipelines": Room(
-        ("events", "journal", "schemas", FACE),
-        ("google", "numpy", "pandas", "pyarrow", "pyspark", "ray", "rich"),
-    ),
-}
-
-# Files below the public face that use it all the same, and the reason.
-CLIENTS: dict[str, str] = {
-    "topology/ledgers/deleter_body.py": "deletes by ordinary topics, as a client",
-    "topology/ledgers/deletion_events.py": "what is in those topics has an ordinary schema",
-    "topology/replication/replicator.py": "tries again as clients do",
-    "topology/replication/replicator_markers.py": "tries again as clients do",
-    "topology/replication/replicator_progress.py": "tries again as clients do",
-    "topology/replication/replicator_schemas.py": "says what is refused, as clients are told",
-    "topology/replication/replicator_source.py": "consumes as a client of its own cluster",
-    "topology/replication/replicator_transactions.py": "tries again as clients do",
-    "topology/replication/replicator_target.py": "publishes to another cluster, as a client of it",
-    "topology/other_doors.py": "asks other clusters' front doors, as a client of them",
-    "topology/replication/replicator_ends.py": "reads here and publishes there, as a client",
-    "topology/pulling/pulsar_import.py": "makes things in its own cluster as people would",
-    "topology/pulling/puller_ends.py": "reads in another cluster and publishes here, as a client",
-    "topology/replication/replicator_ways.py": "connects to clusters as a client",
-    "topology/replication/remote_topics.py": "looks up another cluster's topics, as a client of it",
-    "topology/moving/tenant_copy.py": "makes things in another cluster, as a client of it",
-    "topology/moving/migration_copy.py": "makes things in another cluster, as a client of it",
-    "topology/system_proof.py": "is how an actor authenticates as a client",
-}
+from tools.layers import (
+    FACE,
+    LAYERS,
+    Source,
+    imports,
+    layer_of,
+    module_name,
+    own_sources,
+    sources,
+    walk,
+)
 
 # Files of actors/ that run machines instead of being one.
 HOSTS: dict[str, str] = {
@@ -102,116 +53,49 @@ _IMPURE = {
     "uuid",
 }
 
-_SKIPPED = {"build", "dist", "data", "out", "__pycache__", "node_modules"}
-_TEXT = {".py", ".pyi", ".proto", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ""}
+_TEXT = {
+    ".py",
+    ".pyi",
+    ".proto",
+    ".md",
+    ".toml",
+    ".txt",
+    ".json",
+    ".yaml",
+    ".yml",
+    ".sh",
+    ".go",
+    ".java",
+    "",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One Python file: where it is, what it's imported as, and what it says."""
-
-    path: str
-    module: str
-    room: str
-    tree: ast.Module
-
-    @property
-    def generated(self) -> bool:
-        """Whether protoc wrote it."""
-        return self.path.endswith("_pb2.py")
-
-    def at(self, node: ast.AST) -> str:
-        """``path:line`` of ``node``."""
-        return f"{self.path}:{getattr(node, 'lineno', 1)}"
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Files below ``folder``, in order, without following links or entering made folders."""
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() or path.name in _SKIPPED or path.name.endswith(".egg-info"):
-            continue
-        if path.is_dir():
-            if not path.name.startswith(".") or path.name == ".ci":
-                yield from _walk(path)
-        else:
-            yield path
-
-
-def _module(path: str) -> str:
-    parts = path.removesuffix(".py").split("/")
-    if parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts if parts[0] == FACE else [FACE, *parts])
-
-
-def sources(root: Path, folders: Iterable[str] = ROOMS) -> list[Source]:
-    """The Python files of ``folders``; by default those that are installed."""
-    found = []
-    for folder in folders:
-        if not (root / folder).is_dir():
-            continue
-        for path in _walk(root / folder):
-            if path.suffix == ".py":
-                name = path.relative_to(root).as_posix()
-                tree = ast.parse(path.read_text(encoding="utf-8"), name)
-                found.append(Source(name, _module(name), folder, tree))
-    return found
-
-
-def own_sources(root: Path) -> list[Source]:
-    """Every Python file that people write: installed or not, but not generated."""
-    folders = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
-    visible = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
-    return [source for source in sources(root, visible) if not source.generated]
-
-
-def _imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """Every name that ``source`` imports, wherever the statement stands, fully dotted."""
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            for alias in node.names:
-                yield node, f"{node.module}.{alias.name}"
-
-
-def _room_of(dotted: str) -> str:
-    parts = dotted.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else FACE
-
-
-def imports_follow_the_table(root: Path, clients: Mapping[str, str] | None = None) -> list[str]:
-    """A folder imports the standard library and what the table allows it, nothing else.
-
-    The files ``clients`` may import the public face as well.
-    """
-    faults, used = [], set()
+def imports_follow_the_table(root: Path) -> list[str]:
+    """A folder imports the standard library and what the table allows it, nothing else."""
+    faults = []
     for source in sources(root):
-        allowed = ROOMS[source.room]
-        for node, dotted in _imports(source):
+        allowed = LAYERS[source.layer]
+        for node, dotted in imports(source):
             top = dotted.split(".")[0]
             if top == FACE:
-                room = _room_of(dotted)
-                if room == FACE and source.path in (clients or ()):
-                    used.add(source.path)
-                elif room not in (source.room, *allowed.rooms):
-                    faults.append(f"{source.at(node)}: {source.room} may not import {room}")
+                layer = layer_of(dotted)
+                if layer not in (source.layer, *allowed.layers):
+                    faults.append(f"{source.at(node)}: {source.layer} may not import {layer}")
             elif top not in sys.stdlib_module_names and top not in allowed.libraries:
-                faults.append(f"{source.at(node)}: {source.room} may not import {top}")
-    return faults + _stale(clients or {}, used)
+                faults.append(f"{source.at(node)}: {source.layer} may not import {top}")
+    return faults
 
 
 def imports_are_absolute(root: Path) -> list[str]:
-    """No relative import; and a room is imported by its installed name."""
+    """No relative import; and a layer is imported by its installed name."""
     faults = []
     for source in own_sources(root):
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ImportFrom) and node.level > 0:
                 faults.append(f"{source.at(node)}: relative import")
-        for node, dotted in _imports(source):
+        for node, dotted in imports(source):
             top = dotted.split(".")[0]
-            if top in ROOMS and top != FACE:
+            if top in LAYERS and top != FACE:
                 faults.append(f"{source.at(node)}: import {top} as {FACE}.{top}")
     return faults
 
@@ -232,50 +116,82 @@ def modules_import_without_cycles(root: Path) -> list[str]:
 
     Imports under ``if TYPE_CHECKING`` don't count: they never run.
     """
-    found = sources(root)
-    known = {source.module for source in found}
+    cycles = _cycles(_import_graph(sources(root), for_types=False))
+    return [
+        f"{module}:1: in an import cycle with {', '.join(others)}"
+        for module, others in cycles.items()
+    ]
+
+
+MODULES_IN_TYPE_CYCLES = 9
+"""How many modules are in import cycles, imports for type checkers included. Lower it whenever a
+change removes modules from them, until it is 0; never raise it."""
+
+
+def modules_in_type_cycles(root: Path, bound: int = MODULES_IN_TYPE_CYCLES) -> list[str]:
+    """As many modules as ``bound`` says, and no others, are in import cycles if imports under
+    ``if TYPE_CHECKING`` count."""
+    cycles = _cycles(_import_graph(sources(root), for_types=True))
+    if len(cycles) == bound:
+        return []
+    if len(cycles) < bound:
+        why = f"{len(cycles)} modules are in cycles: lower the bound of {bound} to that"
+        return [f"tests/tidy_rules.py:1: {why}"]
+    return [
+        f"{module}:1: one of {len(cycles)} modules in cycles, at most {bound} may be; "
+        f"with {', '.join(others)}"
+        for module, others in cycles.items()
+    ]
+
+
+def _import_graph(found: Sequence[Source], *, for_types: bool) -> dict[str, set[str]]:
+    """By module, the modules that it imports; ``for_types``: for type checkers too."""
     graph: dict[str, set[str]] = {source.module: set() for source in found}
     for source in found:
-        never_run = _for_types_only(source)
-        for node, dotted in _imports(source):
+        never_run = set() if for_types else _for_types_only(source)
+        for node, dotted in imports(source):
             if node in never_run:
                 continue
-            target = dotted if dotted in known else dotted.rpartition(".")[0]
-            if target in known and target != source.module:
+            target = dotted if dotted in graph else dotted.rpartition(".")[0]
+            if target in graph and target != source.module:
                 graph[source.module].add(target)
-    return _cycles(graph)
+    return graph
 
 
-def _cycles(graph: Mapping[str, set[str]]) -> list[str]:
-    """What is left of ``graph`` when everything that is in no cycle has been taken away."""
-    left = {module: set(targets) for module, targets in graph.items()}
-    while True:
-        imported = {target for targets in left.values() for target in targets}
-        ends = {module for module, targets in left.items() if not targets} | (
-            left.keys() - imported
-        )
-        if not ends:
-            break
-        left = {module: targets - ends for module, targets in left.items() if module not in ends}
-    return [
-        f"{module}:1: in an import cycle with {', '.join(sorted(left[module]))}"
-        for module in sorted(left)
-    ]
+def _cycles(graph: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """The modules that import themselves by way of others; the imports that bring them there."""
+    reached = {module: _reachable(graph, module) for module in graph}
+    return {
+        module: sorted(target for target in graph[module] if module in reached[target])
+        for module in sorted(graph)
+        if module in reached[module]
+    }
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    left = list(graph[start])
+    while left:
+        module = left.pop()
+        if module not in found:
+            found.add(module)
+            left += graph[module]
+    return found
 
 
 def machines_are_pure(root: Path, hosts: Mapping[str, str] = HOSTS) -> list[str]:
     """A machine's file has no clock, no randomness, no input or output, and no host."""
     faults = []
-    host_modules = {_module(path) for path in hosts}
+    host_modules = {module_name(path) for path in hosts}
     machines = [source for source in sources(root, ["actors"]) if source.path not in hosts]
     for source in machines:
-        for node, dotted in _imports(source):
+        for node, dotted in imports(source):
             top = dotted.split(".")[0]
             if top in _IMPURE:
                 faults.append(f"{source.at(node)}: a machine may not import {top}")
             elif dotted in host_modules or dotted.rpartition(".")[0] in host_modules:
                 faults.append(f"{source.at(node)}: a machine may not import its host {dotted}")
-            elif top == FACE and _room_of(dotted) == "journal":
+            elif top == FACE and layer_of(dotted) == "journal":
                 faults.append(f"{source.at(node)}: a machine may not import the journal")
         for node in ast.walk(source.tree):
             if (
@@ -415,7 +331,7 @@ def _stale(allowed: Mapping[str, str], used: set[str]) -> list[str]:
 def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
     """Neither product code nor tests wait by time.sleep, but for the files in ``allowed``."""
     faults, used = [], set()
-    for source in sources(root, [*ROOMS, "tests", "tools"]):
+    for source in sources(root, [*LAYERS, "tests", "tools"]):
         clocks = {"time"} | {
             alias.asname
             for node in ast.walk(source.tree)
@@ -461,7 +377,7 @@ _FORBIDDEN = re.compile(
 def no_word_of_the_workplace(root: Path) -> list[str]:
     """No text file names a path of some machine, a registry's host or a workplace's tools."""
     faults = []
-    for path in _walk(root):
+    for path in walk(root):
         if path.suffix in _TEXT:
             lines = path.read_text(encoding="utf-8").splitlines()
             faults += [
@@ -472,18 +388,18 @@ def no_word_of_the_workplace(root: Path) -> list[str]:
     return faults
 
 
-def rooms_are_typed_packages(root: Path) -> list[str]:
-    """Every room is a package with types, and is linked into the installed one."""
+def layers_are_typed_packages(root: Path) -> list[str]:
+    """Every layer is a package with types, and is linked into the installed one."""
     faults = []
-    for room in ROOMS:
+    for layer in LAYERS:
         faults += [
-            f"{room}/{name}:1: is missing"
+            f"{layer}/{name}:1: is missing"
             for name in ("__init__.py", "py.typed")
-            if not (root / room / name).is_file()
+            if not (root / layer / name).is_file()
         ]
-        link = root / FACE / room
-        if room != FACE and not (link.is_symlink() and link.readlink() == Path("..") / room):
-            faults.append(f"{FACE}/{room}:1: is no link to ../{room}")
+        link = root / FACE / layer
+        if layer != FACE and not (link.is_symlink() and link.readlink() == Path("..") / layer):
+            faults.append(f"{FACE}/{layer}:1: is no link to ../{layer}")
     for folder in {source.path.rpartition("/")[0] for source in sources(root)}:
         if not (root / folder / "__init__.py").is_file() and "/" in folder:
             faults.append(f"{folder}/__init__.py:1: is missing")
@@ -497,7 +413,7 @@ _TEST_FILE = re.compile(r"`(tests/[\w/]+\.py)`")
 def documents_point_at_files(root: Path) -> list[str]:
     """Relative links in documents lead somewhere, and the test files they name exist."""
     faults = []
-    for path in _walk(root):
+    for path in walk(root):
         if path.suffix != ".md":
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

@@ -13,12 +13,12 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("events", "wire")
+LAYERS = ("events", "wire")
 
 
 def generate(root: Path, output: Path) -> None:
-    """Write ``*_pb2.py`` and ``*_pb2.pyi`` below ``output`` (its ``velaray/<room>`` folders)."""
-    protos = sorted(proto for room in ROOMS for proto in (root / room).glob("*.proto"))
+    """Write ``*_pb2.py`` and ``*_pb2.pyi`` below ``output`` (its ``velaray/<layer>`` folders)."""
+    protos = sorted(proto for layer in LAYERS for proto in (root / layer).glob("*.proto"))
     names = [f"velaray/{proto.relative_to(root).as_posix()}" for proto in protos]
     status = protoc.main(
         ["protoc", f"-I{root}", f"--python_out={output}", f"--pyi_out={output}", *names]
@@ -37,8 +37,8 @@ def out_of_date(root: Path) -> list[str]:
         }
     committed = {
         path.relative_to(root).as_posix(): path.read_bytes()
-        for room in ROOMS
-        for path in (root / room).glob("*_pb2.py*")
+        for layer in LAYERS
+        for path in (root / layer).glob("*_pb2.py*")
     }
     return sorted(
         name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name)

@@ -1,1 +1,1 @@
-"""Where actors live: links, activation, partition and subscription services, the front door."""
+"""Placement: the actor system, RPC between actors, ownership of the data directory."""

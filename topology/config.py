@@ -26,7 +26,7 @@ class AuthSettings:
     ``secret`` verifies HS256 tokens; ``public_key`` (PEM text) verifies RS256 tokens.
     """
 
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
     public_key: str | None = None
 
 
@@ -38,7 +38,7 @@ class ClusterConfig:
     value is the service URL by which that network's clients know the front door.
 
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
-    start refuses to serve (see `velaray.topology.tenure`). ``link_key`` is a secret of the
+    start refuses to serve (see `velaray.topology.ownership`). ``link_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
     ``upkeep_s`` seconds what may expire or be trimmed; of those that sleep the catalog looks
     every ``wake_s`` seconds. A coordinator begins no transaction
@@ -47,12 +47,13 @@ class ClusterConfig:
     start); what can't be deleted now is tried again ``deletion_retry_s`` seconds later. A topic
     can be undeleted for ``undelete_s`` seconds after its deletion. Clusters that replicate to
     each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
-    that of the data ("": it has none), by which other clusters see whether it was lost.
+    that of the data ("": it has none), by which other clusters see whether it was lost. They have
+    the same ``replication_secret``; without one, replicators of other clusters are refused.
     """
 
     data_dir: str
     incarnation: int
-    link_key: bytes
+    link_key: bytes = field(repr=False)
     name: str = "standalone"
     host: str = "127.0.0.1"
     service_port: int = 6650
@@ -73,6 +74,7 @@ class ClusterConfig:
     undelete_s: float = 0.0
     cluster_number: int = 0
     data_id: str = ""
+    replication_secret: bytes = field(default=b"", repr=False)
 
     @property
     def number_base(self) -> int:
@@ -96,14 +98,17 @@ class UnsafeBindingError(ValueError):
 
 def check_binding(host: str, auth: AuthSettings | None) -> None:
     """Raise `UnsafeBindingError` if ``host`` isn't loopback and no token is configured."""
-    if auth is None and host != "localhost" and not _is_loopback(host):
+    if auth is None and not is_loopback(host):
         raise UnsafeBindingError(
             f"{host} can be reached from other machines, and no token is configured: use "
             "127.0.0.1, or give --token-secret or --token-public-key"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached by it."""
+    if host == "localhost":
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:

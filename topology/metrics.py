@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from velaray.actors.runtime import Stats
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.flow import Flow
 
 RATE_WINDOW_S = 10.0
 """Rates are means over at least this long."""
@@ -102,6 +102,10 @@ METRICS: Mapping[str, About] = {
         for name in LATENCY_NAMES
     },
     "pulsar_txn_active_count": _gauge("Transactions that haven't ended."),
+    **{
+        f"pulsar_txn_{what}_count": About(Kind.UNTYPED, f"The same as pulsar_txn_{what}_total.")
+        for what in ("created", "committed", "aborted", "timeout")
+    },
     "pulsar_txn_created_total": _counter("Transactions begun."),
     "pulsar_txn_committed_total": _counter("Transactions committed, all participants told."),
     "pulsar_txn_aborted_total": _counter("Transactions aborted, all participants told."),
@@ -121,10 +125,18 @@ METRICS: Mapping[str, About] = {
         )
         for name in COMMIT_NAMES
     },
+    "pulsar_txn_tb_active_total": About(
+        Kind.UNTYPED, "Transactions that have entries undecided in the topic."
+    ),
+    "pulsar_txn_tb_committed_total": _counter("Committed transactions that had entries."),
+    "pulsar_txn_tb_aborted_total": _counter("Aborted transactions that had entries."),
     "velaray_topic_ongoing_transactions": _gauge("Transactions that have entries undecided."),
     "velaray_topic_hidden_entries": _gauge("Entries of aborted transactions, kept and hidden."),
     "velaray_topic_committed_transactions_total": _counter("Committed ones that had entries."),
     "velaray_topic_aborted_transactions_total": _counter("Aborted ones that had entries."),
+    "velaray_topic_failed_reads_total": _counter(
+        "Reads of entries that failed: what is stored is damaged, or gone."
+    ),
     "velaray_subscription_pending_transactions": _gauge("Transactions with acknowledgements."),
     "velaray_subscription_pending_entries": _gauge(
         "Entries acknowledged, as a whole or in part, in transactions that haven't ended."
@@ -178,7 +190,7 @@ METRICS: Mapping[str, About] = {
 
 
 class Traffic:
-    """Messages and bytes that went one way, counted by the run of entries."""
+    """Sums of messages and bytes that went one way."""
 
     __slots__ = ("again", "bytes", "messages")
 
@@ -186,21 +198,11 @@ class Traffic:
         self.messages = self.bytes = 0
         self.again = 0  # entries that had been delivered before
 
-    def sent(self, run: Sequence[Any], size: int, again: bool) -> None:
-        """Entries (tuples whose second field is the number of messages) went out as bytes."""
-        self.messages += sum(map(_MESSAGES, run))
-        self.bytes += size
-        if again:
-            self.again += len(run)
-
-    def add(self, other: Traffic) -> None:
+    def add(self, other: Traffic | Flow) -> None:
         """Count what another one has counted."""
         self.messages += other.messages
         self.bytes += other.bytes
         self.again += other.again
-
-
-_MESSAGES = itemgetter(1)
 
 
 class Received:

@@ -10,234 +10,242 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from velaray import moved
+
 if TYPE_CHECKING:
-    from velaray.admin import (
+    from velaray.client.admin import (
         Admin as Admin,
     )
-    from velaray.auth import (
+    from velaray.client.auth import (
         Authentication as Authentication,
     )
-    from velaray.auth import (
+    from velaray.client.auth import (
         AuthenticationToken as AuthenticationToken,
     )
-    from velaray.client import (
-        Client as Client,
-    )
-    from velaray.consumer import (
-        Consumer as Consumer,
-    )
-    from velaray.enums import (
+    from velaray.client.enums import (
         BatchingType as BatchingType,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         CompressionType as CompressionType,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         ConsumerCryptoFailureAction as ConsumerCryptoFailureAction,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         ConsumerType as ConsumerType,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         InitialPosition as InitialPosition,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         KeySharedMode as KeySharedMode,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         PartitionsRoutingMode as PartitionsRoutingMode,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         ProducerAccessMode as ProducerAccessMode,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         RegexSubscriptionMode as RegexSubscriptionMode,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         Result as Result,
     )
-    from velaray.enums import (
+    from velaray.client.enums import (
         TransactionState as TransactionState,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         AlreadyClosed as AlreadyClosed,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         AuthenticationError as AuthenticationError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         AuthorizationError as AuthorizationError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         BrokerMetadataError as BrokerMetadataError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         BrokerPersistenceError as BrokerPersistenceError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ChecksumError as ChecksumError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ConnectError as ConnectError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ConsumerAssignError as ConsumerAssignError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ConsumerBusy as ConsumerBusy,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ConsumerNotFound as ConsumerNotFound,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ConsumerNotInitialized as ConsumerNotInitialized,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         CryptoError as CryptoError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         CumulativeAcknowledgementNotAllowedError as CumulativeAcknowledgementNotAllowedError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ErrorGettingAuthenticationData as ErrorGettingAuthenticationData,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         IncompatibleSchema as IncompatibleSchema,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         Interrupted as Interrupted,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         InvalidConfiguration as InvalidConfiguration,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         InvalidMessage as InvalidMessage,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         InvalidTopicName as InvalidTopicName,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         InvalidTxnStatusError as InvalidTxnStatusError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         InvalidUrl as InvalidUrl,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         LookupError as LookupError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         MemoryBufferIsFull as MemoryBufferIsFull,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         MessageTooBig as MessageTooBig,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         NotAllowedError as NotAllowedError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         NotAllStored as NotAllStored,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         NotConnected as NotConnected,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         OperationNotSupported as OperationNotSupported,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerBlockedQuotaExceededError as ProducerBlockedQuotaExceededError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerBusy as ProducerBusy,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerFenced as ProducerFenced,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerNotInitialized as ProducerNotInitialized,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ProducerQueueIsFull as ProducerQueueIsFull,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         PulsarException as PulsarException,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ReadError as ReadError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         ServiceUnitNotReady as ServiceUnitNotReady,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         SubscriptionNotFound as SubscriptionNotFound,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         Timeout as Timeout,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TooManyLookupRequestException as TooManyLookupRequestException,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TopicNotFound as TopicNotFound,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TopicTerminated as TopicTerminated,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TransactionConflict as TransactionConflict,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TransactionCoordinatorNotFoundError as TransactionCoordinatorNotFoundError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TransactionHasOperationFailed as TransactionHasOperationFailed,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         TransactionNotFound as TransactionNotFound,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         UndecodableMessage as UndecodableMessage,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         UnknownError as UnknownError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         UnsupportedVersionError as UnsupportedVersionError,
     )
-    from velaray.exceptions import (
+    from velaray.client.exceptions import (
         VelarayError as VelarayError,
     )
-    from velaray.interceptors import (
+    from velaray.client.interceptors import (
         ConsumerInterceptor as ConsumerInterceptor,
     )
-    from velaray.interceptors import (
+    from velaray.client.interceptors import (
         ProducerInterceptor as ProducerInterceptor,
     )
-    from velaray.message import (
+    from velaray.client.message import (
         Message as Message,
     )
-    from velaray.message import (
+    from velaray.client.message import (
         OutgoingMessage as OutgoingMessage,
     )
-    from velaray.message_id import (
+    from velaray.client.message_id import (
         MessageId as MessageId,
     )
-    from velaray.policies import (
+    from velaray.client.policies import (
         ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy,
     )
-    from velaray.policies import (
+    from velaray.client.policies import (
         ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy,
     )
-    from velaray.policies import (
+    from velaray.client.policies import (
         ConsumerKeySharedPolicy as ConsumerKeySharedPolicy,
     )
-    from velaray.policies import (
+    from velaray.client.policies import (
         MultiplierRedeliveryBackoff as MultiplierRedeliveryBackoff,
     )
-    from velaray.producer import (
-        Producer as Producer,
+    from velaray.client.service_info import (
+        AutoClusterFailover as AutoClusterFailover,
+    )
+    from velaray.client.service_info import (
+        ServiceInfo as ServiceInfo,
+    )
+    from velaray.client.service_info import (
+        ServiceInfoProvider as ServiceInfoProvider,
+    )
+    from velaray.cluster import (
+        Cluster as Cluster,
+    )
+    from velaray.cluster import (
+        ClusterError as ClusterError,
     )
     from velaray.ray_access import (
         connect as connect,
@@ -248,40 +256,34 @@ if TYPE_CHECKING:
     from velaray.ray_access import (
         service_url as service_url,
     )
-    from velaray.reader import (
-        Reader as Reader,
-    )
     from velaray.schema import (
         BytesSchema as BytesSchema,
     )
-    from velaray.service_info import (
-        AutoClusterFailover as AutoClusterFailover,
+    from velaray.sync.client import (
+        Client as Client,
     )
-    from velaray.service_info import (
-        ServiceInfo as ServiceInfo,
+    from velaray.sync.consumer import (
+        Consumer as Consumer,
     )
-    from velaray.service_info import (
-        ServiceInfoProvider as ServiceInfoProvider,
+    from velaray.sync.producer import (
+        Producer as Producer,
     )
-    from velaray.table_view import (
+    from velaray.sync.reader import (
+        Reader as Reader,
+    )
+    from velaray.sync.table_view import (
         TableView as TableView,
     )
-    from velaray.topology.cluster import (
-        Cluster as Cluster,
-    )
-    from velaray.topology.cluster import (
-        ClusterError as ClusterError,
-    )
-    from velaray.transaction import (
+    from velaray.sync.transaction import (
         Transaction as Transaction,
     )
 
 _HOMES = {
-    "velaray.admin": ("Admin",),
-    "velaray.auth": ("Authentication", "AuthenticationToken"),
-    "velaray.client": ("Client",),
-    "velaray.consumer": ("Consumer",),
-    "velaray.enums": (
+    "velaray.client.admin": ("Admin",),
+    "velaray.client.auth": ("Authentication", "AuthenticationToken"),
+    "velaray.sync.client": ("Client",),
+    "velaray.sync.consumer": ("Consumer",),
+    "velaray.client.enums": (
         "BatchingType",
         "CompressionType",
         "ConsumerCryptoFailureAction",
@@ -294,7 +296,7 @@ _HOMES = {
         "Result",
         "TransactionState",
     ),
-    "velaray.exceptions": (
+    "velaray.client.exceptions": (
         "AlreadyClosed",
         "AuthenticationError",
         "AuthorizationError",
@@ -346,24 +348,25 @@ _HOMES = {
         "UnsupportedVersionError",
         "VelarayError",
     ),
-    "velaray.interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
-    "velaray.message": ("Message", "OutgoingMessage"),
-    "velaray.message_id": ("MessageId",),
-    "velaray.policies": (
+    "velaray.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
+    "velaray.client.message": ("Message", "OutgoingMessage"),
+    "velaray.client.message_id": ("MessageId",),
+    "velaray.client.policies": (
         "ConsumerBatchReceivePolicy",
         "ConsumerDeadLetterPolicy",
         "ConsumerKeySharedPolicy",
         "MultiplierRedeliveryBackoff",
     ),
-    "velaray.producer": ("Producer",),
+    "velaray.sync.producer": ("Producer",),
     "velaray.ray_access": ("connect", "handle", "service_url"),
-    "velaray.reader": ("Reader",),
+    "velaray.sync.reader": ("Reader",),
     "velaray.schema": ("BytesSchema",),
-    "velaray.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
-    "velaray.table_view": ("TableView",),
-    "velaray.topology.cluster": ("Cluster", "ClusterError"),
-    "velaray.transaction": ("Transaction",),
+    "velaray.client.service_info": ("AutoClusterFailover", "ServiceInfo", "ServiceInfoProvider"),
+    "velaray.sync.table_view": ("TableView",),
+    "velaray.cluster": ("Cluster", "ClusterError"),
+    "velaray.sync.transaction": ("Transaction",),
 }
+moved.install()
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.client import Client
+from velaray.client.exceptions import InvalidConfiguration
+from velaray.sync.client import Client
 
 
 def connect(**client_kwargs: Any) -> Client:
     """A client of the cluster that runs on this Ray cluster, wherever this is called.
 
     Takes the keyword arguments of `velaray.Client` but ``service_url``. Raises
-    `velaray.topology.discovery.NoClusterError` if no cluster runs here. The asyncio twin:
+    `velaray.discovery.NoClusterError` if no cluster runs here. The asyncio twin:
     ``velaray.aio.Client(velaray.service_url())``.
     """
     return Client(service_url(), **client_kwargs)
@@ -20,10 +21,10 @@ def connect(**client_kwargs: Any) -> Client:
 def service_url(name: str = "standalone") -> str:
     """The service URL of the cluster of this name that runs on this Ray cluster.
 
-    Raises `velaray.topology.discovery.NoClusterError` if no cluster runs here.
+    Raises `velaray.discovery.NoClusterError` if no cluster runs here.
     """
-    # Ray is imported only by those who ask for it: it costs a second.
-    from velaray.topology import discovery
+    _require_ray()
+    from velaray import discovery
 
     return discovery.service_url(name)
 
@@ -32,8 +33,40 @@ def handle(topic: str) -> Any:
     """The Ray actor handle of a topic partition, for those who want Ray calls.
 
     The actor is started if it isn't running. Raises
-    `velaray.topology.discovery.NoClusterError` if no cluster runs here.
+    `velaray.discovery.NoClusterError` if no cluster runs here.
     """
-    from velaray.topology import discovery
+    _require_ray()
+    from velaray import discovery
 
     return discovery.handle(topic)
+
+
+def connect_ray(address: str = "auto") -> None:
+    """Connect this process to the Ray at an address, or to the one on this machine.
+
+    Raises `velaray.topology.ray_connection.RayUnavailable`, which says what to do.
+    """
+    from velaray.topology import ray_connection
+
+    ray_connection.connect_ray(address)
+
+
+def ensure_ray_token() -> str:
+    """Turn Ray's token authentication on for what this process starts; returns the token.
+
+    Makes one if there is none. Raises `velaray.topology.ray_connection.RayUnavailable`.
+    """
+    from velaray.topology import ray_connection
+
+    ray_connection.ensure_token()
+    return ray_connection.token()
+
+
+def _require_ray() -> None:
+    """Load Ray, which costs a second; raises `InvalidConfiguration` if it can't be."""
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise InvalidConfiguration(
+            f"Ray can't be loaded ({error}): pip install ray, or give a service URL to Client"
+        ) from error

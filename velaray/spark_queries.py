@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velaray.client import Client
-from velaray.enums import ConsumerType, InitialPosition
+from velaray.client.enums import ConsumerType, InitialPosition
+from velaray.client.exceptions import ConsumerBusy, InvalidConfiguration
 from velaray.events.ids import TopicName
-from velaray.exceptions import ConsumerBusy, InvalidConfiguration
+from velaray.sync.client import Client
 
 _SERIES = "spark"
 

@@ -173,8 +173,6 @@ def _check_text(name: str, command: ProtobufMessage, field: str, found: Any) -> 
 
 
 def _to_send(message: pb.CommandSend) -> Send:
-    if message.num_messages < 1:
-        raise MalformedCommandError(f"send: num_messages is {message.num_messages}")
     in_txn = message.HasField("txnid_most_bits") or message.HasField("txnid_least_bits")
     return Send(
         message.producer_id,

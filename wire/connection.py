@@ -230,6 +230,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
         self._transport.set_protocol(protocol)
         rest = self._parser.take_rest()
+        self._parser.release()
         if rest:
             protocol.data_received(rest)
         return self._transport
@@ -365,5 +366,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self.closed = self._gone = True
         self.writable = False
         self._pending.clear()
+        # The connection, its handler and its transport refer to each other: only the next
+        # garbage collection frees them, and with them a buffer of up to the largest frame.
+        self._parser.release()
         self._timer.cancel()
         self.handler.on_closed(self, self._error or exc)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from velaray.events.portable import PortableError
+
 
 class ServerError(IntEnum):
     """The codes of the protocol's ``ServerError``, with the protocol's own names."""
@@ -37,7 +39,7 @@ class ServerError(IntEnum):
     ProducerFenced = 25
 
 
-class WireError(Exception):
+class WireError(PortableError):
     """A request that fails, or bytes that break the protocol: a code and a text for the peer."""
 
     def __init__(self, server_error: ServerError, message: str) -> None:

@@ -171,6 +171,12 @@ class FrameParser:
         self._start = self._end = self._needed = 0
         return rest
 
+    def release(self) -> None:
+        """Give the buffer back, with whatever waits in it: nothing more is received."""
+        self._buffer = bytearray()
+        self._view = memoryview(self._buffer)
+        self._start = self._end = self._needed = 0
+
     def next_frame(self) -> Frame | None:
         """The next frame, or None if its last byte hasn't come yet.
 

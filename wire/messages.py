@@ -93,6 +93,22 @@ def publish_time(entry: Buffer) -> int:
     return read_metadata(entry).publish_time
 
 
+def known_publish_time(entry: Buffer) -> int:
+    """`publish_time`; 0 of an entry whose metadata can't be read."""
+    try:
+        return publish_time(entry)
+    except MalformedEntryError:
+        return 0
+
+
+def known_key_hash(entry: Buffer) -> int:
+    """`key_hash`; of an entry whose metadata can't be read, that of an empty key."""
+    try:
+        return key_hash(entry)
+    except MalformedEntryError:
+        return sticky_hash(b"")
+
+
 def key_hash(entry: Buffer) -> int:
     """The hash that decides which Key_Shared consumer gets a sealed entry, 1 to 65535.
 

@@ -30,6 +30,8 @@ cluster, wherever the tenant is at home."""
 
 DATA_ID = "velaray.data"
 """The property with which a replicator's producer says what data its cluster has."""
+PROOF = "velaray.proof"
+"""The property with which a replicator's producer proves whose replicator it is."""
 
 
 def server_version(name: str, data_id: str) -> str:

@@ -18,14 +18,14 @@ import pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
 from pika.adapters.blocking_connection import BlockingChannel
 
-from benchmarks.contract import Absent, Done
+from benchmarks.contract import Done
+from benchmarks.install import rabbitmq_server
 from benchmarks.processes import descendants
 from benchmarks.servers import free_port, running, scratch, wait_until
 
 PREFETCH = 1_000
 _WAIT_S = 0.2
 _CALL_WITHIN_S = 120.0
-_SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 _QUORUM = {"x-queue-type": "quorum"}
 
 
@@ -41,15 +41,14 @@ class RabbitMq:
         }
 
     def __enter__(self) -> Self:
-        server = _SCRIPT if Path(_SCRIPT).exists() else shutil.which("rabbitmq-server")
-        if server is None:
-            raise Absent("rabbitmq-server isn't on the PATH")
+        server = rabbitmq_server()
         with ExitStack() as stack:
             directory = stack.enter_context(scratch("rabbitmq"))
             self._port = free_port()
-            environment = _environment(directory, self._port)
-            stack.callback(_end_port_mapper, environment)
-            shell = stack.enter_context(running([server], directory, environment))
+            environment = {**server.environment, **_environment(directory, self._port)}
+            _run_mapper(["-daemon"], environment)
+            stack.callback(_run_mapper, ["-kill"], environment)
+            shell = stack.enter_context(running([server.path], directory, environment))
             stack.callback(self._end_node, shell.pid)
             wait_until(self._answers, shell, directory)
             # The node comes before its children, which may bear its name for a moment.
@@ -201,7 +200,7 @@ async def _publishing(port: int) -> AbstractConnection:
 
 
 def _environment(directory: Path, port: int) -> dict[str, str]:
-    ours = {
+    return {
         "HOME": str(directory),
         "RABBITMQ_NODENAME": f"bench{port}@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -216,10 +215,9 @@ def _environment(directory: Path, port: int) -> dict[str, str]:
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "ERL_EPMD_PORT": str(free_port()),
     }
-    return {**os.environ, **ours}
 
 
-def _end_port_mapper(environment: dict[str, str]) -> None:
-    """Erlang starts a daemon that maps names to ports; this one served the node alone."""
-    words = ["epmd", "-kill"]
-    subprocess.run(words, env=environment, capture_output=True, check=False)
+def _run_mapper(arguments: list[str], environment: dict[str, str]) -> None:
+    """Start or end the daemon that maps Erlang's names to ports; it serves this node alone."""
+    words = [shutil.which("epmd", path=environment["PATH"]) or "epmd", *arguments]
+    subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -10,7 +9,8 @@ from typing import Any, Self
 import redis
 from redis.exceptions import ConnectionError as NotYet
 
-from benchmarks.contract import Absent, Done
+from benchmarks.contract import Done
+from benchmarks.install import redis_server
 from benchmarks.servers import free_port, running, scratch, wait_until
 
 PIPELINE = 1_000
@@ -30,16 +30,14 @@ class RedisStreams:
         }
 
     def __enter__(self) -> Self:
-        server = shutil.which("redis-server")
-        if server is None:
-            raise Absent("redis-server isn't on the PATH")
+        server = redis_server()
         with ExitStack() as stack:
             directory = stack.enter_context(scratch("redis"))
             self._port = free_port()
-            words = [server, "--bind", "127.0.0.1", "--port", str(self._port)]
+            words = [server.path, "--bind", "127.0.0.1", "--port", str(self._port)]
             words += ["--dir", str(directory), "--save", "", "--appendonly", "yes"]
             words += ["--appendfsync", self._sync]
-            self._server = stack.enter_context(running(words, directory))
+            self._server = stack.enter_context(running(words, directory, server.environment))
             self._admin = stack.enter_context(redis.Redis(port=self._port))
             wait_until(self._answers, self._server, directory)
             self.settings["version"] = str(self._admin.info("server")["redis_version"])

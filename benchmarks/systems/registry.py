@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from benchmarks import install
 from benchmarks.contract import Absent, Peer
 
 # Module, class and arguments. Imported in the peer's own process, when it is started: each
@@ -25,12 +27,33 @@ _SYSTEMS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "ray-queue": ("ray_queue", "RayQueue", ()),
 }
 NAMES = tuple(_SYSTEMS)
-_EXTRA = {"nats", "pika", "aio_pika", "confluent_kafka", "redis", "pulsar", "pyarrow"}
+_CLIENTS: dict[str, tuple[str, ...]] = {
+    "velaray": ("pulsar", "pyarrow"),
+    "redis": ("redis",),
+    "nats": ("nats",),
+    "rabbitmq": ("pika", "aio_pika"),
+    "kafka": ("confluent_kafka",),
+    "pulsar": ("pulsar",),
+}
+_EXTRA = {module for modules in _CLIENTS.values() for module in modules}
 
 
 def matching(given: str) -> list[str]:
     """Systems called ``given``, or of its family: ``redis`` are redis-always and -everysec."""
     return [name for name in NAMES if name == given or name.startswith(f"{given}-")]
+
+
+def check(name: str) -> None:
+    """Raise `Absent` if a system's client or server isn't there; without starting anything."""
+    family = name.split("-")[0]
+    for module in _CLIENTS.get(family, ()):
+        if find_spec(module) is None:
+            raise _no_client(module)
+    install.check(family)
+
+
+def _no_client(module: str) -> Absent:
+    return Absent(f"{module} isn't installed: pip install -e '.[bench]'")
 
 
 def start(name: str) -> AbstractContextManager[Peer]:
@@ -44,6 +67,6 @@ def start(name: str) -> AbstractContextManager[Peer]:
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
-        raise Absent(f"{error.name} isn't installed: pip install -e '.[bench]'") from error
+        raise _no_client(error.name) from error
     make: Callable[..., AbstractContextManager[Peer]] = getattr(found, kind)
     return make(*arguments)

@@ -28,7 +28,7 @@ from benchmarks.contract import (
 )
 from benchmarks.servers import scratch
 from benchmarks.systems import official_client, velaray_open, velaray_transactions
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 
 BATCH_BYTES = 4 << 20
 MOST_AT_ONCE = 20_000

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 from benchmarks.contract import BEHIND, BEHIND_S, MANY
 from velaray.aio import Client, Transaction
-from velaray.enums import ConsumerType
+from velaray.client.enums import ConsumerType
 
 HELD = 1_000
 AT_ONCE = 50

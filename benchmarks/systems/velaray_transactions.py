@@ -11,8 +11,8 @@ from typing import Any
 import velaray
 from benchmarks.contract import LISTS, NOTHING_LEFT_S, Transacted, transacted
 from velaray.aio import Client, Consumer, Producer
-from velaray.enums import ConsumerType
-from velaray.topology.transactions.coordinators import DEFAULT_COORDINATORS
+from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS
+from velaray.client.enums import ConsumerType
 
 SUBSCRIPTION = "source"
 QUEUE = 10_000

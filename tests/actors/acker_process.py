@@ -11,7 +11,7 @@ import sys
 from random import Random
 
 from tests.actors.acknowledging import END, SMALL, begin, small_segments
-from velaray.actors.subscription import Ack
+from velaray.actors.subscription.machine import Ack
 from velaray.journal.files import FileStore
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from velaray.actors import holes
-from velaray.actors.cursor import Cursor
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import Create, SubscriptionMachine, SubscriptionState
+from velaray.actors.sets import acknowledged_ranges
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Create, SubscriptionMachine, SubscriptionState
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal import journal
 from velaray.journal.journal import JournalSettings
@@ -23,8 +23,8 @@ Replace = Callable[[Any, str, Any], None]
 
 def small_segments(replace: Replace) -> None:
     """Some hundred entries make many segments, most of which don't fit into memory."""
-    replace(holes, "SEGMENT", 16)
-    replace(holes, "BUDGET", 3_000)
+    replace(acknowledged_ranges, "SEGMENT", 16)
+    replace(acknowledged_ranges, "BUDGET", 3_000)
     replace(journal, "MAX_REFERRED", 3)
 
 

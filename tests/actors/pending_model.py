@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from velaray.actors.subscription import SubscriptionState
+from velaray.actors.subscription.machine import SubscriptionState
 from velaray.events.ids import TransactionId
 
 Messages = frozenset[tuple[int, int]]
@@ -58,6 +58,8 @@ def hold(seen: Seen, who: TransactionId, messages: Messages, whole: bool) -> See
     if messages <= seen.acked if whole else messages & seen.acked:
         raise Conflict
     messages -= seen.acked
+    if messages <= seen.held.get(who, frozenset()):
+        return seen  # a repetition
     if any(messages & held for held in seen.held.values()):
         raise Conflict
     if any(messages & what for other, what in seen.before.items() if other != who):
@@ -68,6 +70,8 @@ def hold(seen: Seen, who: TransactionId, messages: Messages, whole: bool) -> See
 def hold_before(seen: Seen, who: TransactionId, messages: Messages) -> Seen:
     """Acknowledge in a transaction, cumulatively."""
     mine = seen.before.get(who)
+    if mine == messages:
+        return seen  # a repetition
     if messages <= seen.acked or set(seen.before) - {who} or (mine and not mine < messages):
         raise Conflict
     if any(held & messages - seen.acked for other, held in seen.held.items() if other != who):

@@ -14,7 +14,7 @@ import pytest
 from tests.actors.acknowledging import END, KEY, SMALL, acked, begin, small_segments
 from tests.journal.kit import on_loop
 from velaray.actors.runtime import Runtime, RuntimeFault
-from velaray.actors.subscription import Ack, AckBefore, SubscriptionState
+from velaray.actors.subscription.machine import Ack, AckBefore, SubscriptionState
 from velaray.events.segments import StoredSegment
 from velaray.journal import checkpoint, journal
 from velaray.journal.errors import CorruptJournal, JournalError, StorageFull, SyncFailed

@@ -8,13 +8,13 @@ import pytest
 
 from tests.actors.test_catalog import FLIGHTS, created, started
 from tests.actors.test_clusters import THERE
-from velaray.actors.arrivals import EndArrival, ExpectTenant
-from velaray.actors.catalog import CatalogMachine, Done, EnsureTopic
-from velaray.actors.catalog_state import Catalog
-from velaray.actors.clusters import DeleteCluster, SetTenantHome, home_of
+from velaray.actors.catalog.clusters import DeleteCluster, SetTenantHome, home_of
+from velaray.actors.catalog.machine import CatalogMachine, Done, EnsureTopic
+from velaray.actors.catalog.migration_state import Arrival, Ending, Phase
+from velaray.actors.catalog.migration_target import EndArrival, ExpectTenant
+from velaray.actors.catalog.migrations import AdvanceMigration, BeginMigration
+from velaray.actors.catalog.state import Catalog
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.migration_state import Arrival, Ending, Phase
-from velaray.actors.migrations import AdvanceMigration, BeginMigration
 from velaray.events.events_pb2 import (
     ClusterRegistered,
     TenantArrived,

@@ -7,8 +7,13 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.arrivals import EndArrival, ExpectTenant
-from velaray.actors.catalog import (
+from velaray.actors.catalog.clusters import (
+    DeleteCluster,
+    RegisterCluster,
+    SetTenantHome,
+    UpdateCluster,
+)
+from velaray.actors.catalog.machine import (
     Bootstrap,
     CatalogMachine,
     CreateNamespace,
@@ -23,9 +28,14 @@ from velaray.actors.catalog import (
     GrowPartitions,
     RemovePolicy,
     SetPolicy,
+    SetTopicProperties,
     UpdateTenant,
 )
-from velaray.actors.catalog_state import (
+from velaray.actors.catalog.migration_state import Phase
+from velaray.actors.catalog.migration_target import EndArrival, ExpectTenant
+from velaray.actors.catalog.migrations import AdvanceMigration, BeginMigration, RollBackMigration
+from velaray.actors.catalog.policies import InvalidPolicyError, Level
+from velaray.actors.catalog.state import (
     CLUSTER,
     Catalog,
     Cluster,
@@ -40,17 +50,8 @@ from velaray.actors.catalog_state import (
     topic_count,
     topics,
 )
-from velaray.actors.clusters import (
-    DeleteCluster,
-    RegisterCluster,
-    SetTenantHome,
-    UpdateCluster,
-)
-from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.migration_state import Phase
-from velaray.actors.migrations import AdvanceMigration, BeginMigration, RollBackMigration
-from velaray.actors.policies import InvalidPolicyError, Level
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import (
     ClusterRegistered,
     LedgerOpened,
@@ -65,6 +66,7 @@ from velaray.events.events_pb2 import (
     TenantUpdated,
     TopicCreated,
     TopicDeleted,
+    TopicPropertiesSet,
     TopicTerminated,
 )
 from velaray.events.ids import ActorKey, TopicName
@@ -220,9 +222,10 @@ def test_a_topic_is_created_once_in_one_shape() -> None:
     )
 
 
-def test_a_topic_of_the_other_domain_is_another_topic() -> None:
+@pytest.mark.parametrize("command", [CreateTopic, EnsureTopic])
+def test_a_topic_that_is_not_persistent_is_refused_by_name(command) -> None:
     other = TopicName.parse("non-persistent://public/default/flights")
-    started(created()).when(CreateTopic(other)).then(events=[created(other, incarnation=2)])
+    started(created()).when(command(other)).then_refused(Reason.NOT_ALLOWED, "non-persistent")
 
 
 @pytest.mark.parametrize(
@@ -303,6 +306,26 @@ def test_a_namespaces_limit_counts_partitions() -> None:
         .when(EnsureTopic(TopicName.parse("y")))
         .then_refused(Reason.NOT_ALLOWED, "maxTopicsPerNamespace")
         .then_state(lambda s: topic_count(s, "public", "default") == 3)
+    )
+
+
+def test_properties_of_a_topic_are_added_replaced_and_removed() -> None:
+    both = {"a": "2", "b": "3"}
+    (
+        started(created(a="1"))
+        .when(SetTopicProperties(FLIGHTS, both))
+        .then(
+            events=[TopicPropertiesSet(topic=str(FLIGHTS), properties=both)],
+            reply=Ensured(Topic(FLIGHTS, 0, 1, both), False),
+        )
+        .when(SetTopicProperties(FLIGHTS, {}, ("a", "absent")))
+        .then(events=[TopicPropertiesSet(topic=str(FLIGHTS), properties={"b": "3"})])
+        .when(SetTopicProperties(FLIGHTS, {"b": "3"}, ("a",)))
+        .then(events=[])
+        .when(SetTopicProperties(TopicName.parse("absent"), both))
+        .then_refused(Reason.NOT_FOUND, "absent")
+        .when(SetTopicProperties(FLIGHTS.of_partition(0), both))
+        .then_refused(Reason.INVALID, "names a partition")
     )
 
 
@@ -624,6 +647,7 @@ COMMANDS = st.one_of(
     st.builds(CreateTopic, TOPICS, st.integers(-1, 3), st.just({}), st.booleans()),
     st.builds(EnsureTopic, TOPICS, st.booleans()),
     st.builds(GrowPartitions, TOPICS, st.integers(0, 4)),
+    st.builds(SetTopicProperties, TOPICS, st.just({"k": "v"}), st.sampled_from([(), ("k",)])),
     st.builds(DeleteTopic, TOPICS, st.integers(0, 3)),
     st.builds(lambda scope, item: SetPolicy(scope, *item), SCOPES, POLICY),
     st.builds(lambda scope, item: RemovePolicy(scope, item[0]), SCOPES, POLICY),

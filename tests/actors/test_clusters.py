@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, MOVED, created, policy_set, started
-from velaray.actors.catalog import (
+from velaray.actors.catalog.clusters import (
+    DeleteCluster,
+    MeetCluster,
+    RegisterCluster,
+    SetTenantHome,
+    UpdateCluster,
+    home_of,
+    remotes_of,
+)
+from velaray.actors.catalog.deleted_topics import UndeleteTopic
+from velaray.actors.catalog.machine import (
     Bootstrap,
     CatalogMachine,
     CreateTenant,
@@ -15,19 +25,9 @@ from velaray.actors.catalog import (
     SetPolicy,
     UpdateTenant,
 )
-from velaray.actors.catalog_state import Catalog, Cluster, Progress, Scope
-from velaray.actors.clusters import (
-    DeleteCluster,
-    MeetCluster,
-    RegisterCluster,
-    SetTenantHome,
-    UpdateCluster,
-    home_of,
-    remotes_of,
-)
-from velaray.actors.graves import UndeleteTopic
-from velaray.actors.kit import drive, given
+from velaray.actors.catalog.state import Catalog, Cluster, Progress, Scope
 from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import (
     ClusterDeleted,
     ClusterRegistered,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from velaray.actors.compacted_index import CompactedIndexMachine
-from velaray.actors.consumers import ConsumerSpec, Delivery, SubscriptionType
-from velaray.actors.cursor import Cursor
-from velaray.actors.dispatch import Dispatcher
-from velaray.actors.kit import given
+from velaray.actors.dispatch.consumers import ConsumerSpec, Delivery, SubscriptionType
+from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.machine import InvariantViolation
+from velaray.actors.partition.compacted_index import CompactedIndexMachine
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import CompactedLedger, EntryCompacted, GenerationCompleted
 
 

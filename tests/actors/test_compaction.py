@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from velaray.actors.compacted import (
+from velaray.actors.machine import Reason
+from velaray.actors.partition.compacted import (
     BeginCompaction,
     ConfirmCompactionSwept,
     Generation,
@@ -14,10 +15,13 @@ from velaray.actors.compacted import (
     PublishCompaction,
     SweptCompaction,
 )
-from velaray.actors.compaction import Contents, Item, NewestByKey, Part, TooManyKeys
-from velaray.actors.kit import History, given
-from velaray.actors.machine import Reason
-from velaray.actors.partition import PartitionMachine, PartitionState, Publish
+from velaray.actors.partition.compaction import Contents, Item, NewestByKey, Part, TooManyKeys
+from velaray.actors.partition.machine import (
+    PartitionMachine,
+    Publish,
+)
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.testing import History, given
 from velaray.events.events_pb2 import LedgerOpened
 
 KEYS = st.sampled_from([None, "a", "b", "c", "d"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.actors.test_runtime import Host, on_a_loop, recovered
-from velaray.actors.coordinator import (
+from velaray.actors.coordinator.machine import (
     EXPIRED_AT_ONCE,
     AddPartitions,
     AddSubscriptions,
@@ -27,9 +27,9 @@ from velaray.actors.coordinator import (
     Joined,
     MayJoin,
 )
-from velaray.actors.coordinator_state import LEGAL, TICK_MS, CoordinatorState, Status
-from velaray.actors.kit import given
+from velaray.actors.coordinator.state import LEGAL, TICK_MS, CoordinatorState, Status
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import (
     LedgerOpened,
     PartitionsJoined,

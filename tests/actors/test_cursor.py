@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velaray.actors.cursor import (
+from velaray.actors.machine import InvariantViolation
+from velaray.actors.sets.ranges import Range, RangeSet, normalized
+from velaray.actors.subscription.cursor import (
     Cursor,
     mask_to_words,
     pack_ranges,
     unpack_ranges,
     words_to_mask,
 )
-from velaray.actors.machine import InvariantViolation
-from velaray.actors.ranges import Range, RangeSet, normalized
 
 LIMIT = 30
 OFFSETS = st.integers(0, LIMIT)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from velaray.actors.consumers import ConsumerSpec, SubscriptionType
-from velaray.actors.cursor import Cursor
-from velaray.actors.dead_letters import ConfirmMoved, IntendDeadLetters, Intended, Moved
-from velaray.actors.dispatch import Dispatcher
-from velaray.actors.kit import given
+from velaray.actors.dispatch.consumers import ConsumerSpec, SubscriptionType
+from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.machine import Reason
-from velaray.actors.pending_acks import (
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.dead_letters import (
+    ConfirmMoved,
+    IntendDeadLetters,
+    Intended,
+    Moved,
+)
+from velaray.actors.subscription.machine import Ack, Reset, SubscriptionMachine
+from velaray.actors.subscription.pending_acks import (
     AckInTransaction,
     BatchAck,
     EndTransactionAcks,
     NowPending,
 )
-from velaray.actors.subscription import Ack, Reset, SubscriptionMachine
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import CursorCreated, DeadLettersIntended, DeadLettersMoved
 from velaray.events.ids import TransactionId
 

@@ -6,13 +6,13 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.delayed import SEGMENT, DelayedEntry, DelayedIndex, ReleaseDelayed
-from velaray.actors.delayed import ReleasedDelayed as Released
-from velaray.actors.dispatch import ConsumerSpec, Dispatcher, SubscriptionType
-from velaray.actors.kit import given
+from velaray.actors.dispatch.dispatcher import ConsumerSpec, Dispatcher, SubscriptionType
 from velaray.actors.machine import Reason
-from velaray.actors.partition import Chunk, PartitionMachine, Publish
+from velaray.actors.partition.delayed import SEGMENT, DelayedEntry, DelayedIndex, ReleaseDelayed
+from velaray.actors.partition.delayed import ReleasedDelayed as Released
+from velaray.actors.partition.machine import Chunk, PartitionMachine, Publish
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import DelayedEntriesDue, LedgerOpened
 
 

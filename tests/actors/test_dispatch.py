@@ -7,19 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from velaray.actors.consumers import (
+from velaray.actors.dispatch.consumers import (
     ActiveChange,
     ConsumerSpec,
     Delivery,
     SubscriptionType,
     UnknownConsumerError,
 )
-from velaray.actors.cursor import Cursor
-from velaray.actors.dispatch import MAX_WINDOW, MIN_WINDOW, Dispatcher
+from velaray.actors.dispatch.dispatcher import MAX_WINDOW, MIN_WINDOW, Dispatcher
+from velaray.actors.dispatch.lease import REPORT_AT, DispatchLease, LeasedDelivery
+from velaray.actors.dispatch.shared import TURN
+from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
-from velaray.actors.serve_in_turns import TURN
-from velaray.actors.standing import REPORT_AT, StandingDelivery, StandingGrant
-from velaray.actors.unacked import UNLIMITED
+from velaray.actors.subscription.cursor import Cursor
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 
@@ -450,7 +450,7 @@ def test_a_broken_invariant_is_named(kind, damage, name) -> None:
 def test_a_grant_stands_while_there_is_one_way_to_go_on(kind) -> None:
     made = dispatcher(8, 3, kind=kind)
     made.dispatch()
-    assert made.stand() == StandingGrant(0, 3, 3, UNLIMITED)
+    assert made.stand() == DispatchLease(0, 3, 3, UNLIMITED)
     assert made.standing and made.stand() is None
     made.stood(3, [1, 4], {})
     assert made.unacked(0) == [(0, 5)] and made.next_offset == 5
@@ -515,7 +515,7 @@ def test_chunks_that_were_delivered_standing_keep_their_message_together() -> No
 
 
 def test_reports_are_due_in_time() -> None:
-    hand = StandingDelivery(7, 10**6, UNLIMITED)
+    hand = LeasedDelivery(7, 10**6, UNLIMITED)
     assert hand.report() is None
     for _ in range(REPORT_AT):
         assert not hand.report_due
@@ -685,7 +685,7 @@ class Model(RuleBasedStateMachine):
         self.subject.check()
         assert not self.subject.dispatch() and self.subject.wants() <= self.subject.feed_from
         number = grant.consumer_id
-        hand = StandingDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
+        hand = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
         assert hand.permits == self.permits[number]
         while hand.permits > 0 and hand.next_offset < len(self.sizes) and limit:
             offset = hand.next_offset

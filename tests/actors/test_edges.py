@@ -10,16 +10,16 @@ from tests.actors.test_catalog import DEFAULT, policy_set, started
 from tests.actors.test_dispatch import consumer, dispatcher, got
 from tests.actors.test_partition import chunk, partition, publish, stored
 from tests.actors.toy import Add, Drop, Names, Toy
-from velaray.actors.catalog import Done, RemovePolicy, SetPolicy
-from velaray.actors.catalog_state import CLUSTER, effective_policy
-from velaray.actors.cursor import Cursor
-from velaray.actors.holdings import Holdings
-from velaray.actors.interleaving import Interleaving
-from velaray.actors.kit import given
-from velaray.actors.ledger_table import LedgerTable
+from velaray.actors.catalog.machine import Done, RemovePolicy, SetPolicy
+from velaray.actors.catalog.state import CLUSTER, effective_policy
 from velaray.actors.machine import Reason
-from velaray.actors.partition import Damaged, Duplicate, Terminate, last_sequence_id
-from velaray.actors.ranges import RangeSet, normalized
+from velaray.actors.partition.interleaving import Interleaving
+from velaray.actors.partition.ledger_table import LedgerTable
+from velaray.actors.partition.machine import Damaged, Duplicate, Terminate, last_sequence_id
+from velaray.actors.sets.holdings import Holdings
+from velaray.actors.sets.ranges import RangeSet, normalized
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.testing import given
 
 SETS = [Cursor(3), Interleaving(3), LedgerTable([(7, 0)], 3), RangeSet([(1, 3)])]
 

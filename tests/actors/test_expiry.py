@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.expiry import Expire, Expired, Why
-from velaray.actors.kit import given
 from velaray.actors.machine import Reason
-from velaray.actors.subscription import Ack, CursorAt, Reset, SubscriptionMachine
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.expiry import Expire, Expired, Why
+from velaray.actors.subscription.machine import Ack, CursorAt, Reset, SubscriptionMachine
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import CursorCreated, CursorReset, EntriesExpired
 
 END = 100

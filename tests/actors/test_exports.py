@@ -8,19 +8,27 @@ from typing import Any
 
 import pytest
 
-from velaray.actors import exports
-from velaray.actors.cursor import Cursor
-from velaray.actors.expiry import Expire, Why
-from velaray.actors.exports import DONE, EVERYWHERE, Exports, Token, Touched, touched_by, window
 from velaray.actors.machine import Refusal
-from velaray.actors.pending_acks import (
+from velaray.actors.subscription import progress_exports
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.expiry import Expire, Why
+from velaray.actors.subscription.machine import Ack, AckBefore, Create, Reset, SubscriptionMachine
+from velaray.actors.subscription.pending_acks import (
     AckBeforeInTransaction,
     AckInTransaction,
     BatchAck,
     EndTransactionAcks,
 )
-from velaray.actors.redelivery import CountRuns, NoteDeliveries
-from velaray.actors.subscription import Ack, AckBefore, Create, Reset, SubscriptionMachine
+from velaray.actors.subscription.progress_exports import (
+    DONE,
+    EVERYWHERE,
+    Exports,
+    Token,
+    Touched,
+    touched_by,
+    window,
+)
+from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
 from velaray.events.ids import TransactionId
 
 END = 120
@@ -30,8 +38,8 @@ BATCH = 4
 @pytest.fixture(autouse=True, scope="module")
 def _narrow() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exports, "WINDOW", 16)
-        patch.setattr(exports, "MOST_RANGES", 6)
+        patch.setattr(progress_exports, "WINDOW", 16)
+        patch.setattr(progress_exports, "MOST_RANGES", 6)
         yield
 
 
@@ -213,12 +221,12 @@ def test_places_are_rounded_when_they_are_many() -> None:
     for offset in range(0, 1000, 10):
         places.add([(offset, offset + 1)])
     kept = list(places)
-    assert len(kept) <= exports.MOST_RANGES
+    assert len(kept) <= progress_exports.MOST_RANGES
     assert all(any(first <= at < end for first, end in kept) for at in range(0, 1000, 10))
 
 
 def test_who_hasnt_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "MOST_CLUSTERS", 2)
+    monkeypatch.setattr(progress_exports, "MOST_CLUSTERS", 2)
     cursor, subject = Cursor(0, [(10, 12)]), Exports("a")
     _, token = told(subject, None, cursor)
     for name in ("north", "south"):

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from tests.actors.test_partition import opened, partition, publish, stored
-from velaray.actors.fences import Fence, FenceIs, FencePartition, UnfencePartition
-from velaray.actors.kit import given
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.partition import (
+from velaray.actors.partition.machine import (
     CreateSubscription,
     Damaged,
     DeleteSubscription,
@@ -19,10 +17,17 @@ from velaray.actors.partition import (
     PartitionMachine,
     RaiseTopicEpoch,
     StartAt,
-    SubscriptionRef,
     Terminate,
 )
-from velaray.actors.transactions import EndTransaction
+from velaray.actors.partition.migration_fence import (
+    Fence,
+    FenceIs,
+    FencePartition,
+    UnfencePartition,
+)
+from velaray.actors.partition.state import SubscriptionRef
+from velaray.actors.partition.transactions import EndTransaction
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import PartitionFenced, PartitionUnfenced
 from velaray.events.ids import TransactionId
 

@@ -7,8 +7,11 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.foreign import (
+from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Ack, Create, Reset, SubscriptionMachine
+from velaray.actors.subscription.redelivery import NoteDeliveries
+from velaray.actors.subscription.remote_progress import (
     LAST_ENTRY,
     Ahead,
     EntryCount,
@@ -18,11 +21,8 @@ from velaray.actors.foreign import (
     TakeProgress,
     Waiting,
 )
-from velaray.actors.kit import History, drive, given
-from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.redelivery import NoteDeliveries
-from velaray.actors.subscription import Ack, Create, Reset, SubscriptionMachine
-from velaray.actors.undoing import Restore
+from velaray.actors.subscription.undoing import Restore
+from velaray.actors.testing import History, drive, given
 from velaray.events.events_pb2 import CursorCreated, EntriesAcked, ProgressTaken
 from velaray.events.ids import Position
 

@@ -9,7 +9,13 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.foreign_transactions import (
+from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.partition.machine import (
+    PartitionMachine,
+    Publish,
+    Replicated,
+)
+from velaray.actors.partition.remote_transactions import (
     Arrive,
     Completion,
     EndForeign,
@@ -26,9 +32,8 @@ from velaray.actors.foreign_transactions import (
     is_foreign,
     name_of,
 )
-from velaray.actors.kit import History, drive, given
-from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.partition import PartitionMachine, PartitionState, Publish, Replicated
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.testing import History, drive, given
 from velaray.events.events_pb2 import (
     ForeignTransactionArrived,
     ForeignTransactionComplete,

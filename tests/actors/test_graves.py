@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, policy_set, started
-from velaray.actors.catalog import (
+from velaray.actors.catalog.deleted_topics import BeginPurge, EndPurge, UndeleteTopic
+from velaray.actors.catalog.machine import (
     CreateNamespace,
     CreateTopic,
     DeleteNamespace,
@@ -11,8 +12,14 @@ from velaray.actors.catalog import (
     Done,
     Ensured,
 )
-from velaray.actors.catalog_state import Catalog, Grave, Scope, Topic, find_topic, own_policies
-from velaray.actors.graves import BeginBurial, EndBurial, UndeleteTopic
+from velaray.actors.catalog.state import (
+    Catalog,
+    DeletedTopic,
+    Scope,
+    Topic,
+    find_topic,
+    own_policies,
+)
 from velaray.actors.machine import Reason
 from velaray.events.events_pb2 import (
     BurialBegun,
@@ -44,14 +51,14 @@ def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
         .then_state(lies)
         .when(UndeleteTopic(FLIGHTS))
         .then_refused(Reason.NOT_FOUND)
-        .when(BeginBurial(1))
+        .when(BeginPurge(1))
         .then(events=[], reply=Done(False))
-        .when(EndBurial(1))
+        .when(EndPurge(1))
         .then(events=[TopicBuried(incarnation=1)], reply=Done(True))
         .then_state(lambda state: not state.graves)
-        .when(EndBurial(1))
+        .when(EndPurge(1))
         .then(events=[], reply=Done(False))
-        .when(BeginBurial(1))
+        .when(BeginPurge(1))
         .then(events=[], reply=Done(False))
     )
 
@@ -63,9 +70,9 @@ def test_a_topic_comes_back_with_all_it_had() -> None:
         .when(DeleteTopic(FLIGHTS, window_ms=WINDOW), AT)
         .then(events=[DELETED], reply=Done(True))
         .then_state(lambda state: state.graves[1].topic == topic)
-        .when(BeginBurial(1), AT)
+        .when(BeginPurge(1), AT)
         .then_refused(Reason.NOT_ALLOWED)
-        .when(EndBurial(1), AT)
+        .when(EndPurge(1), AT)
         .then_refused(Reason.NOT_ALLOWED)
         .when(UndeleteTopic(FLIGHTS), AT)
         .then(events=[TopicRestored(incarnation=1)], reply=Ensured(topic, created=True))
@@ -80,11 +87,11 @@ def test_when_the_window_is_over_it_can_only_be_buried() -> None:
         started(created(), DELETED)
         .when(UndeleteTopic(FLIGHTS), AT + WINDOW)
         .then_refused(Reason.NOT_FOUND)
-        .when(BeginBurial(1), AT + WINDOW)
+        .when(BeginPurge(1), AT + WINDOW)
         .then(events=[BurialBegun(incarnation=1)], reply=Done(True))
-        .when(BeginBurial(1), AT + WINDOW)
+        .when(BeginPurge(1), AT + WINDOW)
         .then(events=[], reply=Done(False))
-        .when(EndBurial(1), AT + WINDOW)
+        .when(EndPurge(1), AT + WINDOW)
         .then(events=[TopicBuried(incarnation=1)])
     )
 
@@ -94,7 +101,7 @@ def test_a_clock_that_goes_back_undeletes_nothing_whose_burial_has_begun() -> No
         started(created(), DELETED, BurialBegun(incarnation=1))
         .when(UndeleteTopic(FLIGHTS), AT)
         .then_refused(Reason.NOT_FOUND)
-        .when(EndBurial(1), AT)
+        .when(EndPurge(1), AT)
         .then(events=[TopicBuried(incarnation=1)])
     )
 
@@ -166,7 +173,9 @@ def test_graves_are_kept_in_checkpoints() -> None:
         .then_state(
             lambda state: (
                 state.graves
-                == {1: Grave(Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"})}
+                == {
+                    1: DeletedTopic(Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"})
+                }
             )
         )
         .when(UndeleteTopic(FLIGHTS), AT)

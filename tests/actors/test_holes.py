@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.actors.test_cursor import NaiveCursor, compare, step
-from velaray.actors import holes as module
-from velaray.actors.bitmaps import Bitmap
-from velaray.actors.cursor import Cursor
-from velaray.actors.holes import Holes
 from velaray.actors.machine import InvariantViolation
-from velaray.actors.ranges import RangeSet
+from velaray.actors.sets import acknowledged_ranges as module
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
+from velaray.actors.sets.bitmaps import Bitmap
+from velaray.actors.sets.ranges import RangeSet
+from velaray.actors.subscription.cursor import Cursor
 from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 FORMS = [RangeSet, Bitmap]
@@ -43,7 +43,7 @@ class Disk:
         self.reads = 0
         self.written: list[int] = []
 
-    def checkpoint(self, held: Holes) -> dict[int, StoredSegment]:
+    def checkpoint(self, held: AcknowledgedRanges) -> dict[int, StoredSegment]:
         """Store what isn't stored, and say where everything is."""
         places: dict[int, StoredSegment] = {}
         self.written = []
@@ -64,7 +64,7 @@ class Disk:
 def recovered(cursor: Cursor, disk: Disk, form: type, budget: int) -> Cursor:
     """Another cursor, from what a checkpoint has of the first."""
     places = disk.checkpoint(cursor.beyond)
-    again = Cursor(cursor.acked_before, beyond=Holes(form, budget))
+    again = Cursor(cursor.acked_before, beyond=AcknowledgedRanges(form, budget))
     packed = {number: place.read() for number, place in places.items()}
     again.beyond.restore(cursor.beyond.segment_size, packed)
     again.beyond.settle(places)
@@ -84,7 +84,7 @@ def test_what_is_in_memory_makes_no_difference(form, budget) -> None:
     @settings(max_examples=60, deadline=None)
     @given(STEPS, RANGES)
     def check(steps, window) -> None:
-        cursor, naive, disk = Cursor(beyond=Holes(form, budget)), NaiveCursor(), Disk()
+        cursor, naive, disk = Cursor(beyond=AcknowledgedRanges(form, budget)), NaiveCursor(), Disk()
         for taken in steps:
             if taken == ("checkpoint",):
                 disk.checkpoint(cursor.beyond)
@@ -103,7 +103,7 @@ def test_what_is_in_memory_makes_no_difference(form, budget) -> None:
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_the_forms_store_the_same_bytes(steps) -> None:
-    cursors = [Cursor(beyond=Holes(form, 0)) for form in FORMS]
+    cursors = [Cursor(beyond=AcknowledgedRanges(form, 0)) for form in FORMS]
     disks, naive = [Disk() for _ in FORMS], NaiveCursor()
     for taken in steps:
         for cursor, disk in zip(cursors, disks, strict=True):
@@ -120,7 +120,7 @@ def test_the_forms_store_the_same_bytes(steps) -> None:
 @given(STEPS)
 def test_only_what_changed_is_written_again(steps) -> None:
     """A segment that is given by place has there what it has in memory."""
-    cursor, naive, disk = Cursor(beyond=Holes(Bitmap, 0)), NaiveCursor(), Disk()
+    cursor, naive, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), NaiveCursor(), Disk()
     for taken in steps:
         if taken[0] in ("checkpoint", "recover"):
             disk.checkpoint(cursor.beyond)
@@ -135,7 +135,7 @@ def test_only_what_changed_is_written_again(steps) -> None:
 
 def alternating(segments: int, budget: int) -> tuple[Cursor, Disk]:
     """Every second entry is acknowledged, but the first; a checkpoint has it."""
-    cursor, disk = Cursor(beyond=Holes(Bitmap, budget)), Disk()
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, budget)), Disk()
     for offset in range(1, 8 * segments, 2):
         cursor.ack_range(offset, offset + 1)
     disk.checkpoint(cursor.beyond)
@@ -189,7 +189,7 @@ def test_what_was_used_longest_ago_leaves_memory() -> None:
 
 
 def test_a_segment_that_comes_back_may_push_several_out() -> None:
-    cursor, disk = Cursor(beyond=Holes(RangeSet, 1 << 20)), Disk()
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(RangeSet, 1 << 20)), Disk()
     for first in (9, 11, 13, 15):  # the second segment has the most ranges
         cursor.ack_range(first, first + 1)
     big = cursor.beyond.memory()
@@ -218,7 +218,7 @@ def test_what_is_not_stored_never_leaves_memory() -> None:
 
 
 def test_what_is_wholly_acknowledged_needs_no_reading() -> None:
-    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     cursor.ack_range(3, 8 * 50)
     disk.checkpoint(cursor.beyond)
     assert cursor.next_unacked(80) == 400 and cursor.is_acked(77)
@@ -255,14 +255,14 @@ def test_a_segment_that_is_nowhere_is_named() -> None:
     cursor.acked_before = 8
     with pytest.raises(InvariantViolation, match="no segment is below the mark"):
         cursor.check()
-    assert Holes() != 7
+    assert AcknowledgedRanges() != 7
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.permutations(range(24)), st.lists(st.integers(0, 23), max_size=6), st.data())
 def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
     """K4, and Pulsar's random-order scenario: in the end there are no holes, whatever the order."""
-    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     for offset in (*order, *again):
         cursor.ack_range(offset, offset + 1)
         if data.draw(st.booleans()):
@@ -275,7 +275,7 @@ def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
 @given(st.permutations([(o, 1 << bit) for o in (1, 2, 9) for bit in range(3)]), st.data())
 def test_parts_of_batches_survive_and_complete(order, data) -> None:
     """The last part of a batch moves the mark, whatever came before and was recovered."""
-    cursor, disk = Cursor(1, [(3, 9)], beyond=Holes(Bitmap, 0)), Disk()
+    cursor, disk = Cursor(1, [(3, 9)], beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     left = {1: 0b111, 2: 0b111, 9: 0b111}
     for offset, bit in order:
         left[offset] &= ~bit
@@ -299,7 +299,7 @@ def test_acknowledgements_below_the_mark_do_no_harm() -> None:
 
 
 def test_what_comes_next_is_found_without_reading_full_segments() -> None:
-    cursor, disk = Cursor(beyond=Holes(Bitmap, 0)), Disk()
+    cursor, disk = Cursor(beyond=AcknowledgedRanges(Bitmap, 0)), Disk()
     cursor.ack_range(24, 8 * 50)
     cursor.ack_partial(401, 0b1)
     disk.checkpoint(cursor.beyond)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.actors.test_dispatch import got
-from velaray.actors import serve_by_key
-from velaray.actors.consumers import (
+from velaray.actors.dispatch import key_shared
+from velaray.actors.dispatch.consumers import (
     Attached,
     ConsumerSpec,
     Delivery,
@@ -20,14 +20,14 @@ from velaray.actors.consumers import (
     KeySharedPolicy,
     SubscriptionType,
 )
-from velaray.actors.cursor import Cursor
-from velaray.actors.dispatch import Dispatcher
-from velaray.actors.draining import PendingHashes
-from velaray.actors.key_shared import HASHES, HashRing, StickyRanges
+from velaray.actors.dispatch.dispatcher import Dispatcher
+from velaray.actors.dispatch.draining import PendingHashes
+from velaray.actors.dispatch.key_ranges import HASHES, HashRing, StickyRanges
+from velaray.actors.dispatch.key_shared import LOOK_AHEAD_PER_CONSUMER
+from velaray.actors.dispatch.lease import LeasedDelivery
+from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
-from velaray.actors.serve_by_key import LOOK_AHEAD_PER_CONSUMER
-from velaray.actors.standing import StandingDelivery
-from velaray.actors.unacked import UNLIMITED
+from velaray.actors.subscription.cursor import Cursor
 
 KEY_SHARED = SubscriptionType.KEY_SHARED
 LOOSE = KeySharedPolicy(out_of_order=True)
@@ -219,6 +219,16 @@ def test_what_a_gone_consumer_held_goes_to_whose_turn_it_is_in_order() -> None:
     made.check()
 
 
+def test_nothing_is_dispatched_once_the_connection_is_lost() -> None:
+    made = dispatcher([100, 200, 100], consumer(1))
+    assert len(got(made.dispatch())) == 3
+    made.cut_off()
+    ack(made, 0)  # it was on its way
+    assert made.dispatch() == []
+    assert not made.may_stand()
+    made.check()
+
+
 def test_out_of_order_a_key_goes_to_its_new_consumer_at_once() -> None:
     made = dispatcher(SPREAD, consumer(0, LOOSE), permits=1000)
     made.dispatch()
@@ -274,7 +284,7 @@ def test_one_stuck_key_stops_no_other() -> None:
 
 
 def test_what_waits_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(serve_by_key, "LOOK_AHEAD", 3000)
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD", 3000)
     made = dispatcher([], consumer(1, LOW), consumer(2, HIGH), permits=0)
     made.flow(2, 100)
     for _ in range(40):
@@ -623,7 +633,7 @@ class Model(RuleBasedStateMachine):
         if grant is None:
             return
         number = grant.consumer_id
-        hand = StandingDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
+        hand = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
         assert hand.permits == self.permits[number]
         while hand.allowance > 0 and hand.next_offset < len(self.sizes) and limit:
             at = hand.next_offset

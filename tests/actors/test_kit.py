@@ -8,8 +8,8 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from tests.actors.toy import Add, Drop, Look, Names, Toy
-from velaray.actors.kit import drive, given
 from velaray.actors.machine import Decision, InvariantViolation, Reason, Refusal
+from velaray.actors.testing import drive, given
 from velaray.events.codec import UnknownEventError
 from velaray.events.events_pb2 import Event, TenantCreated, TenantDeleted
 
@@ -158,7 +158,7 @@ def test_what_only_behaviour_shows_is_caught(shows, message) -> None:
 
 
 def test_an_event_that_reads_back_differently_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr("velaray.actors.kit.decode", lambda raw: TenantDeleted(tenant="a"))
+    monkeypatch.setattr("velaray.actors.testing.decode", lambda raw: TenantDeleted(tenant="a"))
     with pytest.raises(AssertionError, match="round trip"):
         given(Toy(), HERE)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.actors.test_dispatch import consumer, dispatcher, got
-from velaray.actors.consumers import ActiveChange, SubscriptionType
-from velaray.actors.cursor import Cursor
-from velaray.actors.dispatch import Dispatcher
+from velaray.actors.dispatch.consumers import ActiveChange, SubscriptionType
+from velaray.actors.dispatch.dispatcher import Dispatcher
+from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.machine import InvariantViolation
-from velaray.actors.unacked import UNLIMITED
+from velaray.actors.subscription.cursor import Cursor
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 

@@ -9,7 +9,9 @@ import pytest
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, started
 from tests.actors.test_clusters import THERE
-from velaray.actors.catalog import (
+from velaray.actors.catalog.clusters import DeleteCluster, SetTenantHome, home_of
+from velaray.actors.catalog.deleted_topics import UndeleteTopic
+from velaray.actors.catalog.machine import (
     CatalogMachine,
     CreateNamespace,
     CreateTopic,
@@ -21,15 +23,11 @@ from velaray.actors.catalog import (
     GrowPartitions,
     RemovePolicy,
     SetPolicy,
+    SetTopicProperties,
     UpdateTenant,
 )
-from velaray.actors.catalog_state import Catalog, Scope
-from velaray.actors.clusters import DeleteCluster, SetTenantHome, home_of
-from velaray.actors.graves import UndeleteTopic
-from velaray.actors.kit import History
-from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.migration_state import Migration, Phase
-from velaray.actors.migrations import (
+from velaray.actors.catalog.migration_state import Migration, Phase
+from velaray.actors.catalog.migrations import (
     NEXT,
     AdvanceMigration,
     BeginMigration,
@@ -38,6 +36,9 @@ from velaray.actors.migrations import (
     is_fenced,
     target_of,
 )
+from velaray.actors.catalog.state import Catalog, Scope
+from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.testing import History
 from velaray.events.events_pb2 import (
     ClusterDeleted,
     MigrationAdvanced,
@@ -190,6 +191,7 @@ CHANGES = (
     EnsureTopic(OTHER),
     EnsureTopic(OTHER, at_home=True),
     GrowPartitions(FLIGHTS, 2),
+    SetTopicProperties(FLIGHTS, {"a": "1"}),
     UndeleteTopic(OTHER),
     CreateNamespace("public", "more"),
     SetPolicy(DEFAULT, "messageTTL", b"1"),

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from velaray.actors.bitmaps import Bitmap
-from velaray.actors.offset_sets import OffsetSet, gaps, pack_bits, unpack_bits
-from velaray.actors.ranges import RangeSet
-from velaray.actors.segments import decode_segment, encode_segment, read_summary, summarize
+from velaray.actors.sets.ack_segments import decode_segment, encode_segment, read_summary, summarize
+from velaray.actors.sets.bitmaps import Bitmap
+from velaray.actors.sets.offset_sets import OffsetSet, gaps, pack_bits, unpack_bits
+from velaray.actors.sets.ranges import RangeSet
 
 SIZE = 1 << 16
 FORMS: list[Callable[[], OffsetSet]] = [RangeSet, Bitmap]

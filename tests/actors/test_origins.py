@@ -8,9 +8,9 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors import origins
 from velaray.actors.machine import InvariantViolation
-from velaray.actors.origins import NOWHERE, Origin, Origins, Run, place_before
+from velaray.actors.partition import origins
+from velaray.actors.partition.origins import NOWHERE, Origin, Origins, Run, place_before
 from velaray.events.ids import Position
 from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 

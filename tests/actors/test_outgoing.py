@@ -9,19 +9,24 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors import outgoing
-from velaray.actors.kit import History, drive, given
 from velaray.actors.machine import InvariantViolation
-from velaray.actors.outgoing import Confirmed, ConfirmReplicated, Named, NameParticipants
-from velaray.actors.partition import (
+from velaray.actors.partition import outgoing_transactions
+from velaray.actors.partition.machine import (
     CreateSubscription,
     DeleteSubscription,
     PartitionMachine,
-    PartitionState,
     Publish,
     StartAt,
 )
-from velaray.actors.transactions import Ended, EndTransaction
+from velaray.actors.partition.outgoing_transactions import (
+    Confirmed,
+    ConfirmReplicated,
+    Named,
+    NameParticipants,
+)
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.partition.transactions import Ended, EndTransaction
+from velaray.actors.testing import History, drive, given
 from velaray.events.events_pb2 import (
     ClusterParticipants,
     LedgerOpened,
@@ -173,7 +178,7 @@ def stored(state: PartitionState) -> dict[str, StoredSegment]:
 
 
 def test_a_checkpoint_writes_only_the_blocks_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "BLOCK", 4)
+    monkeypatch.setattr(outgoing_transactions, "BLOCK", 4)
     history, machine = begun(WEST), PartitionMachine()
     for sequence in range(1, 12):
         transaction = TransactionId(0, sequence)

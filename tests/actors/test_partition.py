@@ -5,11 +5,10 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.interleaving import WINDOW, Interleaving
-from velaray.actors.kit import drive, given
-from velaray.actors.ledger_table import LedgerRun, LedgerTable, NoSuchEntryError
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.partition import (
+from velaray.actors.partition.interleaving import WINDOW, Interleaving
+from velaray.actors.partition.ledger_table import LedgerRun, LedgerTable, NoSuchEntryError
+from velaray.actors.partition.machine import (
     Chunk,
     ConfirmSwept,
     CreateSubscription,
@@ -20,19 +19,19 @@ from velaray.actors.partition import (
     ForgetProducer,
     Forgotten,
     PartitionMachine,
-    PartitionState,
     Publish,
     Published,
     RaiseTopicEpoch,
     StartAt,
-    SubscriptionRef,
     Swept,
     Terminate,
     Terminated,
     TopicEpoch,
     last_sequence_id,
 )
-from velaray.actors.properties import PropertiesAre, SetProperty
+from velaray.actors.partition.state import PartitionState, SubscriptionRef
+from velaray.actors.partition.subscription_properties import PropertiesAre, SetProperty
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import (
     CursorCreated,
     EntryAppended,

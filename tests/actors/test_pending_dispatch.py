@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from velaray.actors.consumers import ConsumerSpec, Delivery, SubscriptionType
-from velaray.actors.cursor import Cursor
-from velaray.actors.deliverable import Deliverable
-from velaray.actors.dispatch import Dispatcher
+from velaray.actors.dispatch.consumers import ConsumerSpec, Delivery, SubscriptionType
+from velaray.actors.dispatch.deliverable import Deliverable
+from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.machine import Refusal
-from velaray.actors.pending_acks import (
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Ack, Acked, Create, SubscriptionMachine
+from velaray.actors.subscription.pending_acks import (
     AckInTransaction,
     AcksEnded,
     BatchAck,
     EndTransactionAcks,
     NowPending,
 )
-from velaray.actors.pending_sets import PendingAcks
-from velaray.actors.subscription import Ack, Acked, Create, SubscriptionMachine
+from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.events.ids import TransactionId
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velaray.actors.machine import InvariantViolation, Reason, Refusal
-from velaray.actors.producers import (
+from velaray.actors.partition.producers import (
     Accepted,
     AccessMode,
     ProducerRegistry,

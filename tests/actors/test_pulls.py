@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.actors.test_catalog import DEFAULT, FLIGHTS, created, policy_set, started
 from tests.actors.test_clusters import THERE
-from velaray.actors.catalog import Done, SetPolicy
-from velaray.actors.catalog_state import Scope
-from velaray.actors.clusters import DeleteCluster
+from velaray.actors.catalog.clusters import DeleteCluster
+from velaray.actors.catalog.inbound_replication import PULL_FROM, pulled_from, pulled_partitions
+from velaray.actors.catalog.machine import Done, SetPolicy
+from velaray.actors.catalog.state import Scope
 from velaray.actors.machine import Reason
-from velaray.actors.pulls import PULL_FROM, pulled_from, pulled_partitions
 
 TOPIC = Scope.of_topic(FLIGHTS)
 FROM_THERE = b'["there"]'

@@ -6,11 +6,11 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.consumers import ConsumerSpec, Delivery, SubscriptionType
-from velaray.actors.dispatch import Dispatcher
-from velaray.actors.kit import History, given
-from velaray.actors.redelivery import CountRuns, Noted, NoteDeliveries
-from velaray.actors.subscription import Ack, AckBefore, Reset, SubscriptionMachine
+from velaray.actors.dispatch.consumers import ConsumerSpec, Delivery, SubscriptionType
+from velaray.actors.dispatch.dispatcher import Dispatcher
+from velaray.actors.subscription.machine import Ack, AckBefore, Reset, SubscriptionMachine
+from velaray.actors.subscription.redelivery import CountRuns, Noted, NoteDeliveries
+from velaray.actors.testing import History, given
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,

@@ -4,11 +4,9 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.adoption import Adopted, AdoptProducers, ProducerRow, read_rows, rows_of
-from velaray.actors.interleaving import WINDOW
-from velaray.actors.kit import drive, given
 from velaray.actors.machine import Reason
-from velaray.actors.partition import (
+from velaray.actors.partition.interleaving import WINDOW
+from velaray.actors.partition.machine import (
     Chunk,
     Duplicate,
     ExpireProducers,
@@ -21,6 +19,14 @@ from velaray.actors.partition import (
     Terminate,
     last_sequence_id,
 )
+from velaray.actors.partition.producer_transfer import (
+    Adopted,
+    AdoptProducers,
+    ProducerRow,
+    read_rows,
+    rows_of,
+)
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import EntryAppended, LedgerOpened, ProducerRegistered
 from velaray.events.ids import Position
 

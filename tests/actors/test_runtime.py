@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.actors.toy import Add, Drop, Explode, Look, Names, Toy
-from velaray.actors.catalog import Bootstrap, CatalogMachine, CreateTopic, DeleteTopic, EnsureTopic
-from velaray.actors.catalog_state import topics
+from velaray.actors.catalog.machine import (
+    Bootstrap,
+    CatalogMachine,
+    CreateTopic,
+    DeleteTopic,
+    EnsureTopic,
+)
+from velaray.actors.catalog.state import topics
 from velaray.actors.machine import (
     Decision,
     InvariantViolation,

@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.schema_registry import (
+from velaray.actors.schema_registry.machine import (
     Attach,
     Attached,
     Delete,
@@ -19,6 +18,7 @@ from velaray.actors.schema_registry import (
     Registered,
     SchemaRegistryMachine,
 )
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import LedgerOpened, SchemaRegistered, SchemasDeleted
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Rules, Strategy

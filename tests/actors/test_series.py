@@ -2,11 +2,17 @@
 
 import json
 
-from velaray.actors.coordinator import Begin, Begun, CoordinatorMachine, Decide, Finish
-from velaray.actors.coordinator_state import Series, Status
-from velaray.actors.kit import given
+from velaray.actors.coordinator.commit_sequence import (
+    CommitInSeries,
+    ForgetSeries,
+    InSeries,
+    LastInSeries,
+    LookUpSeries,
+)
+from velaray.actors.coordinator.machine import Begin, Begun, CoordinatorMachine, Decide, Finish
+from velaray.actors.coordinator.state import Series, Status
 from velaray.actors.machine import Reason
-from velaray.actors.series import CommitInSeries, ForgetSeries, InSeries, LastInSeries, LookUpSeries
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import (
     LedgerOpened,
     SeriesCommitted,

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from velaray.actors.machine import InvariantViolation
-from velaray.actors.snapshots import CACHED, Snapshot, SnapshotCache, SnapshotTaker
+from velaray.actors.partition.cursor_snapshots import CACHED, Snapshot, SnapshotCache, SnapshotTaker
 from velaray.events.ids import Position
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from velaray.actors.coordinator import (
+from velaray.actors.coordinator.machine import (
     AddPartitions,
     Begin,
     CoordinatorMachine,
@@ -15,9 +15,9 @@ from velaray.actors.coordinator import (
     Spread,
     SpreadIs,
 )
-from velaray.actors.coordinator_state import CoordinatorState
-from velaray.actors.kit import History, given
+from velaray.actors.coordinator.state import CoordinatorState
 from velaray.actors.machine import InvariantViolation, Reason
+from velaray.actors.testing import History, given
 from velaray.events.events_pb2 import (
     ClusterParticipants,
     LedgerOpened,

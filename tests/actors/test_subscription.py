@@ -5,11 +5,10 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.holes import SEGMENT
-from velaray.actors.kit import drive, given
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.subscription import (
+from velaray.actors.sets.acknowledged_ranges import SEGMENT
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import (
     Ack,
     AckBefore,
     Acked,
@@ -19,6 +18,7 @@ from velaray.actors.subscription import (
     SubscriptionMachine,
     SubscriptionState,
 )
+from velaray.actors.testing import drive, given
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,

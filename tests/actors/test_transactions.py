@@ -11,18 +11,20 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors import holes
-from velaray.actors.compacted import BeginCompaction, Generation, NothingNew, PublishCompaction
-from velaray.actors.delayed import ReleasedDelayed, ReleaseDelayed
-from velaray.actors.kit import History, given
 from velaray.actors.machine import Decision, InvariantViolation, Reason, digest
-from velaray.actors.partition import (
+from velaray.actors.partition.compacted import (
+    BeginCompaction,
+    Generation,
+    NothingNew,
+    PublishCompaction,
+)
+from velaray.actors.partition.delayed import ReleasedDelayed, ReleaseDelayed
+from velaray.actors.partition.machine import (
     Chunk,
     CreateSubscription,
     Duplicate,
     ForgetProducer,
     PartitionMachine,
-    PartitionState,
     Publish,
     Published,
     StartAt,
@@ -30,8 +32,11 @@ from velaray.actors.partition import (
     Terminated,
     last_sequence_id,
 )
-from velaray.actors.transactions import Ended, EndTransaction
-from velaray.actors.trimming import ClosedLedger, Consumed, Trim, Trimmed
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.partition.transactions import Ended, EndTransaction
+from velaray.actors.partition.trimming import ClosedLedger, Consumed, Trim, Trimmed
+from velaray.actors.sets import acknowledged_ranges
+from velaray.actors.testing import History, given
 from velaray.events.events_pb2 import EntryAppended, LedgerOpened, TransactionEnded
 from velaray.events.ids import Position, TransactionId
 from velaray.events.segments import StoredSegment, bytes_of, segment_digest
@@ -43,8 +48,8 @@ A, B, C = TransactionId(0, 7), TransactionId(0, 3), TransactionId(1, 7)
 def small_segments() -> Iterator[None]:
     """Segments of eight offsets, none of which stays in memory once it is stored."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holes, "SEGMENT", 8)
-        patch.setattr(holes, "BUDGET", 0)
+        patch.setattr(acknowledged_ranges, "SEGMENT", 8)
+        patch.setattr(acknowledged_ranges, "BUDGET", 0)
         yield
 
 
@@ -336,7 +341,7 @@ def stored(state: PartitionState) -> dict[str, StoredSegment]:
 
 
 def test_a_checkpoint_writes_only_the_segments_that_changed(monkeypatch) -> None:
-    monkeypatch.setattr(holes, "BUDGET", 2000)
+    monkeypatch.setattr(acknowledged_ranges, "BUDGET", 2000)
     machine = PartitionMachine()
     state = log(*[TransactionId(0, 1 + number) for number in range(80)]).state
     for number in range(0, 72, 2):

@@ -7,18 +7,17 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from velaray.actors.compacted import BeginCompaction, PublishCompaction
-from velaray.actors.kit import given
-from velaray.actors.ledger_table import LedgerTable, NoSuchEntryError
 from velaray.actors.machine import InvariantViolation, Reason
-from velaray.actors.partition import (
+from velaray.actors.partition.compacted import BeginCompaction, PublishCompaction
+from velaray.actors.partition.ledger_table import LedgerTable, NoSuchEntryError
+from velaray.actors.partition.machine import (
     CreateSubscription,
     DeleteSubscription,
     PartitionMachine,
     StartAt,
-    SubscriptionRef,
 )
-from velaray.actors.trimming import (
+from velaray.actors.partition.state import SubscriptionRef
+from velaray.actors.partition.trimming import (
     Activity,
     ClosedLedger,
     Consumed,
@@ -26,6 +25,7 @@ from velaray.actors.trimming import (
     Trim,
     Trimmed,
 )
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import (
     EntriesTrimmed,
     EntryAppended,

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from velaray.actors.cursor import Cursor
-from velaray.actors.kit import given
 from velaray.actors.machine import Reason, Refusal
-from velaray.actors.subscription import Ack, AckBefore, Reset, SubscriptionMachine
-from velaray.actors.undoing import Restore, Restored, keep, move_of
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Ack, AckBefore, Reset, SubscriptionMachine
+from velaray.actors.subscription.undoing import Restore, Restored, keep, move_of
+from velaray.actors.testing import given
 from velaray.events.events_pb2 import (
     CursorCreated,
     CursorReset,

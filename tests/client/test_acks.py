@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velaray.aio.acks import AckTracker, PendingAck, bits_of, words
-from velaray.exceptions import InvalidMessage
-from velaray.message_id import MessageId
+from velaray.client.acks import AckTracker, PendingAck, bits_of, words
+from velaray.client.exceptions import InvalidMessage
+from velaray.client.message_id import MessageId
 
 
 def in_batch(entry, index, size, ledger=1):

@@ -9,17 +9,17 @@ import pulsar
 import pytest
 
 import velaray
-from velaray.aio.backoff import Backoff
-from velaray.aio.topics import TopicPattern
-from velaray.enums import RegexSubscriptionMode
-from velaray.exceptions import from_server
-from velaray.options import (
+from velaray.client.backoff import Backoff
+from velaray.client.enums import RegexSubscriptionMode
+from velaray.client.exceptions import from_server
+from velaray.client.options import (
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
     ReaderOptions,
 )
-from velaray.service_info import parse_service_url
+from velaray.client.service_info import parse_service_url
+from velaray.client.topics import TopicPattern
 from velaray.wire.errors import ServerError
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velaray.aio.chunks import Chunk, ChunkAssembler, cut
+from velaray.client.chunks import Chunk, ChunkAssembler, cut
 
 
 def chunks(uuid, pieces, first_entry=0):

@@ -3,7 +3,7 @@
 import pytest
 
 import velaray
-from velaray.aio.cluster_choice import ClusterChoice
+from velaray.client.cluster_choice import ClusterChoice
 
 URLS = ["pulsar://a:1", "pulsar://b:2", "pulsar://c:3"]
 A, B, C = map(velaray.ServiceInfo, URLS)

@@ -10,7 +10,7 @@ import pytest
 
 import velaray
 from velaray import ConsumerType, InitialPosition, MessageId
-from velaray.topology.partition_session import PartitionSession
+from velaray.broker.partition.partition_session import PartitionSession
 
 EARLIEST = {"initial_position": InitialPosition.Earliest}
 WAIT = 10_000

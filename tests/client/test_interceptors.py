@@ -167,6 +167,6 @@ def test_the_asyncio_client_has_them_as_well(cluster, topic):
 
 def test_only_interceptors_are_taken():
     with pytest.raises(velaray.InvalidConfiguration, match="ConsumerInterceptor"):
-        velaray.options.ConsumerOptions("t", "s", interceptors=[ProducerInterceptor()])
+        velaray.client.options.ConsumerOptions("t", "s", interceptors=[ProducerInterceptor()])
     with pytest.raises(velaray.InvalidConfiguration, match="ProducerInterceptor"):
-        velaray.options.ProducerOptions("t", interceptors=[print])
+        velaray.client.options.ProducerOptions("t", interceptors=[print])

@@ -8,7 +8,7 @@ import pytest
 
 import velaray
 from velaray import ConsumerDeadLetterPolicy, ConsumerType, InitialPosition, aio
-from velaray.aio.letters import Letters
+from velaray.client.dead_letters import Letters
 
 WAIT = 15_000
 SHARED = {
@@ -214,7 +214,7 @@ def dies_before_acknowledging(monkeypatch):
         published.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("velaray.aio.partition_consumer.PartitionConsumer.settle", settle)
+    monkeypatch.setattr("velaray.client.partition_consumer.PartitionConsumer.settle", settle)
     return published
 
 

@@ -206,7 +206,7 @@ def test_a_paused_consumer_gets_what_was_asked_for_and_no_more(client, topic, qu
 
 
 def test_partitions_that_are_added_while_paused_are_paused_too(client, catalog, topic, monkeypatch):
-    monkeypatch.setattr("velaray.aio.core.PARTITIONS_UPDATE_SECONDS", 0.05)
+    monkeypatch.setattr("velaray.client.core.PARTITIONS_UPDATE_SECONDS", 0.05)
     catalog.partitioned(topic, 1)
     consumer = client.subscribe(topic, "s", **EARLIEST)
     consumer.pause()

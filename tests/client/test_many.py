@@ -386,7 +386,7 @@ def test_a_consumer_without_queue_receives_many(client, topic):
 
 
 def test_overdue_batches_come_again(client, topic, monkeypatch):
-    monkeypatch.setattr(velaray.options, "MIN_ACK_TIMEOUT_MS", 100)
+    monkeypatch.setattr(velaray.client.options, "MIN_ACK_TIMEOUT_MS", 100)
     with client.create_producer(topic) as producer:
         producer.send_many([b"a", b"b"])
     with client.subscribe(

@@ -11,8 +11,8 @@ import velaray
 from tests.client.scripted import ScriptedServer
 from tests.client.test_recovery import Killer
 from velaray import ConsumerType, InitialPosition
-from velaray.aio.blocks import Block, BlockQueue
-from velaray.message import EntryInfo
+from velaray.client.blocks import Block, BlockQueue
+from velaray.client.message import EntryInfo
 from velaray.wire.batches import BatchLayout, pack
 from velaray.wire.hashing import partition_of
 from velaray.wire.pulsar_pb2 import MessageMetadata

@@ -10,7 +10,7 @@ import pytest
 
 import velaray
 import velaray.aio
-from velaray import options
+from velaray.client import options
 
 TABLE = (Path(__file__).parents[2] / "docs" / "parity.md").read_text(encoding="utf-8")
 
@@ -167,7 +167,7 @@ def test_every_exception_class_exists_and_has_pulsars_code():
         theirs = getattr(pulsar.exceptions, name)
         if not isinstance(theirs, type):
             continue
-        mine = getattr(velaray.exceptions, name)
+        mine = getattr(velaray.client.exceptions, name)
         assert issubclass(mine, velaray.PulsarException)
         if name != "PulsarException":
             assert mine("text").error().name == name

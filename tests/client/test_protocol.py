@@ -7,9 +7,9 @@ import pytest
 import velaray
 from tests.client.scripted import ScriptedServer, run, until
 from velaray import aio
-from velaray.aio.batcher import EntryBuilder
-from velaray.message import OutgoingMessage
-from velaray.options import ProducerOptions
+from velaray.client.batcher import EntryBuilder
+from velaray.client.message import OutgoingMessage
+from velaray.client.options import ProducerOptions
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 from velaray.wire.errors import ServerError

@@ -1,7 +1,7 @@
 """`velaray.connect` and `velaray.handle`: thin over discovery, which has tests on real Ray."""
 
 import velaray
-from velaray.topology import discovery
+from velaray import discovery
 
 
 def test_connect_goes_where_discovery_says(cluster, topic, monkeypatch):

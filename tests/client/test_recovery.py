@@ -7,10 +7,10 @@ import jwt
 import pytest
 
 import velaray
-import velaray.aio.core
+import velaray.client.core
 from tests.support.local_cluster import LocalCluster
 from velaray import ConsumerType, InitialPosition
-from velaray.aio.pool import ConnectionPool
+from velaray.client.pool import ConnectionPool
 from velaray.topology.config import AuthSettings
 
 EARLIEST = {"initial_position": InitialPosition.Earliest}
@@ -117,7 +117,7 @@ def test_seeks_and_requests_get_through_after_everything_died(client, cluster, t
 
 
 def test_new_partitions_are_found(client, catalog, topic, monkeypatch):
-    monkeypatch.setattr(velaray.aio.core, "PARTITIONS_UPDATE_SECONDS", 0.1)
+    monkeypatch.setattr(velaray.client.core, "PARTITIONS_UPDATE_SECONDS", 0.1)
     catalog.partitioned(topic, 1)
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", **EARLIEST)

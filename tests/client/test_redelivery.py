@@ -8,7 +8,7 @@ import velaray
 from tests.client.scripted import ScriptedServer
 from tests.client.test_protocol import WAIT, client_of, entry_of, run, until
 from velaray import ConsumerType, MultiplierRedeliveryBackoff
-from velaray.aio.redelivery import RedeliveryTimer
+from velaray.client.redelivery import RedeliveryTimer
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 
@@ -90,7 +90,7 @@ def test_a_negative_acknowledgement_waits_as_long_as_its_message_deserves():
 
 def test_what_is_not_acknowledged_in_time_is_asked_for_again(monkeypatch):
     """With a back-off, what came again has more time."""
-    monkeypatch.setattr("velaray.options.MIN_ACK_TIMEOUT_MS", 50)
+    monkeypatch.setattr("velaray.client.options.MIN_ACK_TIMEOUT_MS", 50)
 
     async def work():
         async with ScriptedServer() as server, client_of(server) as client:

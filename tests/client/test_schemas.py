@@ -12,14 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 import velaray
 from tests.support.waiting import wait_until
 from velaray import aio
-from velaray.aio.schemas import Schemas
-from velaray.exceptions import (
+from velaray.client.exceptions import (
     IncompatibleSchema,
     InvalidConfiguration,
     InvalidMessage,
     OperationNotSupported,
     UndecodableMessage,
 )
+from velaray.client.topic_schemas import Schemas
 from velaray.schema import (
     AutoConsumeSchema,
     AutoProduceBytesSchema,
@@ -71,6 +71,24 @@ def test_values_go_in_and_come_out(client, topic, schema):
     assert third.has_null_value()
     assert first.data() == schema.encode(Reading("a", 1.5))
     assert first.schema_version() == bytes(8)
+
+
+def test_records_are_read_whatever_they_are_called(client, topic):
+    def trip(space, outer, stop):
+        named = {"type": "record", "name": stop, "fields": [{"name": "at", "type": "string"}]}
+        fields = [
+            {"name": "start", "type": named},
+            {"name": "stop", "type": ["null", stop]},
+            {"name": "more", "type": {"type": "array", "items": stop}},
+        ]
+        record = {"type": "record", "name": outer, "namespace": space, "fields": fields}
+        return AvroSchema(None, record)
+
+    value = {"start": {"at": "EWR"}, "stop": {"at": "LAX"}, "more": [{"at": "SFO"}]}
+    consumer = client.subscribe(topic, "s", schema=trip("here", "Trip", "Stop"))
+    client.create_producer(topic, schema=trip("org.there", "Flight", "Place")).send(value)
+    message = consumer.receive(5000)
+    assert (message.value(), message.schema_version()) == (value, (1).to_bytes(8))
 
 
 def test_many_values_go_in_and_come_out_at_once(client, topic):

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 from pydantic import BaseModel, Field
 
 from velaray import schema as velaray_schema
-from velaray.exceptions import InvalidConfiguration, InvalidMessage, UndecodableMessage
+from velaray.client.exceptions import InvalidConfiguration, InvalidMessage, UndecodableMessage
 from velaray.schema import (
     Array,
     AutoConsumeSchema,

@@ -4,15 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from velaray.aio.batcher import EntryBuilder
-from velaray.aio.blocks import Block
-from velaray.aio.entries import EntryReader
-from velaray.aio.routing import Router
-from velaray.enums import BatchingType, CompressionType, PartitionsRoutingMode
-from velaray.exceptions import InvalidMessage, MessageTooBig
-from velaray.message import OutgoingMessage
-from velaray.message_id import MessageId
-from velaray.options import ProducerOptions
+from velaray.client.batcher import EntryBuilder
+from velaray.client.blocks import Block
+from velaray.client.entries import EntryReader
+from velaray.client.enums import BatchingType, CompressionType, PartitionsRoutingMode
+from velaray.client.exceptions import InvalidMessage, MessageTooBig
+from velaray.client.message import OutgoingMessage
+from velaray.client.message_id import MessageId
+from velaray.client.options import ProducerOptions
+from velaray.client.routing import Router
 from velaray.wire.commands import Message as Delivery
 from velaray.wire.messages import split_entry
 

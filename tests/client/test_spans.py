@@ -5,7 +5,7 @@ import pytest
 import velaray
 from tests.client.test_trimming import begin_ledger, do_round
 from tests.support.chunks import append_chunk
-from velaray.spans import SpanLimits, Spot
+from velaray.client.read_bounds import SpanLimits, Spot
 
 BEGINNING = Spot(velaray.MessageId(-1, -1, -1))
 
@@ -165,7 +165,7 @@ def test_a_step_says_where_the_chunks_begin_of_what_is_incomplete_at_its_end(
 def test_chunks_that_are_too_far_apart_are_told_of_and_what_never_ends_is_given_up(
     cluster, client, topic, step, monkeypatch
 ):
-    monkeypatch.setattr("velaray.topology.spans.REACH_BYTES", 1000)
+    monkeypatch.setattr("velaray.broker.partition.read_bounds.REACH_BYTES", 1000)
     send_each(client, topic, [b"plain"])
     append_chunk(cluster, topic, "u", 0, 2, b"1")
     begun = step().end

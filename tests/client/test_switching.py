@@ -12,9 +12,9 @@ import velaray.aio
 from tests.client.scripted import ScriptedServer, run, until
 from tests.support.waiting import wait_until
 from tests.topology.replicating import clusters
-from velaray.aio.cluster_in_use import answers
-from velaray.exceptions import InvalidTxnStatusError, TransactionNotFound
-from velaray.options import ClientOptions
+from velaray.client.cluster_in_use import answers
+from velaray.client.exceptions import InvalidTxnStatusError, TransactionNotFound
+from velaray.client.options import ClientOptions
 from velaray.schema import AvroSchema
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
@@ -126,6 +126,7 @@ def backlog(cluster, topic):
 
 
 def test_a_reader_knows_whether_there_is_more(pair, told, client, topic):
+    pair[0].partition(topic)  # creates it
     reader = client.create_reader(topic, velaray.MessageId.earliest, receiver_queue_size=0)
     for number, cluster in enumerate((*pair, pair[0])):
         told.go(cluster.local.service_url)

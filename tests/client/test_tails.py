@@ -27,6 +27,7 @@ def rest(reader):
 @pytest.mark.parametrize("end", [MessageId.earliest, MessageId.latest], ids=["earliest", "latest"])
 @pytest.mark.parametrize("queue", [0, 1, 1000])
 def test_nothing_is_available_in_an_empty_topic(client, topic, end, inclusive, queue):
+    client.get_topic_partitions(topic)  # creates it
     reader = client.create_reader(
         topic, end, start_message_id_inclusive=inclusive, receiver_queue_size=queue
     )
@@ -183,7 +184,7 @@ def test_a_reader_from_the_latest_on_misses_nothing_over_a_reconnect():
 
 @pytest.fixture
 def fast_discovery(monkeypatch):
-    monkeypatch.setattr("velaray.aio.core.PARTITIONS_UPDATE_SECONDS", 0.3)
+    monkeypatch.setattr("velaray.client.core.PARTITIONS_UPDATE_SECONDS", 0.3)
 
 
 def test_messages_of_a_partition_come_that_were_there_before_it_was_found(

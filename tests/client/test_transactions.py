@@ -12,11 +12,14 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from velaray.aio import Client, Transaction
-from velaray.aio.connection import Connection
-from velaray.aio.transactions import OPEN_AT_ONCE
-from velaray.enums import TransactionState
+from velaray.broker.coordinator.coordinators import ensure_coordinators
+from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.client.connection import Connection
+from velaray.client.enums import TransactionState
+from velaray.client.transactions import OPEN_AT_ONCE
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.transactions.coordinators import ensure_coordinators
+from velaray.topology.rpc import RpcConnectionClosed
 from velaray.wire import pulsar_pb2 as pb
 
 _numbers = itertools.count()
@@ -317,5 +320,85 @@ def test_of_acknowledgements_of_one_turn_the_one_in_conflict_is_refused(cluster)
             await second.commit()
         await first.commit()
         assert sorted(await contents(consumer, 2)) == [b"0", b"2"]
+
+    run(cluster, scenario)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("killed", ["subscription", "partition"])
+def test_an_acknowledgement_right_after_a_restart_succeeds(cluster, killed, cumulative) -> None:
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s", initial_position=EARLIEST)
+        await producer.send(b"x")
+        message = await consumer.receive(timeout_millis=20_000)
+        kind = ActorKind.SUBSCRIPTION if killed == "subscription" else ActorKind.PARTITION
+        (key,) = (key for key in cluster.keys(kind) if str(key.topic_name).endswith(f"/{topic}"))
+        async with await client.new_transaction() as txn:
+            cluster.kill(key)
+            await acknowledge(consumer, message, txn)
+        await consumer.close()
+        assert await nothing_comes(await client.subscribe(topic, "s"))
+
+    async def acknowledge(consumer: Any, message: Any, txn: Transaction) -> None:
+        if cumulative:
+            await consumer.acknowledge_cumulative(message, txn=txn)
+        else:
+            await consumer.acknowledge(message, txn=txn)
+
+    run(cluster, scenario)
+
+
+@pytest.mark.parametrize("code", [pb.ConsumerNotFound, pb.ServiceNotReady])
+def test_an_acknowledgement_before_the_consumer_is_back_is_repeated(
+    cluster, monkeypatch, code
+) -> None:
+    refused = []
+    on_ack = PartitionSession._on_ack
+
+    def once(self: PartitionSession, command: Any) -> None:
+        if command.HasField("txnid_least_bits") and not refused:
+            refused.append(command)
+            self._refuse_ack(command, code, "the subscription is restarting")
+        else:
+            on_ack(self, command)
+
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        await producer.send(b"x")
+        message = await consumer.receive(timeout_millis=20_000)
+        async with await client.new_transaction() as txn:
+            await consumer.acknowledge(message, txn=txn)
+        assert refused
+        await consumer.redeliver_unacknowledged_messages()
+        assert await nothing_comes(consumer)
+
+    monkeypatch.setattr(PartitionSession, "_on_ack", once)
+    run(cluster, scenario)
+
+
+def test_an_acknowledgement_whose_answer_is_lost_is_repeated(cluster, monkeypatch) -> None:
+    lost = []
+    ask = SubscriptionChannel.ask
+
+    async def once(self: SubscriptionChannel, method: str, args: Any) -> Any:
+        found = await ask(self, method, args)
+        if method == "ack_in_transaction" and not lost:
+            lost.append(method)
+            raise RpcConnectionClosed("the subscription is restarting")
+        return found
+
+    async def scenario(client: Client, topic: str) -> None:
+        producer = await client.create_producer(topic)
+        consumer = await client.subscribe(topic, "s", SHARED, initial_position=EARLIEST)
+        await producer.send(b"x")
+        message = await consumer.receive(timeout_millis=20_000)
+        async with await client.new_transaction() as txn:
+            monkeypatch.setattr(SubscriptionChannel, "ask", once)
+            await consumer.acknowledge(message, txn=txn)
+        assert lost
+        await consumer.redeliver_unacknowledged_messages()
+        assert await nothing_comes(consumer)
 
     run(cluster, scenario)

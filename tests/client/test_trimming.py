@@ -9,7 +9,7 @@ import pytest
 
 import velaray
 from tests.support.waiting import wait_until
-from velaray.admin import Admin
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKind, TopicName
 
 WITHIN_S = 10.0

@@ -365,7 +365,7 @@ async def test_a_directory_that_cannot_be_removed_is_named(files, monkeypatch):
     assert list((files.root / "journals").iterdir()) == []
 
 
-@pytest.mark.parametrize("losses", [1, MAKE_TRIES])
+@pytest.mark.parametrize("losses", [1, 2 * MAKE_TRIES])
 @on_loop
 async def test_a_journal_is_created_while_the_directory_above_is_removed(
     files, monkeypatch, losses

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.journal.kit import KEY, blobs, events_of, on_loop, open_journal, started, write
-from velaray.journal.burial import Fate, bury, dispose
 from velaray.journal.errors import Buried, Fenced, Misuse, StorageFull
+from velaray.journal.garbage_collection import Fate, bury, dispose
 from velaray.journal.journal import Journal
 from velaray.journal.memory import Step
 from velaray.journal.replay import checkpoint_of, load_manifest, verify

@@ -21,7 +21,7 @@ from tests.journal.kit import (
     started,
     write,
 )
-from velaray.events.ids import EARLIEST
+from velaray.events.ids import EARLIEST, Position
 from velaray.journal import frames
 from velaray.journal.checkpoint import read_checkpoint
 from velaray.journal.errors import CorruptJournal, UnsupportedFormat
@@ -531,3 +531,42 @@ async def test_an_owner_that_commits_while_a_reader_reads_is_no_damage(memory, m
     outcome = await _seen(memory.store(complete))
     assert outcome in (ACKNOWLEDGED, ACKNOWLEDGED[:3])
     assert steps.count(Step.READ_MARK) == 1 and len(steps) >= moment
+
+
+@pytest.mark.parametrize("sealed", ["open", "sealed", "without its index"])
+@pytest.mark.parametrize("part", ["header", "payload"])
+def test_a_read_serves_what_is_whole_on_both_sides_of_the_damage(backend, sealed, part) -> None:
+    @on_loop
+    async def scenario() -> None:
+        journal = await started(backend.store())
+        ledger_id, ends = journal.ledgers[-1].ledger_id, []
+        for event in ACKNOWLEDGED:
+            await write(journal, event, blob=event * 20)
+            ends.append(journal.ledgers[-1].bytes)
+        if sealed != "open":
+            await journal.roll({}, b"digest")
+        if sealed == "without its index":
+            journal._cache.clear()
+            await journal._store.write_index(KEY, ledger_id, b"")
+        content = bytearray(backend.content(ledger_id))
+        at = ends[1] if part == "header" else ends[2] - 1
+        content[at] ^= 0xFF  # of the frame of the third entry
+        backend.put(ledger_id, bytes(content))
+
+        async def read(entry: int) -> list[bytes]:
+            found = await journal.read(Position(ledger_id, entry), 100, 1 << 20)
+            return [each.event for each in found if each.position.ledger_id == ledger_id]
+
+        assert await read(0) == ACKNOWLEDGED[:2]
+        assert await read(1) == ACKNOWLEDGED[1:2]
+        for _ in range(2):
+            with pytest.raises(CorruptJournal) as damage:
+                await read(2)
+            assert damage.value.offset == ends[1]
+            assert f"{ledger_id}.ledger" in damage.value.file
+        assert await read(3) == ACKNOWLEDGED[3:]
+        assert await read(4) == ACKNOWLEDGED[4:]
+        await write(journal, b"six", blob=b"six")  # the journal goes on
+        await journal.close()
+
+    scenario()

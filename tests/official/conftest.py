@@ -10,6 +10,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from benchmarks.contract import Absent
+from tests.official import go_client
 from tests.official.support import LocalServer, RayServer, Server, topic_name
 from tests.support.local_cluster import LocalCluster
 
@@ -34,6 +36,15 @@ def local() -> Iterator[LocalServer]:
     with tempfile.TemporaryDirectory(prefix="vo-") as folder, LocalCluster(Path(folder)) as cluster:
         yield LocalServer(cluster)
         assert cluster.fabric.failures == []
+
+
+@pytest.fixture(scope="session")
+def go() -> str:
+    """The program with Pulsar's Go client, for `go_client.run` and `go_client.running`."""
+    try:
+        return go_client.program()
+    except Absent as reason:
+        pytest.skip(f"no Go client here: {reason}")
 
 
 @pytest.fixture

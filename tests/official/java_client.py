@@ -11,20 +11,23 @@ from pathlib import Path
 
 from benchmarks.contract import Absent
 from benchmarks.install import cache, fetch_jars
+from tests.official import go_client
 
 _FOLDER = Path(__file__).parent / "java"
 _FETCH_WITHIN_S = 120.0
 _RUN_WITHIN_S = 100.0
 
 
-def class_path() -> str:
-    """Of the Java client, which is kept outside the tree. Raises `Absent` with the reason."""
+def class_path(pom: Path = _FOLDER / "pom.xml") -> str:
+    """Of the Java client, or what else ``pom`` names, which is kept outside the tree.
+
+    Raises `Absent` with the reason.
+    """
     if shutil.which("java") is None:
         raise Absent("java isn't on the PATH")
     modules = subprocess.run(["java", "--list-modules"], capture_output=True, text=True, check=True)
     if "jdk.compiler" not in modules.stdout:
         raise Absent("this java can't compile")
-    pom = _FOLDER / "pom.xml"
     folder = cache() / f"java-client-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
     if not folder.exists():
         cache().mkdir(parents=True, exist_ok=True)
@@ -33,6 +36,13 @@ def class_path() -> str:
             with contextlib.suppress(OSError):  # another test was faster
                 (Path(fetching) / "jars").rename(folder)
     return f"{folder}/*"
+
+
+def running(
+    path: str, program: str, *words: str
+) -> contextlib.AbstractContextManager[go_client.Scenario]:
+    """Run ``java/<program>.java`` meanwhile; it reads and prints lines."""
+    return go_client.running("java", "-cp", path, str(_FOLDER / f"{program}.java"), *words)
 
 
 def run(path: str, program: str, *words: str) -> None:

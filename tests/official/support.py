@@ -15,6 +15,7 @@ import pulsar
 
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 
 PATIENCE_MS = 30_000
 """How long something that must come may take: machines that run tests can be slow."""
@@ -56,16 +57,16 @@ class RayServer:
     """What ``velaray start`` starts."""
 
     def __init__(self, data_dir: Path) -> None:
-        from velaray.topology.cluster import Cluster
+        from velaray.cluster import Cluster
 
         self.cluster = Cluster.start(data_dir, service_port=0, admin_port=0, passivate_after_s=10.0)
         self.service_url = self.cluster.service_url
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
-        from velaray.topology.ray_fabric import RayFabric
+        from velaray.topology.ray_system import RayActorSystem
 
         async def call() -> Any:
-            fabric = RayFabric(self.cluster.config)
+            fabric = RayActorSystem(self.cluster.config, make_body)
             try:
                 return await fabric.call(key, method, args)
             finally:

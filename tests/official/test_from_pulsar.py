@@ -24,8 +24,8 @@ from benchmarks.install import install, missing
 from benchmarks.systems.pulsar_standalone import PulsarStandalone
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKind
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -108,7 +108,7 @@ def command(here: LocalCluster, *words: str) -> Any:
     url = ["--admin-url", here.admin_url, "-o", "json"]
     result = CliRunner().invoke(main, ["pulsar", *words, *url])
     assert result.exit_code == 0, result.output
-    return json.loads(result.output)
+    return json.loads(result.stdout)
 
 
 def all_here(here: LocalCluster, tenant: str) -> None:

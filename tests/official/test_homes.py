@@ -18,7 +18,7 @@ from tests.official.support import PATIENCE_MS, data, eventually, numbered, rece
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, neighbours, settle, stored
 from tests.topology.test_admin_api import Http
-from velaray.admin import Admin
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey
 from velaray.topology.config import AuthSettings
 from velaray.wire import pulsar_pb2 as pb
@@ -115,8 +115,8 @@ def test_refusals_are_those_of_the_home(pair: Pair) -> None:
     refused = look_up(a, "persistent://acme/nowhere/t")
     assert (refused.response, refused.error) == (refused.Failed, pb.TopicNotFound)
     command = pb.CommandGetTopicsOfNamespace(namespace="acme/nowhere", request_id=7)
-    error = asked(a, command, pb.CommandError)
-    assert (error.request_id, error.error) == (7, pb.TopicNotFound)
+    none = asked(a, command, pb.CommandGetTopicsOfNamespaceResponse)
+    assert (none.request_id, list(none.topics)) == (7, [])  # it may come later
     command = pb.CommandPartitionedTopicMetadata(topic="persistent://acme/nowhere/t", request_id=7)
     refused = asked(a, command, pb.CommandPartitionedTopicMetadataResponse)
     assert (refused.response, refused.error) == (refused.Failed, pb.TopicNotFound)

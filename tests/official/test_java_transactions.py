@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.contract import Absent
 from tests.official import java_client
 from tests.official.support import LocalServer, Server, create_partitioned
+from velaray.broker.partition.partition_session import PartitionSession
 
 SCENARIOS = (
     "messagesComeWithTheCommit",
@@ -37,3 +40,24 @@ def test_every_scenario(client_path: str, local: LocalServer, topic: str) -> Non
 def test_consume_process_produce(client_path: str, server: Server, topic: str) -> None:
     create_partitioned(server, f"{topic}-consumeProcessProduce", 2)
     java_client.run(client_path, "Transactions", server.service_url, topic, "consumeProcessProduce")
+
+
+def test_an_acknowledgement_during_a_restart_can_be_repeated(
+    client_path: str, local: LocalServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_ack, refused = PartitionSession._on_ack, []
+
+    def before_the_consumer_is_back(self: PartitionSession, command: Any) -> None:
+        consumer = self._consumers.get(command.consumer_id)
+        if refused or consumer is None or not command.HasField("txnid_least_bits"):
+            on_ack(self, command)
+            return
+        refused.append(command)
+        del self._consumers[command.consumer_id]
+        on_ack(self, command)
+        self._consumers[command.consumer_id] = consumer
+
+    monkeypatch.setattr(PartitionSession, "_on_ack", before_the_consumer_is_back)
+    scenario = "acknowledgedDuringARestart"
+    java_client.run(client_path, "Transactions", local.service_url, topic, scenario)
+    assert refused

@@ -18,7 +18,7 @@ from tests.official.support import (
     receive,
     settled,
 )
-from velaray.topology.partition_body import PENDING_HIGH
+from velaray.broker.partition.partition_actor import PENDING_HIGH
 from velaray.wire.connection import HIGH_WATER
 
 MIB = 1 << 20

@@ -15,8 +15,8 @@ from tests.official.support import PATIENCE_MS
 from tests.official.test_homes import asked as answered
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import create, neighbours, settle, stored
-from velaray.cli import main
-from velaray.topology.cluster import Cluster, _free_port
+from velaray.cli.app import main
+from velaray.cluster import Cluster, _free_port
 from velaray.wire import pulsar_pb2 as pb
 
 TOPIC = "persistent://acme/orders/t"

@@ -191,6 +191,7 @@ def test_failover_consumers_are_told_who_is_active(local, topic):
         told = await client.next(pb.CommandActiveConsumerChange)
         assert (told.consumer_id, told.is_active) == (1, True)
         await client.subscribe(topic, 2, kind=kind, consumer_name="b")
+        client.flow(1, 2)
         told = await client.next(pb.CommandActiveConsumerChange)
         assert (told.consumer_id, told.is_active) == (2, False)
         client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=70))
@@ -200,7 +201,10 @@ def test_failover_consumers_are_told_who_is_active(local, topic):
     run(local, topic, scenario)
 
 
-@pytest.mark.parametrize("version, told", [("raw", True), ("Pulsar-CPP-v4.2.0", False)])
+@pytest.mark.parametrize(
+    "version, told",
+    [("raw", True), ("Pulsar-CPP-v4.2.0", False), ("Pulsar-Go-v0.19.0", False)],
+)
 def test_the_end_of_a_topic_is_told_after_the_last_entry(local, topic, version, told):
     async def scenario(connect: Connect) -> None:
         client = await connect(version)

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import timestamp_pb2
 
 import velaray
-from velaray.exceptions import InvalidConfiguration, TopicNotFound, UndecodableMessage
+from velaray.client.exceptions import InvalidConfiguration, TopicNotFound, UndecodableMessage
 from velaray.pipelines import ledgers, service_parts
 from velaray.pipelines.rows import ddl
 from velaray.pipelines.spark_client import Service

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from velaray.broker import journaled_actor
+from velaray.broker.garbage_collection import ledger_keeper
 from velaray.journal.journal import JournalSettings
-from velaray.topology import fabric, hosted
-from velaray.topology.ledgers import ledger_keeper
+from velaray.topology import actor_system
 
 RECORDS = 20
 """So many records, and a journal rolls over."""
@@ -14,6 +15,6 @@ RECORDS = 20
 
 def shrink() -> None:
     """Have every journal of this process roll over soon, and keep little."""
-    fabric.JournalSettings = partial(JournalSettings, roll_records=RECORDS)  # type: ignore[misc]
+    actor_system.JournalSettings = partial(JournalSettings, roll_records=RECORDS)  # type: ignore[misc]
     ledger_keeper.ROLL_BYTES = 2_000
-    hosted.HISTORY_BYTES = 8_000  # type: ignore[attr-defined]
+    journaled_actor.HISTORY_BYTES = 8_000  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import pulsar
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
-from velaray.topology.cluster import NODE_HEALTH, Cluster
+from velaray.cluster import NODE_HEALTH, Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 OBJECT_STORE = 80 << 20
@@ -41,6 +41,11 @@ class RayNodes:
             self.add()
         ray.init(address=self._cluster.address, log_to_driver=False, runtime_env=self._environment)
         return self
+
+    @property
+    def address(self) -> str:
+        """Where drivers connect."""
+        return str(self._cluster.address)
 
     def __exit__(self, *exc: object) -> None:
         ray.shutdown()

@@ -13,8 +13,8 @@ import ray
 
 from tests.ray.support import RayNodes, Receiver, actors, quiet_client, wait_until
 from velaray import Client, MessageId
-from velaray.topology import cluster as cluster_module
-from velaray.topology.cluster import Cluster, ClusterError
+from velaray import cluster as cluster_module
+from velaray.cluster import Cluster, ClusterError
 
 
 def names(cluster: Cluster, kind: str) -> list[str]:

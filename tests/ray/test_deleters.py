@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tests.ray.support import RayNodes, actors, wait_until
 from tests.topology.deleting import a_journal, a_topic, listed
-from velaray.admin import Admin
+from velaray.broker.garbage_collection.deletion import announce
+from velaray.client.admin import Admin
+from velaray.cluster import Cluster
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.files import FileStore
-from velaray.topology.cluster import Cluster
-from velaray.topology.ledgers.deletion import announce
-from velaray.topology.ray_fabric import RayFabric
+from velaray.topology.ray_system import RayActorSystem
 
 KEY = a_topic("orders")
 
@@ -24,7 +25,7 @@ def unlist(cluster: Cluster, count: int) -> None:
     """Have the first ledgers of the journal deleted, as their owner does."""
 
     async def run() -> None:
-        fabric = RayFabric(cluster.config)
+        fabric = RayActorSystem(cluster.config, make_body)
         journal = await a_journal(fabric.store, KEY)
         gone = listed(journal)[:count]
         await announce(fabric, KEY, gone)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.ray.support import ROOT, run_demo
+from tools.layers import LAYERS
 
-ROOMS = ("events", "journal", "actors", "wire", "topology", "pipelines", "velaray", "examples")
+FOLDERS = (*LAYERS, "examples")
 SMALL = ("--flights", "20000", "--seconds", "8", "--kills", "2")
 
 # What each broken build changes: file, text, replacement, what the demo must say.
 BROKEN = {
     "acknowledgements are dropped before they are journaled": (
-        "topology/brain.py",
+        "broker/subscription/dispatcher.py",
         "        self._runtime.submit(command, release)\n",
         "        release(None, ())\n",
         "FAILED",
@@ -54,8 +55,8 @@ def test_the_demo_passes() -> None:
 )
 def test_the_demo_fails_when(fault: str, data_dir: Path) -> None:
     file, text, replacement, expected = BROKEN[fault]
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, data_dir / room, symlinks=True)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, data_dir / folder, symlinks=True)
     source = (data_dir / file).read_text()
     assert source.count(text) == 1, f"{file} has changed: adapt this test"
     (data_dir / file).write_text(source.replace(text, replacement))

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulsar
 import pytest
 import ray
 
 import velaray
-from tests.ray.support import Publisher, RayNodes, Receiver, kill, quiet_client, wait_until
-from velaray.admin import Admin
+from tests.ray.support import (
+    Publisher,
+    RayNodes,
+    Receiver,
+    actors,
+    kill,
+    quiet_client,
+    wait_until,
+)
+from velaray.broker.history import Moment, state_at, subscriptions_of
+from velaray.client.admin import Admin
+from velaray.cluster import Cluster
 from velaray.events.ids import TopicName
 from velaray.journal.files import FileStore
-from velaray.topology.cluster import Cluster
-from velaray.topology.history import Moment, state_at, subscriptions_of
 
 KINDS = ("partition", "subscription", "catalog", "front-door")
 
@@ -59,6 +71,41 @@ def test_nothing_is_lost_or_reordered_when_an_actor_dies(cluster: Cluster, kind:
     acknowledged = publisher.stop()
     receiver.receive_until(lambda: len(receiver.first_seen) >= len(acknowledged))
     assert receiver.numbers == acknowledged
+    client.close()
+
+
+def test_producers_with_defaults_lose_nothing_when_killed_before_their_first_receipt(
+    cluster: Cluster,
+) -> None:
+    topic = "no-receipt-yet"
+    client, pause = quiet_client(cluster.service_url), threading.Event()
+    receiver = Receiver(client.subscribe(topic, "reader"))
+    sent: list[int] = []
+    answers: list[pulsar.Result] = []
+
+    def send(producers: list[pulsar.Producer], count: int) -> None:
+        for producer in producers * count:
+            sent.append(len(sent))
+            producer.send_async(str(sent[-1]).encode(), lambda result, _: answers.append(result))
+
+    for delay_s in (0.0, 0.01, 0.015, 0.02):  # a batch waits 0.01 s, then it is stored
+        producers = [client.create_producer(topic) for _ in range(4)]
+        (victim,) = (each for each in actors(cluster, "partition") if f"/{topic}/" in each["key"])
+        answered = len(answers)
+        send(producers, 25)
+        pause.wait(delay_s)
+        os.kill(victim["pid"], signal.SIGKILL)
+        while len(answers) < answered + 100:  # some of these are numbered after the reconnect
+            send(producers, 1)
+            pause.wait(0.02)
+        send(producers, 25)
+        for producer in producers:
+            producer.flush()
+            producer.close()
+    wait_until(lambda: len(answers) == len(sent), "every message is answered")
+    assert set(answers) == {pulsar.Result.Ok}
+    receiver.receive_until(lambda: len(receiver.first_seen) >= len(sent))
+    assert sorted(receiver.numbers) == sent
     client.close()
 
 

@@ -26,9 +26,9 @@ import pulsar
 import pytest
 
 from tests.ray.support import RayNodes, actors, quiet_client, wait_until
-from velaray.admin import Admin, AdminError, Conflict, NotFound, Unavailable
-from velaray.topology import cluster as starting
-from velaray.topology.cluster import Cluster
+from velaray import cluster as starting
+from velaray.client.admin import Admin, AdminError, Conflict, NotFound, Unavailable
+from velaray.cluster import Cluster
 from velaray.topology.config import ClusterConfig
 
 ROOT = Path(__file__).parents[2]

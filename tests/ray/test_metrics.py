@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.support import RayNodes, actors, quiet_client, wait_until
-from velaray.admin import Admin
+from velaray.client.admin import Admin
+from velaray.cluster import Cluster
 from velaray.topology import ray_metrics
-from velaray.topology.cluster import Cluster
 from velaray.topology.metrics import Sample
 from velaray.topology.ray_metrics import RayMetrics
 

@@ -23,9 +23,9 @@ from tests.ray.support import (
     quiet_client,
     wait_until,
 )
+from velaray.cluster import Cluster, ClusterError
 from velaray.journal.files import FileStore
-from velaray.topology.cluster import Cluster, ClusterError
-from velaray.topology.tenure import take_tenure
+from velaray.topology.ownership import take_tenure
 
 
 def test_losing_a_node_interrupts_service_and_loses_nothing(
@@ -161,7 +161,7 @@ def test_an_actor_refuses_a_directory_without_its_data(nodes: RayNodes, data_dir
 _STARTING = """
 import sys, json, threading
 from pathlib import Path
-from velaray.topology.cluster import Cluster
+from velaray.cluster import Cluster
 c = Cluster.start(Path(sys.argv[1]), service_port=0, admin_port=0)
 print(json.dumps(c.service_url), flush=True)
 threading.Event().wait()

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ray.support import Publisher, RayNodes, kill, quiet_client, wait_until
 from tests.support.local_cluster import LocalCluster
-from velaray.admin import Admin
-from velaray.topology.cluster import Cluster
+from velaray.client.admin import Admin
+from velaray.cluster import Cluster
 
 TOPIC = "persistent://acme/orders/new"
 PATIENCE_MS = 60_000

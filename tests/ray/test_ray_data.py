@@ -13,8 +13,8 @@ import ray
 import velaray
 from tests.ray.support import RayNodes
 from tests.support.local_cluster import LocalCluster
+from velaray.client.exceptions import InvalidConfiguration, TopicNotFound
 from velaray.events.ids import ActorKey
-from velaray.exceptions import InvalidConfiguration
 from velaray.journal.journal import JournalSettings
 from velaray.pipelines import TopicSink, read_topic
 from velaray.schema import JsonSchema
@@ -204,3 +204,13 @@ def test_topics_come_from_a_column_and_strange_columns_are_refused(cluster, clie
             )
     with pytest.raises(InvalidConfiguration, match="either service_url or data_dir"):
         read_topic(topic)
+
+
+def test_a_mistyped_topic_is_refused_and_not_created(client, cluster, topic):
+    with client.create_producer(topic + "-in") as producer:
+        producer.send(b"x")
+    data_dir = cluster.config.data_dir
+    for where in ({"service_url": cluster.service_url}, {"data_dir": data_dir}):
+        with pytest.raises(TopicNotFound, match=f"{topic}-im.* nearest .*{topic}-in"):
+            read_topic(topic + "-im", **where)
+    assert topic + "-im" not in velaray.Admin(cluster.admin_url).topics("public/default")

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.ray.support import RayNodes, actors, wait_until
-from velaray.actors.schema_registry import RegistryState, SchemaRegistryMachine
-from velaray.admin import Admin
+from velaray.actors.schema_registry.machine import RegistryState, SchemaRegistryMachine
 from velaray.aio import Client
+from velaray.client.admin import Admin
+from velaray.client.exceptions import IncompatibleSchema
+from velaray.cluster import Cluster
 from velaray.events.ids import TopicName
-from velaray.exceptions import IncompatibleSchema
+from velaray.offline.stored_schemas import stored_registry
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.compatibility import Known, Rules, producer_problems
 from velaray.schemas.validation import identity
-from velaray.stored_schemas import stored_registry
-from velaray.topology.cluster import Cluster
 
 EACH = 16
 STRIKES_WITHIN_S = 0.06

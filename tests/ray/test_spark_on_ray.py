@@ -14,8 +14,9 @@ import pytest
 import ray
 
 from tests.ray.support import wait_until
+from tests.support.local_cluster import LocalCluster
 from tests.support.spark import missing, processes_naming
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 from velaray.pipelines import NotEnoughResources, SparkMissing, SparkOnRay, SparkSetupError
 from velaray.pipelines.spark_on_ray_actors import SparkProcess
 
@@ -90,6 +91,31 @@ def test_a_job_runs_on_the_workers_with_what_ray_set_aside(spark_on_ray: SparkOn
     assert os.getpid() not in places, "tasks run in executors"
     assert ray.available_resources()["CPU"] == 1, "two of three are set aside"
     assert {each.role for each in spark_on_ray.processes()} == {"master", "worker-0", "worker-1"}
+
+
+@needs_spark
+@pytest.mark.slow
+def test_topics_are_read_and_written_by_tasks_on_ray(
+    spark_on_ray: SparkOnRay, tmp_path: Path
+) -> None:
+    spark = spark_on_ray.session()
+    with LocalCluster(tmp_path / "data") as cluster:
+        where = {"service_url": cluster.service_url}
+        rows = spark.range(20).selectExpr("cast(id as string) as value")
+        rows.write.format("velaray").options(**where, topic="numbers").mode("append").save()
+        read = spark.readStream.format("velaray").options(
+            **where, topic="numbers", columns="value", starting_position="earliest"
+        )
+        writing = (
+            read.load()
+            .writeStream.format("velaray")
+            .options(**where, topic="copy", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert writing.awaitTermination(GENEROUS_S)
+        copied = spark.read.format("velaray").options(**where, topic="copy").load()
+        assert sorted(int(row.value) for row in copied.collect()) == list(range(20))
 
 
 @needs_spark

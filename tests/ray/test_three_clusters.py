@@ -19,7 +19,7 @@ from pulsar.schema import AvroSchema, Integer, Record
 import velaray
 from tests.ray.support import quiet_client, wait_until
 from tests.topology.replicating import PATIENCE_MS, Official, nothing_more, received
-from velaray.admin import NotFound
+from velaray.client.admin import NotFound
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ("a", "b", "c")
@@ -30,7 +30,7 @@ FOLLOWED: dict[str, Any] = {
 }
 _numbers = itertools.count(1)
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 class Number(Record):  # type: ignore[misc]
@@ -75,6 +75,23 @@ def topic() -> str:
     return f"persistent://{NAMESPACE}/t{next(_numbers)}"
 
 
+def test_what_each_publishes_is_everywhere_once_over_a_kill(sites: list[Site], topic: str) -> None:
+    for site in sites:
+        site.subscribe(topic, "all").close()  # so that all is kept
+        site.publish(topic, [f"{site.name}{n}".encode() for n in range(20)])
+    sites[0].kill("partition/", topic.split("/")[-1])
+    for site in sites:
+        site.publish(topic, [f"{site.name}{n}".encode() for n in range(20, 40)])
+    for site in sites:
+        reader = site.subscribe(topic, "all")
+        found = received(reader, 40 * len(sites))
+        for name in NAMES:
+            own = [each for each in found if each.startswith(name.encode())]
+            assert own == [f"{name}{n}".encode() for n in range(40)]
+        nothing_more(reader)
+
+
+@pytest.mark.long
 def test_everything_is_everywhere_once_whoever_is_killed(sites: list[Site], topic: str) -> None:
     for site in sites:
         site.subscribe(topic, "all").close()  # so that all is kept
@@ -94,6 +111,7 @@ def test_everything_is_everywhere_once_whoever_is_killed(sites: list[Site], topi
         nothing_more(reader)
 
 
+@pytest.mark.long
 def test_a_message_goes_where_it_says(sites: list[Site], topic: str) -> None:
     a, b, c = sites
     readers = [each.subscribe(topic, "all") for each in (b, c)]
@@ -109,6 +127,7 @@ def test_a_message_goes_where_it_says(sites: list[Site], topic: str) -> None:
     assert message.event_timestamp() == 7
 
 
+@pytest.mark.long
 def test_schemas_come_along(sites: list[Site], topic: str) -> None:
     producer = sites[0].client.create_producer(topic, schema=AvroSchema(Number))
     for number in range(10):
@@ -119,6 +138,7 @@ def test_schemas_come_along(sites: list[Site], topic: str) -> None:
         assert [reader.receive(PATIENCE_MS).value().value for _ in range(10)] == [*range(10)]
 
 
+@pytest.mark.long
 def test_a_subscription_with_gaps_goes_on_elsewhere(sites: list[Site], topic: str) -> None:
     a, b, c = sites
     consumer = a.subscribe(topic, "moves", **FOLLOWED)
@@ -144,6 +164,7 @@ def _unacked(site: Site, topic: str) -> int:
     return -1
 
 
+@pytest.mark.long
 def test_transactions_come_whole(sites: list[Site], topic: str) -> None:
     a, b, _ = sites
     topics = [f"{topic}-{n}" for n in range(2)]
@@ -163,6 +184,7 @@ def test_transactions_come_whole(sites: list[Site], topic: str) -> None:
         nothing_more(reader)
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_lost_holds_nobody_up(sites: list[Site], topic: str) -> None:
     """The last one here: it isn't there any more afterwards."""
     a, b, c = sites

@@ -15,9 +15,9 @@ import ray
 
 import velaray
 from tests.ray.support import actors, wait_until
+from velaray.client.policies import ConsumerDeadLetterPolicy
+from velaray.cluster import Cluster
 from velaray.pipelines import Output, Transform, TransformProgress, TransformRun
-from velaray.policies import ConsumerDeadLetterPolicy
-from velaray.topology.cluster import Cluster
 
 COUNT = 3000
 PARTITIONS = 2

@@ -9,6 +9,7 @@ from typing import Any
 from tests.sim.administration import NAMESPACE, AdministratorScript, Deed
 from tests.sim.key_shared_cast import IntruderScript, add_key_shared
 from tests.sim.readers import ReaderScript
+from tests.sim.restarting import RestartingScript
 from tests.sim.trimming import make_plan
 from tests.sim.workload import (
     PATTERN,
@@ -18,7 +19,7 @@ from tests.sim.workload import (
     Producing,
     Shared,
 )
-from velaray.enums import ConsumerType
+from velaray.client.enums import ConsumerType
 
 _TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
 DOOMED = "public/default/d0"
@@ -86,6 +87,11 @@ def make_cast(seed: int, shared: Shared) -> Cast:
         script = AdministratorScript(moves, [], shared, Random(mover.random()))
         cast.administrators["a1"] = script
     add_key_shared(cast, shared, Random(f"{seed}/key-shared"))
+    restarting = Random(f"{seed}/restarting")
+    if restarting.random() < 0.3:
+        plan = _producing(restarting, "n0", restarting.choice(lasting))
+        plan = replace(plan, keys=0)
+        cast.producers["n0"] = RestartingScript(plan, shared, Random(restarting.random()))
     return cast
 
 

@@ -22,16 +22,16 @@ from tests.sim.network import Network
 from tests.sim.pasts import Noted
 from tests.sim.shadow import CheckedMachine, Shadow
 from tests.sim.trimming import NEVER_S, Plan, make_plan
+from velaray.admin.api import serve_admin
+from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
-from velaray.topology.admin.api import serve_admin
-from velaray.topology.bodies import make_body
+from velaray.topology.actor_system import ActorBase, ActorSystem, Address, Unreachable
 from velaray.topology.config import ClusterConfig, PartitionSync
-from velaray.topology.fabric import Address, Body, Fabric, Unreachable
-from velaray.topology.front_door import FrontDoor
-from velaray.topology.links import RemoteError
+from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
 
 SERVICE_PORT = 6650
@@ -43,6 +43,7 @@ SMALL = JournalSettings(
 DOOR = "front door"
 REPLICATOR = "REPLICATOR"
 SERVING = "serve"
+REPLICATION_SECRET = b"simulated"
 """The phase of a process that isn't starting a ledger."""
 
 
@@ -53,7 +54,7 @@ class Activation(Node):
         super().__init__(name, cluster.site)
         self.key = key
         self.cluster = cluster
-        self.body: Body | None = None
+        self.body: ActorBase | None = None
         self.started: asyncio.Task[Address] | None = None
         self.shadow: Shadow
         self.phase = ""
@@ -98,7 +99,7 @@ class SimStore(MemoryStore):
         await super().delete_journal(journal)
 
 
-class ActorFabric(Fabric):
+class ActorFabric(ActorSystem):
     """One process's way to the others."""
 
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
@@ -258,6 +259,7 @@ class SimCluster:
             upkeep_s=NEVER_S if self.plan is None else self.plan.upkeep_s,
             deletion_retry_s=1.0,
             cluster_number=site.number,
+            replication_secret=REPLICATION_SECRET,
         )
         self.actors: dict[ActorKey, Activation] = {}
         self.processes: dict[Activation, None] = {}
@@ -374,7 +376,7 @@ class SimCluster:
                 await asyncio.wait([started], timeout=0.05)
 
     async def _start_door(self, fabric: ActorFabric) -> None:
-        await FrontDoor(fabric).start(self.config.service_port)
+        await Proxy(fabric).start(self.config.service_port)
         await serve_admin(fabric, fabric.config.host, self.config.admin_port)
 
     async def keep_door_open(self) -> None:

@@ -19,13 +19,13 @@ from tests.sim.stored import contents_of
 from tests.sim.transaction_evidence import hidden_places
 from tests.sim.workload import ProducerScript, Producing, Shared, until_it_works
 from velaray.aio import Client, Consumer, Producer
-from velaray.aio.reader import Reader
+from velaray.broker.partition.compacted_entries import contents
+from velaray.client.exceptions import Timeout, VelarayError
+from velaray.client.message import Message
+from velaray.client.message_id import MessageId
+from velaray.client.reader import Reader
 from velaray.events.ids import ActorKey
-from velaray.exceptions import Timeout, VelarayError
 from velaray.journal.replay import replay
-from velaray.message import Message
-from velaray.message_id import MessageId
-from velaray.topology.compacted_entries import contents
 from velaray.wire.messages import is_batch, read_metadata
 
 TOPIC = "public/default/k0"

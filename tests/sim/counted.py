@@ -50,14 +50,17 @@ def _ends_in_order(run: Evidence) -> bool:
 
 
 def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
-    """A redelivery count that a client was told is never taken back, whatever crashes; it grows
-    if the consumer didn't close; and no more is counted than may have ended.
+    """A redelivery count that a client was told is never taken back, whatever crashes; and no more
+    is counted than may have ended.
+
+    It need not grow when a consumer is lost: only the entries that the consumer can have been
+    processing count (decision 0027), and a history does not show which ones those were.
 
     Judged of who subscribed after the earlier delivery had come. A first delivery may be
     forgotten by a crash within moments of it. Not judged while the subscription is moved. What a
     brain tells after a full disk left deliveries uncounted holds until that brain ends.
     """
-    in_order, late_s = _ends_in_order(run), run.late_s()
+    late_s = run.late_s()
     known: dict[tuple[str, str], _Entries] = defaultdict(_Entries)
     sessions: dict[tuple[int, int], _Session] = {}
     kinds: dict[str, int] = {}
@@ -90,13 +93,11 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
             entries.aborts = entries.aborts or kind == "ack in txn"
         else:
             session = sessions[number]
-            entries, how = known[session.where], kinds[session.where[0]]
-            uncounted = in_order or how == FAILOVER or (how == EXCLUSIVE and entries.aborts)
-            yield from _delivered(time, note, session, entries, not uncounted)
+            yield from _delivered(time, note, session, known[session.where])
 
 
 def _delivered(
-    time: float, note: Mapping[str, Any], session: _Session, entries: _Entries, grows: bool
+    time: float, note: Mapping[str, Any], session: _Session, entries: _Entries
 ) -> Iterator[str]:
     place, count = (note["ledger"], note["entry"]), note["redelivery"]
     what = f"{time} s: {session.where} got {place} counted {count} times"
@@ -104,11 +105,9 @@ def _delivered(
         yield f"{what}, and only {entries.ends} deliveries may have ended"
     if session.began < entries.since:
         return
-    for at, before, earlier in entries.seen[place]:
-        if at < session.began and before > 0:
-            least = before + (grows and not earlier.closed)
-            if count < least:
-                yield f"{what}, after {before} at {at} s"
+    for at, before, _ in entries.seen[place]:
+        if at < session.began and count < before:
+            yield f"{what}, after {before} at {at} s"
     if not session.doubtful:
         entries.seen[place].append((time, count, session))
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from velaray.actors import holes
-from velaray.actors.cursor import Cursor
 from velaray.actors.machine import Machine
-from velaray.actors.ranges import RangeSet
+from velaray.actors.sets import acknowledged_ranges
+from velaray.actors.sets.ranges import RangeSet
+from velaray.actors.subscription.cursor import Cursor
 from velaray.events.events_pb2 import EntriesAcked, MarkDeleted
 from velaray.events.segments import Segment, bytes_of, digest_of
 from velaray.journal.manifest import LedgerInfo
@@ -47,11 +47,11 @@ def acks_commute_and_repeat(events: Iterable[Message]) -> list[Message]:
 
 def in_the_other_form(make: Callable[[], FoundT]) -> FoundT:
     """K5: what ``make`` makes keeps its holes as ranges, to be compared with bitmaps."""
-    form, holes.FORM = holes.FORM, RangeSet
+    form, acknowledged_ranges.FORM = acknowledged_ranges.FORM, RangeSet
     try:
         return make()
     finally:
-        holes.FORM = form
+        acknowledged_ranges.FORM = form
 
 
 def mark_goes_forward(mark: int, acked: int, after: Cursor, event: object) -> None:

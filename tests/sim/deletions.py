@@ -12,11 +12,11 @@ from copy import deepcopy
 
 from tests.sim.cluster import SimCluster
 from tests.sim.stored import expected_journals, strays
+from velaray.broker.garbage_collection.audit_run import take_census
+from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.broker.garbage_collection.deletion_backlog import dead_letters, take_up
+from velaray.broker.garbage_collection.ledger_audit import State
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.ledgers.census import State
-from velaray.topology.ledgers.census_taking import take_census
-from velaray.topology.ledgers.deletion import announce, deletes_itself
-from velaray.topology.ledgers.deletion_backlog import dead_letters, take_up
 
 TURN_S = 10.0
 _WRONG = (State.ORPHAN, State.MISSING, State.DEAD)

@@ -13,7 +13,7 @@ from tests.sim.geo_workload import MovingProducer
 from tests.sim.history import History
 from tests.sim.trimming import NEVER_S
 from tests.sim.workload import ConsumerScript, Consuming, Producing, Shared
-from velaray.enums import ConsumerType
+from velaray.client.enums import ConsumerType
 
 TOPIC = "public/default/t0"
 FOLLOWED, OWN = "s0", "own"

@@ -9,7 +9,7 @@ from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
 from tests.sim.geo_checkers import Stored
 from tests.sim.stored import expected_journals, state_of
-from velaray.actors.catalog import SYSTEM_TENANT
+from velaray.actors.catalog.machine import SYSTEM_TENANT
 from velaray.events.ids import ActorKey, ActorKind, Position
 from velaray.journal.replay import replay
 from velaray.wire.messages import split_entry

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.sim.cluster import REPLICATION_SECRET
 from tests.sim.geo_checkers import Heard
+from velaray.broker.subscription.progress_form import read_part
+from velaray.client.exceptions import VelarayError
 from velaray.events.ids import TopicName
-from velaray.exceptions import VelarayError
-from velaray.topology.replication.progress_form import read_part
-from velaray.topology.replication.replicator_settings import CannotReplicate, Remote
-from velaray.topology.replication.replicator_target import Target
-from velaray.topology.replication.replicator_ways import RemoteWay
+from velaray.geo.replication.replicator_connections import RemoteWay
+from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
+from velaray.geo.replication.replicator_target import Target
 from velaray.wire.replication import Marker
 
 EPOCH = 1 << 62
@@ -93,7 +94,8 @@ async def _send(source: str, remote: Remote, topic: TopicName, parts: list[bytes
         """It is there."""
 
     way = RemoteWay(remote, topic, prepare)
-    target = Target(way, topic, source, remote.name, EPOCH, lambda *_: None, lambda error: None)
+    ends = way, topic, source, remote.name
+    target = Target(*ends, EPOCH, lambda *_: None, lambda error: None, secret=REPLICATION_SECRET)
     try:
         await target.open()
         while parts:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.sim.tap import TappedConnection, bits
 from tests.sim.workload import ProducerScript
-from velaray.aio.producer import Producer
+from velaray.client.producer import Producer
 from velaray.wire import pulsar_pb2 as pb
 
 

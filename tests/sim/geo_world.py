@@ -45,9 +45,9 @@ from tests.sim.loop import SimLoop
 from tests.sim.network import Network
 from tests.sim.stored import audit, expected_journals
 from tests.sim.trimming import Plan
-from velaray.actors.catalog_state import Progress
+from velaray.actors.catalog.state import Progress
 from velaray.events.ids import ActorKey
-from velaray.topology.replication.replicator_settings import Remote
+from velaray.geo.replication.replicator_settings import Remote
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION
 
 CALM_S = 240.0

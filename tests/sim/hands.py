@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.sim.history import History
 from tests.sim.tap import bits, open_messages
-from velaray.actors.consumers import KeySharedPolicy, SubscriptionType
-from velaray.topology.channel import Channel, ChannelConsumer
+from velaray.actors.dispatch.consumers import KeySharedPolicy, SubscriptionType
+from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
 from velaray.wire.commands import Message
 from velaray.wire.messages import key_hash
 
@@ -41,30 +41,32 @@ def watch_hands(replace: Replace, history: History) -> None:
 
 
 def _watch_consumers(replace: Replace, note: Note) -> None:
-    attach, remove = Channel.attach, Channel.remove
+    attach, remove = SubscriptionChannel.attach, SubscriptionChannel.remove
 
     async def attached(
-        self: Channel, consumer: ChannelConsumer, priority: int, keys: KeySharedPolicy
+        self: SubscriptionChannel, consumer: ChannelConsumer, priority: int, keys: KeySharedPolicy
     ) -> None:
         consumer.policy = keys  # type: ignore[attr-defined]
         await attach(self, consumer, priority, keys)
         if not consumer.closed:
             note(self, "attached", consumer=consumer.number, ranges=keys.ranges)
 
-    def removed(self: Channel, consumer: ChannelConsumer, *how: Any, **named: Any) -> None:
+    def removed(
+        self: SubscriptionChannel, consumer: ChannelConsumer, *how: Any, **named: Any
+    ) -> None:
         note(self, "freed", ranges=None, parts=[], by=consumer.number)
         note(self, "left", consumer=consumer.number)
         remove(self, consumer, *how, **named)
 
-    replace(Channel, "attach", attached)
-    replace(Channel, "remove", removed)
+    replace(SubscriptionChannel, "attach", attached)
+    replace(SubscriptionChannel, "remove", removed)
 
 
 def _watch_what_goes_out(replace: Replace, note: Note) -> None:
-    write = Channel._write
+    write = SubscriptionChannel._write
 
     def written(
-        self: Channel,
+        self: SubscriptionChannel,
         consumer: ChannelConsumer,
         first: int,
         run: Any,
@@ -90,13 +92,18 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
             )
         return count
 
-    replace(Channel, "_write", written)
+    replace(SubscriptionChannel, "_write", written)
 
 
 def _watch_what_comes_back(replace: Replace, note: Note) -> None:
-    acknowledge, tell, reset, ask = Channel.acknowledge, Channel.tell, Channel.reset, Channel.ask
+    acknowledge, tell, reset, ask = (
+        SubscriptionChannel.acknowledge,
+        SubscriptionChannel.tell,
+        SubscriptionChannel.reset,
+        SubscriptionChannel.ask,
+    )
 
-    def acknowledged(self: Channel, method: str, args: Any, end: int) -> None:
+    def acknowledged(self: SubscriptionChannel, method: str, args: Any, end: int) -> None:
         if method == "ack":
             parts = [(offset, bits(words)) for offset, words in args[4]]
             note(self, "freed", ranges=_pairs(args[3]), parts=parts, by=None)
@@ -104,20 +111,20 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
             note(self, "freed", ranges=[(0, args[3])], parts=[], by=None)
         acknowledge(self, method, args, end)
 
-    def told(self: Channel, method: str, args: Any) -> None:
+    def told(self: SubscriptionChannel, method: str, args: Any) -> None:
         if method == "redeliver":
             ranges = None if args[1] is None else _pairs(args[1])
             note(self, "freed", ranges=ranges, parts=[], by=args[0])
         tell(self, method, args)
 
-    async def was_reset(self: Channel, *how: Any, **named: Any) -> None:
+    async def was_reset(self: SubscriptionChannel, *how: Any, **named: Any) -> None:
         note(self, "moved")
         try:
             await reset(self, *how, **named)
         finally:
             note(self, "moved")
 
-    async def asked(self: Channel, method: str, args: Any) -> Any:
+    async def asked(self: SubscriptionChannel, method: str, args: Any) -> Any:
         if method == "skip_to":
             note(self, "freed", ranges=[(0, args[1])], parts=[], by=None)
         elif method == "expire":
@@ -130,10 +137,10 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
             note(self, "pending", ranges=pending, **where)
         return await ask(self, method, args)
 
-    replace(Channel, "acknowledge", acknowledged)
-    replace(Channel, "tell", told)
-    replace(Channel, "reset", was_reset)
-    replace(Channel, "ask", asked)
+    replace(SubscriptionChannel, "acknowledge", acknowledged)
+    replace(SubscriptionChannel, "tell", told)
+    replace(SubscriptionChannel, "reset", was_reset)
+    replace(SubscriptionChannel, "ask", asked)
 
 
 def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ async def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int,
     """Send a request; the status and the body, parsed. Raises `NoAnswer`."""
     payload = b"" if body is None else json.dumps(body).encode()
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: simulated\r\nConnection: close\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
     )
     loop = asyncio.get_running_loop()

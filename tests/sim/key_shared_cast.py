@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from tests.sim.workload import ConsumerScript, Consuming, ProducerScript, Producing, Shared
 from velaray.aio import Client
-from velaray.enums import ConsumerType, KeySharedMode
-from velaray.exceptions import VelarayError
-from velaray.policies import ConsumerKeySharedPolicy
+from velaray.client.enums import ConsumerType, KeySharedMode
+from velaray.client.exceptions import VelarayError
+from velaray.client.policies import ConsumerKeySharedPolicy
 
 if TYPE_CHECKING:
     from tests.sim.cast import Cast

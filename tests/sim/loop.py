@@ -21,22 +21,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from velaray.aio.consumer import Consumer
-from velaray.aio.partition_producer import PartitionProducer
-from velaray.aio.producer import Producer
-from velaray.aio.reader import Reader
-from velaray.aio.transactions import Transaction
-from velaray.topology.front_door import FrontDoorSession, _Tunnel
-from velaray.topology.links import Link
-from velaray.topology.partition_session import PartitionSession
-from velaray.topology.transactions.coordinator_session import CoordinatorSession
+from velaray.broker.coordinator.coordinator_session import CoordinatorSession
+from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.proxy.proxy import ProxySession, _Tunnel
+from velaray.client.consumer import Consumer
+from velaray.client.partition_producer import PartitionProducer
+from velaray.client.producer import Producer
+from velaray.client.reader import Reader
+from velaray.client.transactions import Transaction
+from velaray.topology.rpc import RpcConnection
 from velaray.wire.connection import WireConnection
 
 _HASHED = (
-    Link,
+    RpcConnection,
     PartitionSession,
     CoordinatorSession,
-    FrontDoorSession,
+    ProxySession,
     _Tunnel,
     WireConnection,
     Producer,

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.sim.loop import current_node
-from velaray.actors.coordinator import Decide, Expired, Finish
+from velaray.actors.coordinator.machine import Decide, Expired, Finish
 from velaray.actors.runtime import Runtime
-from velaray.topology.brain import Brain
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transactions.coordinator_session import CoordinatorSession
-from velaray.topology.transactions.endings import Endings
-from velaray.topology.transactions.transaction_gate import TransactionGate
+from velaray.broker.coordinator.coordinator_session import CoordinatorSession
+from velaray.broker.coordinator.transaction_completion import TransactionCompletion
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.transaction_admission import TransactionAdmission
+from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -80,7 +80,7 @@ def watch_moments(replace: Replace) -> None:
 
 
 def _watch_coordinators(replace: Replace) -> None:
-    ask, tell, answer = Runtime.ask, Endings._tell_once, CoordinatorSession._answer
+    ask, tell, answer = Runtime.ask, TransactionCompletion._tell_once, CoordinatorSession._answer
 
     async def asked(self: Runtime[Any], command: Any, *arguments: Any) -> Any:
         if isinstance(command, Finish):
@@ -92,7 +92,7 @@ def _watch_coordinators(replace: Replace) -> None:
             await reach("finished")
         return reply
 
-    async def told(self: Endings, *arguments: Any) -> None:
+    async def told(self: TransactionCompletion, *arguments: Any) -> None:
         await reach("telling")
         await tell(self, *arguments)
         await reach("told")
@@ -106,33 +106,33 @@ def _watch_coordinators(replace: Replace) -> None:
         await answer(self, watched, command)
 
     replace(Runtime, "ask", asked)
-    replace(Endings, "_tell_once", told)
+    replace(TransactionCompletion, "_tell_once", told)
     replace(CoordinatorSession, "_answer", answered)
 
 
 def _watch_participants(replace: Replace) -> None:
     question, end, end_acks = (
-        TransactionGate._ask,
-        PartitionBody.end_transaction,
-        Brain._end_transaction,
+        TransactionAdmission._ask,
+        PartitionActor.end_transaction,
+        SubscriptionDispatcher._end_transaction,
     )
 
-    async def asked(self: TransactionGate, *arguments: Any) -> None:
+    async def asked(self: TransactionAdmission, *arguments: Any) -> None:
         await reach("asking")
         await question(self, *arguments)
         await reach("asked")
 
-    async def ended(self: PartitionBody, *arguments: Any, **verdict: bool) -> Any:
+    async def ended(self: PartitionActor, *arguments: Any, **verdict: bool) -> Any:
         await reach("verdict came")
         clusters = await end(self, *arguments, **verdict)
         await reach("verdict applied")
         return clusters
 
-    async def acks_ended(self: Brain, *arguments: Any) -> None:
+    async def acks_ended(self: SubscriptionDispatcher, *arguments: Any) -> None:
         await reach("verdict came")
         await end_acks(self, *arguments)
         await reach("verdict applied")
 
-    replace(TransactionGate, "_ask", asked)
-    replace(PartitionBody, "end_transaction", ended)
-    replace(Brain, "_end_transaction", acks_ended)
+    replace(TransactionAdmission, "_ask", asked)
+    replace(PartitionActor, "end_transaction", ended)
+    replace(SubscriptionDispatcher, "_end_transaction", acks_ended)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from velaray.actors.machine import digest
-from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.history import Moment, state_at
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.store import LedgerStore
-from velaray.topology.history import Moment, state_at
 
 EVERY = 8
 """One state in so many frames of a subscription is noted."""

@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 
 from tests.actors import pending_model as model
 from tests.actors.pending_model import Conflict, Log, Messages, Seen
-from velaray.actors.cursor import unpack_ranges, words_to_mask
 from velaray.actors.machine import digest
-from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.subscription.cursor import unpack_ranges, words_to_mask
+from velaray.actors.subscription.machine import SubscriptionMachine
 from velaray.events.events_pb2 import (
     AckedBeforeInTransaction,
     AckedInTransaction,

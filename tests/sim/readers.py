@@ -7,9 +7,9 @@ from random import Random
 
 from tests.sim.workload import Shared, until_it_works
 from velaray.aio import Client
-from velaray.aio.reader import Reader
-from velaray.exceptions import Timeout, VelarayError
-from velaray.message_id import MessageId
+from velaray.client.exceptions import Timeout, VelarayError
+from velaray.client.message_id import MessageId
+from velaray.client.reader import Reader
 
 
 class ReaderScript:

@@ -13,13 +13,14 @@ from tests.sim.cursors import only_near_ledgers_are_needed
 from tests.sim.pasts import pasts_are_as_noted
 from tests.sim.shadow import CheckedMachine
 from tests.sim.undone import undoing_restores_exactly
-from velaray.actors.catalog import CatalogMachine
-from velaray.actors.compacted_index import CompactedIndexMachine
-from velaray.actors.coordinator import CoordinatorMachine
+from velaray.actors.catalog.machine import CatalogMachine
+from velaray.actors.coordinator.machine import CoordinatorMachine
 from velaray.actors.machine import digest
-from velaray.actors.partition import PartitionMachine
-from velaray.actors.schema_registry import SchemaRegistryMachine
-from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.partition.compacted_index import CompactedIndexMachine
+from velaray.actors.partition.machine import PartitionMachine
+from velaray.actors.schema_registry.machine import SchemaRegistryMachine
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.coordinator.coordinators import coordinator_of
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import CursorReset, CursorRestored
 from velaray.events.ids import ActorKey, ActorKind
@@ -28,7 +29,6 @@ from velaray.journal.checkpoint import Checkpoint
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
 from velaray.journal.scan import Record
-from velaray.topology.transactions.coordinators import coordinator_of
 
 MACHINES: dict[ActorKind, Any] = {
     ActorKind.CATALOG: CatalogMachine,

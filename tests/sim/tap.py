@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.sim.history import History
-from velaray.aio.connection import Connection
+from velaray.client.connection import Connection
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message
 from velaray.wire.messages import is_batch, read_metadata

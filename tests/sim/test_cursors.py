@@ -12,8 +12,8 @@ from tests.sim.cursors import (
     recovery_gives_what_was_stored,
 )
 from tests.sim.mutants import MUTANTS
-from velaray.actors.cursor import Cursor, pack_ranges
-from velaray.actors.subscription import SubscriptionMachine, SubscriptionState
+from velaray.actors.subscription.cursor import Cursor, pack_ranges
+from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
 from velaray.events.events_pb2 import CursorReset, EntriesAcked, MarkDeleted, PartialAck
 
 

@@ -12,10 +12,10 @@ from tests.sim.attic import SimDisk
 from tests.sim.cluster import SimStore
 from tests.sim.loop import NODE
 from tests.sim.trimming import check_frame
-from velaray.actors.catalog import Bootstrap, CatalogMachine, CreateTopic, DeleteTopic
-from velaray.actors.cursor import pack_ranges
-from velaray.actors.partition import PartitionMachine
+from velaray.actors.catalog.machine import Bootstrap, CatalogMachine, CreateTopic, DeleteTopic
+from velaray.actors.partition.machine import PartitionMachine
 from velaray.actors.runtime import Runtime
+from velaray.actors.subscription.cursor import pack_ranges
 from velaray.events.codec import encode
 from velaray.events.events_pb2 import EntriesExpired, EntriesTrimmed
 from velaray.events.ids import ActorKey, TopicName

@@ -24,11 +24,11 @@ from tests.sim.transaction_checkers import judge_transactions
 from tests.sim.transaction_evidence import collect, unfinished
 from tests.sim.transactions import Transacted
 from velaray.aio import Client
-from velaray.enums import InitialPosition
+from velaray.broker.coordinator.coordinators import ensure_coordinators
+from velaray.client.enums import InitialPosition
+from velaray.client.exceptions import Timeout
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.exceptions import Timeout
 from velaray.journal.memory import MemoryStore, Step
-from velaray.topology.transactions.coordinators import ensure_coordinators
 
 SEED = 1
 SOURCE, RESULTS = "persistent://public/default/in", "persistent://public/default/out"

@@ -17,8 +17,8 @@ from tests.sim.cluster import EPOCH_MS
 from tests.sim.transactions import Transacted
 from tests.sim.workload import LATEST_S, Shared, until_it_works
 from velaray.aio import Client, Transaction
-from velaray.aio.producer import Producer
-from velaray.exceptions import AlreadyClosed, TopicTerminated, VelarayError
+from velaray.client.exceptions import AlreadyClosed, TopicTerminated, VelarayError
+from velaray.client.producer import Producer
 
 DOMAIN = "persistent://"
 

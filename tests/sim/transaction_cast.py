@@ -18,7 +18,7 @@ from tests.sim.transacting import DOMAIN, TellerScript, Transacting, Transacting
 from tests.sim.transactions import AskingScript, Transacted
 from tests.sim.transforming import WorkerScript, Working
 from tests.sim.workload import ConsumerScript, ProducerScript, Producing, Shared
-from velaray.enums import ConsumerType
+from velaray.client.enums import ConsumerType
 
 COORDINATORS = 2
 CHANCE = 0.4

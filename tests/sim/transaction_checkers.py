@@ -16,7 +16,7 @@ from tests.sim.pending import aborts_leave_nothing, holders_are_one, still_pendi
 from tests.sim.transaction_cast import ACCOUNTS, RESULTS, SOURCE, WORKERS
 from tests.sim.transaction_evidence import PartitionPast, Stored, TransactionEvidence
 from tests.sim.transactions import FORGOTTEN
-from velaray.actors.partition import PartitionMachine
+from velaray.actors.partition.machine import PartitionMachine
 from velaray.events.events_pb2 import (
     EntryAppended,
     PartitionsJoined,

@@ -9,10 +9,13 @@ from google.protobuf.message import Message
 
 from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
-from velaray.actors.catalog import SYSTEM_TENANT
-from velaray.actors.coordinator import CoordinatorMachine
-from velaray.actors.coordinator_state import CoordinatorState
-from velaray.actors.partition import PartitionMachine, PartitionState
+from velaray.actors.catalog.machine import SYSTEM_TENANT
+from velaray.actors.coordinator.machine import CoordinatorMachine
+from velaray.actors.coordinator.state import CoordinatorState
+from velaray.actors.partition.machine import (
+    PartitionMachine,
+)
+from velaray.actors.partition.state import PartitionState
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntriesTrimmed, EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, ActorKind, TransactionId

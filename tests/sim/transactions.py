@@ -13,15 +13,15 @@ from random import Random
 from tests.sim.history import History
 from tests.sim.workload import Shared
 from velaray.aio import Client, Transaction
-from velaray.aio.transactions import Coordinators
-from velaray.enums import TransactionState
-from velaray.events.ids import TransactionId
-from velaray.exceptions import (
+from velaray.client.enums import TransactionState
+from velaray.client.exceptions import (
     InvalidTxnStatusError,
     TransactionHasOperationFailed,
     TransactionNotFound,
     VelarayError,
 )
+from velaray.client.transactions import Coordinators
+from velaray.events.ids import TransactionId
 from velaray.wire import pulsar_pb2 as pb
 
 FORGOTTEN = "there is no such transaction"

@@ -15,10 +15,10 @@ from tests.sim.transacting import DOMAIN, Sender
 from tests.sim.transactions import Transacted
 from tests.sim.workload import Shared, place_of, until_it_works
 from velaray.aio import Client, Transaction
-from velaray.aio.consumer import Consumer
-from velaray.enums import ConsumerType, InitialPosition
-from velaray.exceptions import Timeout, VelarayError
-from velaray.message import Message
+from velaray.client.consumer import Consumer
+from velaray.client.enums import ConsumerType, InitialPosition
+from velaray.client.exceptions import Timeout, VelarayError
+from velaray.client.message import Message
 
 
 @dataclass(frozen=True)

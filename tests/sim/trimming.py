@@ -16,12 +16,16 @@ from typing import Any
 from tests.sim.attic import HistoryStore, SimDisk
 from tests.sim.contents import contents_of
 from tests.sim.loop import current_node
-from velaray.actors.catalog import CatalogMachine
-from velaray.actors.catalog_state import find_topic
-from velaray.actors.cursor import Cursor, unpack_ranges
+from velaray.actors.catalog.machine import CatalogMachine
+from velaray.actors.catalog.state import find_topic
 from velaray.actors.machine import Machine
-from velaray.actors.partition import PartitionMachine, PartitionState
-from velaray.actors.subscription import SubscriptionMachine
+from velaray.actors.partition.machine import (
+    PartitionMachine,
+)
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.subscription.cursor import Cursor, unpack_ranges
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker import topic_policies
 from velaray.events.codec import decode, encode
 from velaray.events.events_pb2 import (
     EntriesExpired,
@@ -32,7 +36,6 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import NotStored
 from velaray.journal.memory import MemoryStore
 from velaray.journal.replay import load_manifest, replay
-from velaray.topology import applied
 from velaray.wire.messages import publish_time
 
 MINUTE_MS, MIB = 2_000, 1 << 10
@@ -84,8 +87,8 @@ def make_plan(seed: int | str) -> Plan | None:
 
 def shorten_units(replace: Any) -> None:
     """Let minutes and megabytes be short."""
-    replace(applied, "MINUTE_MS", MINUTE_MS)
-    replace(applied, "MIB", MIB)
+    replace(topic_policies, "MINUTE_MS", MINUTE_MS)
+    replace(topic_policies, "MIB", MIB)
 
 
 async def check_frame(records: list[bytes]) -> None:

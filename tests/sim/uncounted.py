@@ -11,26 +11,26 @@ from typing import Any
 
 from tests.sim.history import History
 from velaray.actors.machine import Refusal
-from velaray.topology.brain import Brain
+from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 
 
 def watch_counts(replace: Callable[[Any, str, Any], None], history: History) -> None:
     """Have every brain note when it leaves deliveries uncounted."""
-    noted, opened = Brain._noted, Brain._open
+    noted, opened = SubscriptionDispatcher._noted, SubscriptionDispatcher._open
 
-    def note(brain: Brain, kind: str) -> None:
+    def note(brain: SubscriptionDispatcher, kind: str) -> None:
         # A journal's text ends with name and incarnation; without a journal there is the name.
         history.add(kind, subscription=brain._runtime._actor.split("/")[-2:][0])
 
-    def noted_and_told(brain: Brain, reply: Any, marker: tuple[str, Any]) -> None:
+    def noted_and_told(brain: SubscriptionDispatcher, reply: Any, marker: tuple[str, Any]) -> None:
         if isinstance(reply, Refusal) and brain._runtime.state.cursor is brain._cursor:
             note(brain, "uncounted")
         noted(brain, reply, marker)
 
-    async def opened_and_told(brain: Brain, *arguments: Any) -> int:
+    async def opened_and_told(brain: SubscriptionDispatcher, *arguments: Any) -> int:
         mark = await opened(brain, *arguments)
         note(brain, "opened")
         return mark
 
-    replace(Brain, "_noted", noted_and_told)
-    replace(Brain, "_open", opened_and_told)
+    replace(SubscriptionDispatcher, "_noted", noted_and_told)
+    replace(SubscriptionDispatcher, "_open", opened_and_told)

@@ -10,7 +10,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from velaray.actors.cursor import unpack_ranges, words_to_mask
+from velaray.actors.subscription.cursor import unpack_ranges, words_to_mask
+from velaray.broker.history import Moment
+from velaray.broker.subscription.undoing import plan_undo
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import (
     CursorCreated,
@@ -24,8 +26,6 @@ from velaray.events.events_pb2 import (
 from velaray.events.ids import ActorKey
 from velaray.journal.replay import replay
 from velaray.journal.store import LedgerStore
-from velaray.topology.history import Moment
-from velaray.topology.undoing import plan_undo
 
 
 @dataclass

@@ -17,13 +17,13 @@ from typing import Any
 from tests.sim.cluster import EPOCH_MS
 from tests.sim.history import History
 from velaray.aio import Client
-from velaray.aio.consumer import Consumer
-from velaray.aio.producer import Producer
-from velaray.enums import BatchingType, ConsumerType, InitialPosition
-from velaray.exceptions import AlreadyClosed, Timeout, TopicTerminated, VelarayError
-from velaray.message import Message
-from velaray.message_id import MessageId
-from velaray.policies import ConsumerKeySharedPolicy
+from velaray.client.consumer import Consumer
+from velaray.client.enums import BatchingType, ConsumerType, InitialPosition
+from velaray.client.exceptions import AlreadyClosed, Timeout, TopicTerminated, VelarayError
+from velaray.client.message import Message
+from velaray.client.message_id import MessageId
+from velaray.client.policies import ConsumerKeySharedPolicy
+from velaray.client.producer import Producer
 
 PATTERN = "pattern:"
 POISON = 7

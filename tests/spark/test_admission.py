@@ -2,10 +2,10 @@
 
 import pytest
 
+from velaray.client.read_bounds import Span, Spot
 from velaray.pipelines.spark_admission import Limits, admit
 from velaray.pipelines.spark_offsets import Progress
 from velaray.pipelines.spark_positions import Place
-from velaray.spans import Span, Spot
 
 
 class Log:

@@ -8,8 +8,8 @@ import pytest
 
 import velaray
 from tests.support.waiting import wait_until
+from velaray.client.exceptions import NotAllStored
 from velaray.events.ids import ActorKind
-from velaray.exceptions import NotAllStored
 from velaray.pipelines.spark_options import Options
 
 pytestmark = pytest.mark.slow

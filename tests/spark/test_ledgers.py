@@ -9,8 +9,8 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
+from velaray.client.exceptions import InvalidConfiguration, ReadError, TopicNotFound
 from velaray.events.ids import ActorKey
-from velaray.exceptions import InvalidConfiguration, ReadError, TopicNotFound
 from velaray.journal.journal import JournalSettings
 from velaray.pipelines.rows import COLUMNS
 from velaray.pipelines.spark_positions import Start

@@ -6,7 +6,7 @@ import pytest
 
 from tests.client.test_trimming import begin_ledger, do_round
 from tests.support.chunks import append_chunk
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration
 
 
 def fill(client, topic, values):

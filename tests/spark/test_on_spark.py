@@ -17,7 +17,6 @@ from tests.support.spark import missing, processes_naming
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.long,
     pytest.mark.ray,
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()), reason=missing() or "Spark can run"),
@@ -30,7 +29,7 @@ import sys
 from pyspark.sql import SparkSession
 import ray
 import velaray
-from velaray.pipelines import NotEnoughResources, on_spark
+from velaray.pipelines import NotEnoughResources, Transform, TransformRun, on_spark
 
 data, local_dirs = sys.argv[1:]
 builder = SparkSession.builder.master("local-cluster[1,2,2048]")
@@ -60,6 +59,26 @@ def used():
     nodes = [node for node in ray.nodes() if node["Alive"]]
     cpus = ray.cluster_resources()["CPU"]
     return received, len(nodes), cpus, spark.range(10).count()
+
+
+def loud(messages):
+    from velaray.pipelines import Output
+
+    for message in messages:
+        yield Output("loud", message.data().upper())
+
+
+def transformed():
+    with velaray.connect() as client:
+        with client.create_producer("quiet") as producer:
+            producer.send_many([b"a", b"b", b"c"])
+        with TransformRun(Transform(loud, source="quiet", subscription="s"), workers=1) as run:
+            run.drain(timeout=120)
+        with client.create_reader("loud", velaray.MessageId.earliest) as reader:
+            found = []
+            while reader.has_message_available():
+                found.append(reader.read_next(60_000).data())
+    return sorted(found)
 
 
 def stop():
@@ -138,6 +157,14 @@ def driver() -> Iterator[Driver]:
         driver.kill()
 
 
+def test_a_transform_runs_on_ray_on_spark(driver: Driver) -> None:
+    driver.tell("start()")
+    assert driver.tell("transformed()") == "[b'A', b'B', b'C']"
+    assert driver.tell("stop()") == "(20, False)"
+    driver.finish()
+
+
+@pytest.mark.long
 def test_ray_and_velaray_come_up_on_spark_and_leave_nothing(driver: Driver) -> None:
     slots = driver.tell("refused(nodes=2, timeout=1)")
     assert "2 Ray nodes of 1 cores need 3 cores of Spark" in slots
@@ -156,6 +183,7 @@ def test_ray_and_velaray_come_up_on_spark_and_leave_nothing(driver: Driver) -> N
     wait_until(lambda: not processes_naming(driver.name), "the end of Spark", GENEROUS_S)
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_driver_is_killed(driver: Driver) -> None:
     folder = driver.tell("start()")
     assert processes_naming(folder)

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import velaray
 from tests.support.waiting import wait_until
-from velaray.cli import main
+from velaray.cli.app import main
 from velaray.pipelines import release
 
 pytestmark = pytest.mark.slow

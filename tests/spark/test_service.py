@@ -7,7 +7,7 @@ import pytest
 
 import velaray
 from tests.support.local_cluster import LocalCluster
-from velaray.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
+from velaray.client.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration
 from velaray.pipelines.spark_client import CONNECTION, Service, link_to
 from velaray.pipelines.spark_options import Options
 from velaray.topology.config import AuthSettings

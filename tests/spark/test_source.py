@@ -120,7 +120,8 @@ def test_partitions_that_are_new_are_read_from_their_beginning(
         ({"max_rows": "1"}, "no option max_rows"),
     ],
 )
-def test_bad_options_are_refused(source, options, says):
+def test_bad_options_are_refused(source, topic, make_topic, options, says):
+    make_topic(topic, 1)
     with pytest.raises(Exception, match=says) as caught:
         source(**options).collect()
     assert "InvalidConfiguration" in str(caught.value)

@@ -5,8 +5,13 @@ from collections import Counter
 import pytest
 
 import velaray
-from velaray.exceptions import InvalidConfiguration
+from velaray.client.exceptions import InvalidConfiguration, TopicNotFound
 from velaray.pipelines.spark_losses import DataLossError
+
+pytest.importorskip("pyspark", reason="pyspark isn't installed")
+
+from velaray.pipelines.spark_batch import BatchSource
+from velaray.pipelines.spark_typed import typed_value
 
 
 def send(client, topic, *values):
@@ -48,6 +53,54 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_a_loss(driver, cluster, client,
         query.run()
     query.run(fail_on_data_loss="false")
     assert Counter(query.run()) == Counter([b"a", b"b", b"c"])
+
+
+@pytest.fixture
+def known(cluster):
+    """The names of the topics that there are."""
+    return lambda: velaray.Admin(cluster.admin_url).topics("public/default").keys()
+
+
+def test_sources_refuse_a_mistyped_topic(driver, cluster, client, topic, known):
+    send(client, topic + "-in", "1")
+    before = known()
+    for wrong in ({"topic": topic + "-im"}, {"topics": f"{topic}-in,{topic}-im"}):
+        batch = BatchSource({"service_url": cluster.service_url} | wrong)
+        for read in (driver(**wrong).run, batch.partitions):
+            with pytest.raises(TopicNotFound, match=f"no topic {topic}-im.* nearest .*{topic}-in"):
+                read()
+    typed = {"service_url": cluster.service_url, "topic": topic + "-im", "value_schema": "typed"}
+    with pytest.raises(TopicNotFound, match="nearest"):
+        typed_value(typed)
+    assert known() == before
+
+
+def test_a_topic_of_a_list_that_is_deleted_is_a_loss_and_stays_deleted(
+    driver, cluster, client, topic, known
+):
+    for name in ("a", "b"):
+        send(client, f"{topic}-{name}", name)
+    query = driver(topics=f"{topic}-a,{topic}-b")
+    query.run()
+    velaray.Admin(cluster.admin_url).delete_topic(topic + "-a", force=True)
+    with pytest.raises(DataLossError, match="-a was deleted"):
+        query.run()
+    for value in ("c", "d"):
+        send(client, topic + "-b", value)
+        query.run(fail_on_data_loss="false")
+    assert Counter(query.values) == Counter([b"a", b"b", b"c", b"d"])
+    assert topic + "-a" not in known()
+
+
+def test_a_restart_refuses_a_mistyped_topic_that_it_adds(driver, client, topic, known):
+    send(client, topic + "-in", "1")
+    query = driver(topics=topic + "-in")
+    query.run()
+    before = known()
+    with pytest.raises(TopicNotFound, match=f"{topic}-im.* nearest .*{topic}-in"):
+        query.run(topics=f"{topic}-in,{topic}-im")
+    query.run(topics=f"{topic}-in,{topic}-im", fail_on_data_loss="false")
+    assert known() == before
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from velaray.actors.partition import Chunk, Publish
+from velaray.actors.partition.machine import Chunk, Publish
 from velaray.events.ids import ActorKind, TopicName
 from velaray.wire.messages import build_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata

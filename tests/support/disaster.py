@@ -9,7 +9,7 @@ from typing import Any, Self
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, settle, stored
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, NotFound
+from velaray.client.admin import Admin, NotFound
 from velaray.events.ids import ActorKey, TopicName
 
 TOPIC = "persistent://acme/n/t"

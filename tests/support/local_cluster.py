@@ -11,15 +11,17 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from velaray.admin.api import serve_admin
+from velaray.broker.coordinator.coordinators import ensure_coordinators
+from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.files import FileStore
-from velaray.topology.admin.api import serve_admin
 from velaray.topology.config import AuthSettings, ClusterConfig
-from velaray.topology.front_door import FrontDoor
-from velaray.topology.local import LocalFabric
-from velaray.topology.transactions.coordinators import ensure_coordinators
+from velaray.topology.in_process import InProcessActorSystem
 
 START_TIMEOUT_S = 30.0
+REPLICATION_SECRET = b"the replication secret of tests.."
 
 
 class LocalCluster:
@@ -40,13 +42,13 @@ class LocalCluster:
             link_key=b"test",
             auth=auth,
             tunnel=tunnel,
-            **{"deleters": 0} | settings,
+            **{"deleters": 0, "replication_secret": REPLICATION_SECRET} | settings,
         )
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)
         self._service_port = service_port
-        self.fabric: LocalFabric
-        self.front_door: FrontDoor
+        self.fabric: InProcessActorSystem
+        self.front_door: Proxy
         self._admin_port = 0
 
     def __enter__(self) -> LocalCluster:
@@ -81,8 +83,8 @@ class LocalCluster:
 
     async def _start(self) -> None:
         store = FileStore(self.config.data_dir, self.config.number_base)
-        self.fabric = LocalFabric(self.config, store)
-        self.front_door = FrontDoor(self.fabric)
+        self.fabric = InProcessActorSystem(self.config, store, make_body)
+        self.front_door = Proxy(self.fabric)
         await self.front_door.start(self._service_port)
         self._admin, self._admin_port = await serve_admin(self.fabric, self.config.host, 0)
         await self.fabric.call(

@@ -10,13 +10,13 @@ from tests.journal.kit import started, write
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.aio import Client
+from velaray.broker.garbage_collection.deletion import EVENTS, announce
+from velaray.broker.garbage_collection.deletion_events import encode_event, event_of
+from velaray.broker.garbage_collection.garbage_collector import GarbageCollector
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.journal import Journal
 from velaray.journal.store import LedgerStore
-from velaray.topology.ledgers.deleter_body import DeleterBody
-from velaray.topology.ledgers.deletion import EVENTS, announce
-from velaray.topology.ledgers.deletion_events import encode_event, event_of
-from velaray.topology.system_proof import SystemProof
+from velaray.topology.system_credentials import SystemCredentials
 
 DELETER = ActorKey.of_deleter(0)
 
@@ -51,9 +51,9 @@ def tell(cluster: LocalCluster, key: ActorKey, ledgers: Iterable[int]) -> None:
     cluster.run(announce(cluster.fabric, key, list(ledgers)))
 
 
-def body(cluster: LocalCluster) -> DeleterBody:
+def body(cluster: LocalCluster) -> GarbageCollector:
     found = cluster.fabric.bodies[DELETER]
-    assert isinstance(found, DeleterBody)
+    assert isinstance(found, GarbageCollector)
     return found
 
 
@@ -73,7 +73,7 @@ def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
 
 
 async def _publish(url: str, link_key: bytes, topic: str, payloads: list[Any]) -> None:
-    async with Client(url, authentication=SystemProof(link_key)) as client:
+    async with Client(url, authentication=SystemCredentials(link_key)) as client:
         producer = await client.create_producer(topic, batching_enabled=False)
         for payload, properties in payloads:
             await producer.send(payload, properties)

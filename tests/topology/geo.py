@@ -7,19 +7,25 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from velaray.actors.cursor import mask_to_words
-from velaray.actors.partition import Publish
+from tests.support.local_cluster import REPLICATION_SECRET
+from velaray.actors.partition.machine import Publish
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.partition_session import PartitionSession
 from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.memory import MemoryDisk, MemoryStore
+from velaray.topology.auth import replicator_proof
 from velaray.topology.config import ClusterConfig
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.partition_session import PartitionSession
+from velaray.topology.in_process import InProcessActorSystem
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send, decode_command
 from velaray.wire.messages import build_entry, open_entry
+from velaray.wire.plausible import SMALLEST_MESSAGE
 from velaray.wire.replication import (
+    DATA_ID,
+    PROOF,
     REPLICATED_SUBSCRIPTION,
     SOURCE_POSITION,
     Marker,
@@ -42,7 +48,7 @@ class Client:
     closed = False
     bytes_written = 0
 
-    def __init__(self, partition: PartitionBody) -> None:
+    def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
         self.entries: list[tuple[Any, bytes]] = []
         self.session = PartitionSession(partition)
@@ -94,10 +100,16 @@ class Site:
         self.name = name
         self.disk = MemoryDisk()
         config = ClusterConfig(
-            "nowhere", 1, b"key", name=name, cluster_number=number, **{"deleters": 0} | settings
+            "nowhere",
+            1,
+            b"key",
+            name=name,
+            cluster_number=number,
+            replication_secret=REPLICATION_SECRET,
+            **{"deleters": 0} | settings,
         )
         store = MemoryStore(self.disk, number_base=config.number_base)
-        self.fabric = LocalFabric(config, store)
+        self.fabric = InProcessActorSystem(config, store, make_body)
         self.key: ActorKey
 
     async def start(self) -> None:
@@ -107,11 +119,11 @@ class Site:
         self.key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.partition()
 
-    async def partition(self) -> PartitionBody:
+    async def partition(self) -> PartitionActor:
         """The body that serves the topic now."""
         await self.fabric.address(self.key)
         body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         return body
 
     async def client(self) -> Client:
@@ -125,7 +137,8 @@ class Site:
         metadata = pb.MessageMetadata(producer_name=producer, sequence_id=number, publish_time=1)
         if messages > 1:
             metadata.num_messages_in_batch = messages
-        entry = build_entry(metadata, f"{self.name}-{producer}-{number}".encode())
+        payload = f"{self.name}-{producer}-{number}".ljust(messages * SMALLEST_MESSAGE)
+        entry = build_entry(metadata, payload.encode())
         partition = await self.partition()
         command = Publish(producer, number, 0, messages, entry, True)
         return Position(*(await partition.append(command)).position)
@@ -141,8 +154,15 @@ class Site:
         return [payload_of(entry) for entry in await self.entries()]
 
 
+def proved(source: str, target: str, data_id: str = "") -> list[pb.KeyValue]:
+    """What a replicator's producer says of itself."""
+    proof = replicator_proof(REPLICATION_SECRET, source, target, data_id)
+    told = {DATA_ID: data_id, PROOF: proof} if data_id else {PROOF: proof}
+    return [pb.KeyValue(key=key, value=value) for key, value in told.items()]
+
+
 def payload_of(entry: bytes) -> str:
-    return entry[open_entry(entry)[1] :].decode()
+    return entry[open_entry(entry)[1] :].decode().rstrip()
 
 
 def stamped(entry: bytes, source: str, position: Position | str | None) -> bytes:
@@ -165,7 +185,6 @@ class Replicator:
 
     async def connect(self) -> Replicator:
         self.client = await self.target.client()
-        self.client.session.is_replicator = True
         self.client.say(
             pb.CommandProducer(
                 topic=str(TOPIC),
@@ -173,6 +192,7 @@ class Replicator:
                 request_id=1,
                 producer_name=replicator_name(self.source.name, self.target.name),
                 epoch=next(_EPOCHS),
+                metadata=proved(self.source.name, self.target.name),
             )
         )
         await self.client.answer(pb.CommandProducerSuccess)

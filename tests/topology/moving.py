@@ -14,9 +14,9 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, neighbours
 from tests.support.waiting import wait_until
 from tests.topology.replicating import QUIET, Official
-from velaray.admin import Admin
+from velaray.admin.api import serve_admin
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.admin.api import serve_admin
 
 PATIENCE_S = 60
 MIGRATIONS = "velaray/migrations/acme"

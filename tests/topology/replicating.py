@@ -14,9 +14,9 @@ import pytest
 from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.actors.catalog_state import Scope
+from velaray.actors.catalog.state import Scope
+from velaray.broker.catalog.catalog_actor import CatalogActor
 from velaray.events.ids import ActorKey, ActorKind, TopicName
-from velaray.topology.catalog_body import CatalogBody
 from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
 from velaray.wire.pulsar_pb2 import (
@@ -104,7 +104,7 @@ class Cluster(Official):
 
         async def tell() -> None:
             body = self.local.fabric.bodies[ActorKey.catalog()]
-            assert isinstance(body, CatalogBody)
+            assert isinstance(body, CatalogActor)
             for partition in [name, *(name.of_partition(number) for number in range(8))]:
                 body._watchers.tell(Scope.of_topic(partition))
 
@@ -184,9 +184,9 @@ def clusters(path: Path, *names: str, first: int = 1, **settings: Any) -> Iterat
 
     What `Cluster.replicate` says counts instead of policies.
     """
-    call = CatalogBody.call
+    call = CatalogActor.call
 
-    async def telling(self: CatalogBody, method: str, args: dict[str, Any]) -> Any:
+    async def telling(self: CatalogActor, method: str, args: dict[str, Any]) -> Any:
         answer = await call(self, method, args)
         if method == "serving":
             name = str(TopicName.parse(args["topic"]))
@@ -197,7 +197,7 @@ def clusters(path: Path, *names: str, first: int = 1, **settings: Any) -> Iterat
         return answer
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CatalogBody, "call", telling)
+        patch.setattr(CatalogActor, "call", telling)
         _told.clear()
         found = []
         for number, name in enumerate(names, first):

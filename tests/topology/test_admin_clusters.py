@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.local_cluster import LocalCluster
 from tests.topology.test_admin_api import V2, Http
-from velaray.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed
+from velaray.client.admin import Admin, Conflict, Invalid, NotFound, PreconditionFailed
 from velaray.events.ids import ActorKey
-from velaray.topology.links import Link
+from velaray.topology.rpc import RpcConnection
 
 SERVICE, ADMIN = "pulsar://b:6650", "http://b:8080"
 TOPIC = "persistent://acme/orders/t"
@@ -227,14 +227,14 @@ class Watcher:
         self.notices = 0
         self.heard = asyncio.Event()
 
-    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
         raise AssertionError("the catalog asks nothing")
 
-    def on_notice(self, link: Link, method: str, args: Any) -> None:
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
         self.notices += 1
         self.heard.set()
 
-    def on_link_closed(self, link: Link) -> None:
+    def on_link_closed(self, link: RpcConnection) -> None:
         """The test is over."""
 
 

@@ -32,10 +32,11 @@ def body(info: SchemaInfo) -> dict[str, Any]:
 class Schemas:
     """The routes of one topic."""
 
-    def __init__(self, cluster: LocalCluster, local: str) -> None:
+    def __init__(self, cluster: LocalCluster, local: str, *, create: bool = True) -> None:
         self.local = local
         self.http = Http(cluster.admin_url)
-        self.http("PUT", f"{V2}/persistent/public/default/{local}")
+        if create:
+            self.http("PUT", f"{V2}/persistent/public/default/{local}")
 
     def __call__(self, method: str, path: str, info: SchemaInfo | None = None) -> Reply:
         sent = None if info is None else body(info)
@@ -120,6 +121,32 @@ def test_a_deletion_hides_what_was_and_numbers_go_on(schemas: Schemas) -> None:
     found = schemas("GET", "schemas?deleted=true").body["getSchemaResponses"]
     assert [each["deleted"] for each in found] == [False, False, True, False, True, False]
     assert [each["type"] for each in found][2:4] == ["NONE", "AVRO"]
+
+
+def test_an_upload_creates_the_topic_unless_topics_arent_created_by_use(
+    cluster: LocalCluster,
+) -> None:
+    early = Schemas(cluster, f"before-its-topic-{next(_numbers)}", create=False)
+    path = f"{V2}/persistent/public/default/{early.local}/stats"
+    assert early("POST", "schema", SchemaInfo(SchemaType.AVRO, "s", b"{")).status == 422
+    assert early.http("GET", path).status == 404
+    assert early.upload(ONE) == 0
+    assert early.http("GET", path).status == 200
+    assert early.versions() == [0]
+    early.http("PUT", f"{V2}/namespaces/public/closed")
+    rule = {"allowAutoTopicCreation": False}
+    assert early.http("POST", f"{V2}/namespaces/public/closed/autoTopicCreation", rule).status < 300
+    refused = early.http("POST", f"{V2}/schemas/public/closed/t/schema", body(ONE))
+    assert (refused.status, "no topic" in refused.body["reason"]) == (404, True)
+
+
+def test_a_strategy_that_isnt_set_on_a_namespace_is_undefined(schemas: Schemas) -> None:
+    path = f"{V2}/namespaces/public/strategies/schemaCompatibilityStrategy"
+    schemas.http("PUT", f"{V2}/namespaces/public/strategies")
+    assert schemas.http("GET", path).body == "UNDEFINED"
+    assert schemas.http("GET", f"{path}?applied=true").body == "FULL"
+    assert schemas.http("PUT", path, "FORWARD").status == 204
+    assert schemas.http("GET", path).body == "FORWARD"
 
 
 def test_an_upload_is_taken_where_producers_may_not_register(

@@ -20,15 +20,15 @@ from tests.topology.test_admin_api import V2, Http
 from tests.topology.test_metrics import scrape
 from velaray.actors.machine import Reason
 from velaray.aio import Client, Transaction
-from velaray.aio.transactions import Coordinators
-from velaray.auth import AuthenticationToken
+from velaray.broker.coordinator import coordinator_admin
+from velaray.broker.coordinator.coordinators import ASSIGN
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.client.auth import AuthenticationToken
+from velaray.client.transactions import Coordinators
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.config import AuthSettings
-from velaray.topology.links import RemoteError
 from velaray.topology.metrics import COMMIT_NAMES, EXECUTION_NAMES
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transactions import coordinator_admin
-from velaray.topology.transactions.coordinators import ASSIGN
+from velaray.topology.rpc import RemoteError
 
 SECRET = b"a secret that is long enough for HS256"
 V3 = "/admin/v3/transactions"
@@ -347,7 +347,7 @@ def test_what_an_end_waits_for_is_told(
         each for each in cluster.keys(ActorKind.PARTITION) if str(each.topic_name) == story.topic
     ]
     partition = cluster.fabric.bodies[key]
-    assert isinstance(partition, PartitionBody)
+    assert isinstance(partition, PartitionActor)
     ending = partition.end_transaction
 
     async def refuse(*args: Any, **kwargs: Any) -> None:
@@ -495,6 +495,9 @@ def test_coordinators_partitions_and_subscriptions_are_measured(
         assert of(0, *counts, *totals) == [0, 0, 0, 2, 1]
         assert of(1, *counts, *totals) == [1, 1, 0, 2, 0]
         assert of(1, "pulsar_txn_aborted_total", "pulsar_txn_timeout_total") == [1, 0]
+        for what in ("created", "committed", "aborted", "timeout"):
+            names = (f"pulsar_txn_{what}_count", f"pulsar_txn_{what}_total")
+            assert len(set(of(0, *names))) == 1
         assert [sum(of(n, *EXECUTION_NAMES)) for n in (0, 1)] == [2, 1]  # type: ignore[arg-type]
         assert [sum(of(n, *COMMIT_NAMES)) for n in (0, 1)] == [1, 0]  # type: ignore[arg-type]
         for number in (0, 1):
@@ -513,6 +516,10 @@ def test_coordinators_partitions_and_subscriptions_are_measured(
             labels = {"cluster": "standalone", "namespace": "public/default"}
             labels["topic"] = story.topic
             assert [found.get(name, labels) for name in per_topic] == expected
+            of_pulsar = [
+                f"pulsar_txn_tb_{what}_total" for what in ("active", "committed", "aborted")
+            ]
+            assert [found.get(name, labels) for name in of_pulsar] == [expected[0], *expected[2:]]
             stats = Http(cluster.admin_url)("GET", f"{V2}/persistent/{story.path}/stats").body
             assert [
                 stats[name] for name in ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")

@@ -11,8 +11,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from velaray.geo.replication.replicator_settings import Remote
 from velaray.topology.auth import AuthenticationFailed, authenticate
-from velaray.topology.config import AuthSettings, UnsafeBindingError, check_binding
+from velaray.topology.config import (
+    AuthSettings,
+    ClusterConfig,
+    UnsafeBindingError,
+    check_binding,
+)
 
 SECRET = b"a secret that is long enough for HS256"
 
@@ -39,6 +45,13 @@ def test_without_settings_everybody_is_nobody_in_particular() -> None:
 def test_a_shared_secret() -> None:
     token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
     assert authenticate(AuthSettings(secret=SECRET), token) == "alice"
+
+
+def test_white_space_around_a_token_does_not_count() -> None:
+    token = jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256")
+    assert authenticate(AuthSettings(secret=SECRET), f" {token}\n") == "alice"
+    with pytest.raises(AuthenticationFailed, match="requires a token"):
+        authenticate(AuthSettings(secret=SECRET), " \n")
 
 
 def test_a_public_key() -> None:
@@ -88,3 +101,11 @@ def test_other_addresses_need_one(host: str) -> None:
     with pytest.raises(UnsafeBindingError, match="no token is configured"):
         check_binding(host, None)
     check_binding(host, AuthSettings(secret=SECRET))
+
+
+def test_settings_show_no_secret() -> None:
+    secret, link_key, token = b"signs every token", b"opens every link", "lets a cluster in"
+    config = ClusterConfig("d", 1, link_key, auth=AuthSettings(secret=secret))
+    remote = Remote("south", "pulsar://south:6650", token=token)
+    for shown in (repr(config), str(config.auth), repr(remote)):
+        assert not any(str(part) in shown for part in (secret, link_key, token))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from velaray.actors.dispatch.unacked import UNLIMITED
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import SubscriptionMachine
-from velaray.actors.unacked import UNLIMITED
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.broker.subscription import dispatcher
+from velaray.broker.subscription.dispatcher import ENDS_STANDING, SubscriptionDispatcher
 from velaray.journal.errors import StorageFull
 from velaray.journal.recovery import Recovered
-from velaray.topology import brain
-from velaray.topology.brain import ENDS_STANDING, Brain
 
 SHARED = 1
 IDLE = 99
@@ -29,7 +29,7 @@ class Hand:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
-        self.brain: Brain
+        self.brain: SubscriptionDispatcher
         self.runtime: Runtime
 
     def on_notice(self, method: str, args: Any) -> None:
@@ -70,7 +70,7 @@ def with_hand(scenario: Callable[[Hand], Awaitable[None]], alone: bool = False) 
             raise error
 
         hand.runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, fatal)
-        hand.brain = Brain(hand.runtime, 0, hand.on_notice)
+        hand.brain = SubscriptionDispatcher(hand.runtime, 0, hand.on_notice)
         await hand.brain.on_request("open", [0, None, 0, []])
         if not alone:
             hand.attach(IDLE, 0)
@@ -308,7 +308,7 @@ def test_a_dead_letter_is_acknowledged_although_a_full_disk_refused_it_at_first(
         assert not hand.runtime.state.dead.intended
         assert ("restart", None) not in hand.said
 
-    monkeypatch.setattr(brain, "CONFIRM_AGAIN_S", 0.0)
+    monkeypatch.setattr(dispatcher, "CONFIRM_AGAIN_S", 0.0)
     with_hand(scenario)
 
 
@@ -330,7 +330,7 @@ def test_a_dead_letter_that_a_full_disk_refused_is_forgotten_by_a_reset(
         assert hand.runtime.state.dead.intended == {0: 1}
         assert hand.runtime.state.cursor.acked_before == 0
 
-    monkeypatch.setattr(brain, "CONFIRM_AGAIN_S", 0.01)
+    monkeypatch.setattr(dispatcher, "CONFIRM_AGAIN_S", 0.01)
     with_hand(scenario)
 
 
@@ -500,7 +500,7 @@ def test_a_redelivery_goes_out_when_it_is_counted_durably_and_nothing_overtakes_
 
 
 def test_first_deliveries_are_counted_a_little_later(monkeypatch: Any) -> None:
-    monkeypatch.setattr(brain, "NOTE_S", 0.0)
+    monkeypatch.setattr(dispatcher, "NOTE_S", 0.0)
 
     async def scenario(hand: Stander) -> None:
         hand.attach(1, 2)

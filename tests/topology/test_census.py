@@ -9,16 +9,16 @@ import pytest
 
 from tests.journal.kit import MemoryBackend, on_loop
 from tests.topology.deleting import a_journal, a_topic, listed
+from velaray.broker.garbage_collection import audit_run
+from velaray.broker.garbage_collection.audit_run import _read, take_census
+from velaray.broker.garbage_collection.deletion import EVENTS
+from velaray.broker.garbage_collection.deletion_backlog import Waiting
+from velaray.broker.garbage_collection.deletion_events import event_of
+from velaray.broker.garbage_collection.ledger_audit import Journal, LedgerAudit, Name, State, count
 from velaray.events.ids import ActorKey, MessageId
-from velaray.journal.burial import bury
+from velaray.journal.garbage_collection import bury
 from velaray.journal.manifest import LedgerInfo, Manifest
 from velaray.journal.store import LedgerStore
-from velaray.topology.ledgers import census_taking
-from velaray.topology.ledgers.census import Census, Journal, Name, State, count
-from velaray.topology.ledgers.census_taking import _read, take_census
-from velaray.topology.ledgers.deletion import EVENTS
-from velaray.topology.ledgers.deletion_backlog import Waiting
-from velaray.topology.ledgers.deletion_events import event_of
 
 KEY = "partition/public/default/orders/0/1"
 FIRST = 5 << 24
@@ -73,7 +73,7 @@ def test_totals_are_those_of_the_kinds_together() -> None:
         Journal(KEY, manifest(3, 4), {FIRST + index: 100 for index in (0, 3)}),
         Journal(other, replace(manifest(), number=6), {6 << 24: 50}),
     ]
-    census = Census(count(journals, set(), set()))
+    census = LedgerAudit(count(journals, set(), set()))
     assert census.totals()["orphan"] == {"ledgers": 2, "bytes": 150}
     assert census.totals()["listed"] == {"ledgers": 1, "bytes": 100}
     assert census.totals()["missing"] == {"ledgers": 1, "bytes": 7}
@@ -188,8 +188,8 @@ class Cluster:
             for each in ():
                 yield each
 
-        monkeypatch.setattr(census_taking, "pending", pending)
-        monkeypatch.setattr(census_taking, "dead_letters", no_letters)
+        monkeypatch.setattr(audit_run, "pending", pending)
+        monkeypatch.setattr(audit_run, "dead_letters", no_letters)
 
     async def census(self) -> dict[str, int]:
         """How many ledgers are in each state that any is in."""
@@ -230,7 +230,7 @@ def test_an_event_that_is_on_its_way_is_looked_for_again(
         await journal.unlist([first, second])
         cluster.waiting.add((key.text(), first))
         cluster.unseen = unseen
-        pending = {"orphan": 1, "pending": 1} if unseen < census_taking.LOOKS else {"orphan": 2}
+        pending = {"orphan": 1, "pending": 1} if unseen < audit_run.LOOKS else {"orphan": 2}
         assert await cluster.census() == {"listed": 4, **pending}
 
     run()

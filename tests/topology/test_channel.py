@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from velaray.actors.delayed import DelayedEntry
-from velaray.actors.ledger_table import LedgerSpan
-from velaray.actors.unacked import UNLIMITED
-from velaray.topology.channel import Channel, ChannelConsumer
-from velaray.topology.entries import CachedEntry, EntryCache
-from velaray.topology.postponed import Postponed
+from velaray.actors.dispatch.unacked import UNLIMITED
+from velaray.actors.partition.delayed import DelayedEntry
+from velaray.actors.partition.ledger_table import LedgerSpan
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
+from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
 from velaray.wire.frames import FrameParser, seal_entry
 
 EXCLUSIVE = 0
@@ -63,7 +63,7 @@ class Setting:
         self.connection = Socket()
         self.cache = EntryCache(self._read, 0)
         self.now_ms = 0
-        self.postponed = Postponed(lambda: self.now_ms, self._due)
+        self.postponed = DelayedDeliveryTracker(lambda: self.now_ms, self._due)
         self.told: list[tuple[str, Any]] = []
         self.closed = False
         self.readable: int | None = None
@@ -72,11 +72,14 @@ class Setting:
         self.settling: list[asyncio.Future[None]] = []
         self.synced: int | None = None
         self.syncs_asked = 0
-        self.channel = Channel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
+        self.channel = SubscriptionChannel("s", self, lambda *_: None, durable=True)  # type: ignore[arg-type]
         self.channel.port = self  # type: ignore[assignment]
         self.consumer: ChannelConsumer = self.channel.add(self, 1, "c", EXCLUSIVE)  # type: ignore[arg-type]
 
     # the log
+
+    def clock_ms(self) -> int:
+        return self.now_ms
 
     @property
     def end_offset(self) -> int:
@@ -96,7 +99,7 @@ class Setting:
         came = (at for at, name in self.foreign.items() if origins is None or name in origins)
         return min((at for at in came if first <= at < end), default=end)
 
-    async def settle(self, channel: Channel) -> None:
+    async def settle(self, channel: SubscriptionChannel) -> None:
         end = self.end_offset
         self.settling.append(asyncio.get_running_loop().create_future())
         await self.settling[-1]
@@ -115,7 +118,7 @@ class Setting:
     def kept_from(self, offset: int) -> int:
         return offset
 
-    def reading_failed(self, error: Exception) -> None:
+    def reading_failed(self, offset: int, error: Exception) -> str:
         raise error
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:

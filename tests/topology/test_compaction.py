@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from velaray.aio import Client, Consumer
-from velaray.enums import CompressionType, ConsumerType, InitialPosition
+from velaray.broker.partition.compacted_entries import contents
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.proxy.proxy import Proxy
+from velaray.client.enums import CompressionType, ConsumerType, InitialPosition
+from velaray.client.exceptions import NotAllowedError
+from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.exceptions import NotAllowedError
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import StorageFull
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
-from velaray.message_id import MessageId
-from velaray.topology.compacted_entries import contents
 from velaray.topology.config import ClusterConfig
-from velaray.topology.front_door import FrontDoor
-from velaray.topology.links import RemoteError
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError
 
 Found = dict[str, tuple[str, bytes]]
 
@@ -32,8 +33,10 @@ class Setting:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.store = MemoryStore(self.disk)
-        self.fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), self.store)
-        self.front_door = FrontDoor(self.fabric)
+        self.fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), self.store, make_body
+        )
+        self.front_door = Proxy(self.fabric)
         self.client: Client
         self.newest: Found = {}
         self._producer: Any = None
@@ -90,9 +93,9 @@ class Setting:
         return next(key for key in self.fabric.bodies if key.kind is ActorKind.PARTITION)
 
     @property
-    def partition(self) -> PartitionBody:
+    def partition(self) -> PartitionActor:
         body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         return body
 
     async def compact(self) -> str:
@@ -491,7 +494,7 @@ def test_a_full_disk_ends_a_compaction_and_changes_nothing() -> None:
 
 
 def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) -> None:
-    monkeypatch.setattr("velaray.topology.compactor.CHECK_S", 0.01)
+    monkeypatch.setattr("velaray.broker.partition.compactor.CHECK_S", 0.01)
 
     async def scenario(setting: Setting) -> None:
         await setting.publish("a" * 10)
@@ -518,8 +521,8 @@ def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) ->
 
 def test_deleting_a_topic_deletes_its_compacted_view() -> None:
     async def scenario(setting: Setting) -> None:
+        from velaray.broker.garbage_collection.topic_deletion import delete_topic
         from velaray.events.ids import TopicName
-        from velaray.topology.ledgers.topic_deletion import delete_topic
 
         await setting.publish("aab")
         await setting.compact()

@@ -16,7 +16,7 @@ from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.schema_wire import ONE, TWO, World
 from tests.topology.schema_wire import run as run_world
-from velaray.admin import Admin
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 
 SHARED = velaray.ConsumerType.Shared

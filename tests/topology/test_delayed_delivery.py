@@ -13,8 +13,8 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.actors.partition import Publish
-from velaray.admin import Admin
+from velaray.actors.partition.machine import Publish
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.wire.messages import build_entry, delivery_time
 from velaray.wire.pulsar_pb2 import MessageMetadata

@@ -22,11 +22,11 @@ from tests.topology.deleting import (
     tell,
     wait_for,
 )
-from velaray.aio.letters import Letters
+from velaray.broker.garbage_collection.collectors import deleters_to_wake, has_work
+from velaray.broker.garbage_collection.deletion import announce
+from velaray.broker.garbage_collection.deletion_backlog import dead_letters, pending
+from velaray.client.dead_letters import Letters
 from velaray.journal.errors import SyncFailed
-from velaray.topology.ledgers.deleters import deleters_to_wake, has_work
-from velaray.topology.ledgers.deletion import announce
-from velaray.topology.ledgers.deletion_backlog import dead_letters, pending
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.ledgers.deletion_events import (
+from velaray.broker.garbage_collection.deletion_events import (
     SCHEMA,
     Component,
     MalformedEvent,
@@ -20,6 +19,7 @@ from velaray.topology.ledgers.deletion_events import (
     encode_event,
     event_of,
 )
+from velaray.events.ids import ActorKey, TopicName
 
 TOPIC = TopicName.parse("persistent://shop/eu/orders")
 PARTITION = ActorKey.of_partition(TOPIC.of_partition(2), 5)

@@ -26,17 +26,17 @@ from tests.topology.deleting import (
     wait_for,
 )
 from tests.topology.test_admin_api import V2, Http
-from velaray.admin import Admin
 from velaray.aio import Client
-from velaray.aio.connection import Connection
-from velaray.auth import Authentication
+from velaray.broker.garbage_collection.collectors import ensure_deletion_topics
+from velaray.broker.garbage_collection.deletion import EVENTS, OPERATOR, TOPICS, WORKER
+from velaray.client.admin import Admin
+from velaray.client.auth import Authentication
+from velaray.client.connection import Connection
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.auth import SYSTEM_METHOD, check_system_proof, system_proof
 from velaray.topology.config import AuthSettings
-from velaray.topology.ledgers.deleters import ensure_deletion_topics
-from velaray.topology.ledgers.deletion import EVENTS, OPERATOR, TOPICS, WORKER
-from velaray.topology.links import RemoteError
-from velaray.topology.system_proof import SystemProof
+from velaray.topology.rpc import RemoteError
+from velaray.topology.system_credentials import SystemCredentials
 from velaray.wire import pulsar_pb2 as pb
 
 SECRET = b"a secret that is long enough for HS256"
@@ -125,7 +125,7 @@ def test_the_way_round_the_front_door_is_closed(cluster: LocalCluster) -> None:
     address = cluster.run(cluster.fabric.address(partition_of(cluster, 0)))
     refusals = asyncio.run(_ask_directly(address.service_port, None))
     assert [type(refusal) for refusal in refusals] == [velaray.NotAllowedError] * 2
-    proof = SystemProof(cluster.config.link_key)
+    proof = SystemCredentials(cluster.config.link_key)
     assert asyncio.run(_ask_directly(address.service_port, proof)) == [None, None]
 
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, NotFound
-from velaray.cli import main
-from velaray.topology.subscription_view import holdups
+from velaray.broker.partition.subscription_view import holdups
+from velaray.cli.app import main
+from velaray.client.admin import Admin, NotFound
 
 
 def described(cluster: LocalCluster, topic: str, subscription: str = "s") -> dict[str, Any]:

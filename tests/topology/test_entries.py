@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.journal.errors import NotStored
-from velaray.topology.entries import CachedEntry, EntryCache
 
 
 async def nothing(offset: int, max_entries: int, max_bytes: int) -> Sequence[CachedEntry]:

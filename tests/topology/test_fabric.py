@@ -9,22 +9,25 @@ from typing import Any
 import pytest
 
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import StorageFull
 from velaray.journal.memory import MemoryStore
-from velaray.topology import fabric as fabric_module
+from velaray.topology import actor_system as fabric_module
+from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable
-from velaray.topology.links import RemoteError
-from velaray.topology.local import LocalFabric
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 
-def with_fabric(scenario: Callable[[LocalFabric, ActorKey], Awaitable[None]]) -> None:
+def with_fabric(scenario: Callable[[InProcessActorSystem, ActorKey], Awaitable[None]]) -> None:
     """Run ``scenario`` with a catalog that knows one topic, and the key of its partition."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
+        fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_body
+        )
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
         await fabric.call(ActorKey.catalog(), "bootstrap", names)
         found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
@@ -43,7 +46,7 @@ async def until(condition: Callable[[], Any]) -> None:
 def test_an_actor_that_was_called_is_idle_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fabric_module, "LINK_KEPT_S", 0.02)
 
-    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+    async def scenario(fabric: InProcessActorSystem, key: ActorKey) -> None:
         await fabric.call(key, "stats")
         await until(lambda: fabric.bodies[key].idle())
         await until(lambda: not fabric._links and not fabric._dialling)
@@ -55,7 +58,7 @@ def test_an_actor_that_was_called_is_idle_again(monkeypatch: pytest.MonkeyPatch)
 def test_a_link_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fabric_module, "LINK_KEPT_S", 0.05)
 
-    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+    async def scenario(fabric: InProcessActorSystem, key: ActorKey) -> None:
         await fabric.call(key, "stats")
         link = fabric._links[key]
         for _ in range(20):
@@ -84,7 +87,7 @@ def test_a_link_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_hinders_an_actor_reaches_its_caller(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: str, text: str
 ) -> None:
-    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+    async def scenario(fabric: InProcessActorSystem, key: ActorKey) -> None:
         await fabric.address(key)
 
         async def failing(method: str, args: Any) -> None:
@@ -101,7 +104,7 @@ def test_what_hinders_an_actor_reaches_its_caller(
 def test_a_call_to_an_actor_that_is_leaving_reaches_the_next_one() -> None:
     faults: list[dict[str, Any]] = []
 
-    async def scenario(fabric: LocalFabric, key: ActorKey) -> None:
+    async def scenario(fabric: InProcessActorSystem, key: ActorKey) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, it: faults.append(it))
         catalog = ActorKey.catalog()
         leaving = fabric.bodies[catalog]

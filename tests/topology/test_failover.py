@@ -16,8 +16,8 @@ from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
 from tests.topology.moving import Move, away, numbers
 from tests.topology.replicating import QUIET, received
-from velaray.admin import Admin, Invalid, NotFound
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Invalid, NotFound
 
 TOPIC = "persistent://acme/n/t"
 SHARED = pulsar.ConsumerType.Shared
@@ -134,7 +134,7 @@ def _missing(b: LocalCluster, data: Path) -> dict[str, Any]:
     assert told.exit_code == 0, (told.output, told.exception)
     assert "acme is at home in b; a is taken for lost" in told.output
     told = CliRunner(env=where).invoke(main, [*arguments, "-o", "json"])
-    (found,) = json.loads(told.output)["missing"]
+    (found,) = json.loads(told.stdout)["missing"]
     return dict(found)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.topology.geo import TOPIC, Client, Replicator, Site, run
 from tests.topology.replicating import PATIENCE_MS, clusters
+from velaray.broker.partition import remote_ids
 from velaray.events.ids import EARLIEST, LATEST, Position, TransactionId
-from velaray.topology.replication import foreign_ids
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.pulsar_pb2 import CommandAck, CommandSubscribe
 
@@ -135,7 +135,7 @@ def test_parts_of_a_batch_that_isnt_here_are_not_taken_for_those_of_another() ->
 def test_what_consists_of_many_parts_is_acknowledged_by_and_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(foreign_ids, "MOST_RUNS", 1)
+    monkeypatch.setattr(remote_ids, "MOST_RUNS", 1)
 
     async def scenario(world: World) -> None:
         client = await world.subscribe(EXCLUSIVE)
@@ -252,9 +252,12 @@ def test_transactions_acknowledge_the_right_messages() -> None:
         client = await world.subscribe()
         transaction = await Transaction(world, 1).open()
         assert not (await transaction.ack(client, world.ids[1], world.ids[3])).HasField("error")
-        for unsuited in (unknown(world), world.ids[1]):
-            answer = await transaction.ack(client, unsuited)
+        other = await Transaction(world, 2).open()
+        for each, unsuited in ((transaction, unknown(world)), (other, world.ids[1])):
+            answer = await each.ack(client, unsuited)
             assert answer.error == pb.TransactionConflict
+        repeated = await transaction.ack(client, world.ids[1])
+        assert not repeated.HasField("error")
         assert await world.unacked() == [0, 1, 2, 3, 4, 5]
         await transaction.commit()
         assert await world.unacked() == [0, 1, 3, 4]

@@ -15,10 +15,11 @@ from tests.topology.geo import (
     run,
     soon,
 )
+from velaray.broker.partition import subscription_channel
+from velaray.broker.subscription import dispatcher
+from velaray.geo.replication import remote_progress
 from velaray.journal.journal import JournalSettings
-from velaray.topology import brain
-from velaray.topology.links import RemoteError
-from velaray.topology.replication import foreign_progress
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import Marker
 from velaray.wire.replication_pb2 import SubscriptionProgress
@@ -277,8 +278,8 @@ def test_a_rewind_is_not_undone_by_who_heard_of_it_before() -> None:
 
 
 def test_much_that_waits_is_settled_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brain, "_AT_ONCE", 3)
-    monkeypatch.setattr(foreign_progress, "AT_ONCE", 2)
+    monkeypatch.setattr(dispatcher, "_AT_ONCE", 3)
+    monkeypatch.setattr(remote_progress, "AT_ONCE", 2)
 
     async def scenario(east: Site, west: Site) -> None:
         moved = await Consumer(west, "s", SHARED).connect()
@@ -404,7 +405,12 @@ def waiting(site: Site) -> dict[str, object]:
     return found[0].runtime.state.foreign.waiting  # type: ignore[attr-defined]
 
 
-def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself() -> None:
+def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The report of what was delivered goes out when it is asked for, never by the timer.
+    monkeypatch.setattr(subscription_channel, "REPORT_S", 3600.0)
+
     async def scenario(east: Site, west: Site) -> None:
         consumer = await filled(east, 6)
         replicator = await Replicator(east, west).connect()

@@ -12,18 +12,20 @@ import pytest
 
 from tests.sim.loop import SimLoop
 from tests.sim.network import Network
-from tests.topology.geo import Client
-from velaray.actors.foreign_transactions import foreign_id
-from velaray.actors.partition import PartitionState
+from tests.support.local_cluster import REPLICATION_SECRET
+from tests.topology.geo import Client, proved
+from velaray.actors.partition.remote_transactions import foreign_id
+from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Stopped
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, Position, TopicName, TransactionId
+from velaray.geo.actor_kinds import make_body
+from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
+from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable
-from velaray.topology.links import LinkClosed, RemoteError
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.replication.foreign_transactions import ForeignSide
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
@@ -44,7 +46,7 @@ LOGS: dict[str, list[TransactionId | None]] = {
 }
 """What the other cluster has of each topic: of A in all, of B in two, of C in one."""
 STEPS = frozenset((Step.WRITE, Step.RETURN))
-_PASSING = (RemoteError, Unreachable, LinkClosed, OSError, TimeoutError)
+_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, OSError, TimeoutError)
 
 
 def of(transaction: TransactionId) -> list[tuple[str, Position]]:
@@ -101,9 +103,10 @@ class West:
 
     def __init__(self) -> None:
         self.step: Callable[[str], Awaitable[None]] = self._nothing
-        config = ClusterConfig("nowhere", 1, b"key", name="west", cluster_number=2, deleters=0)
+        names = {"name": "west", "replication_secret": REPLICATION_SECRET}
+        config = ClusterConfig("nowhere", 1, b"key", **names, cluster_number=2, deleters=0)
         store = MemoryStore(MemoryDisk(), hook=self._on_disk, number_base=config.number_base)
-        self.fabric = LocalFabric(config, store)
+        self.fabric = InProcessActorSystem(config, store, make_body)
         self.keys: dict[str, ActorKey] = {}
         self.lost = asyncio.Event()
         self.lives = 0
@@ -122,7 +125,7 @@ class West:
             self.keys[topic] = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
             await self.partition(topic)
 
-    async def partition(self, topic: str) -> PartitionBody:
+    async def partition(self, topic: str) -> PartitionActor:
         while True:
             try:
                 await self.fabric.address(self.keys[topic])
@@ -130,7 +133,7 @@ class West:
             except (Unreachable, RemoteError, Stopped, KeyError):
                 await asyncio.sleep(MOMENT_S)  # it was killed meanwhile
                 continue
-            assert isinstance(body, PartitionBody)
+            assert isinstance(body, PartitionActor)
             return body
 
     def kill(self, topic: str) -> None:
@@ -162,8 +165,7 @@ class West:
         finally:
             client.leave()  # whatever is under way
 
-    async def _send_all(self, topic: str, body: PartitionBody, client: Client) -> None:
-        client.session.is_replicator = True
+    async def _send_all(self, topic: str, body: PartitionActor, client: Client) -> None:
         self.lives += 1
         client.say(
             pb.CommandProducer(
@@ -172,6 +174,7 @@ class West:
                 request_id=1,
                 producer_name=replicator_name("east", "west"),
                 epoch=self.lives,
+                metadata=proved("east", "west"),
             )
         )
         await self._answer(topic, body, client, pb.CommandProducerSuccess)
@@ -181,7 +184,7 @@ class West:
             answer = await self._answer(topic, body, client, pb.CommandSendReceipt)
             assert answer.sequence_id == number
 
-    async def _answer(self, topic: str, body: PartitionBody, client: Client, kind: type) -> Any:
+    async def _answer(self, topic: str, body: PartitionActor, client: Client, kind: type) -> Any:
         while True:
             while client.sent:
                 message = client.sent.pop(0)
@@ -211,7 +214,7 @@ class West:
     def shown(self, topic: str) -> Iterator[Position]:
         """Which entries of the other cluster a consumer gets now, as far as anybody runs."""
         body = self.fabric.bodies.get(self.keys[topic])
-        if not isinstance(body, PartitionBody) or not hasattr(body, "cache"):
+        if not isinstance(body, PartitionActor) or not hasattr(body, "cache"):
             return
         state = body.runtime.state
         for at in range(len(LOGS[topic])):
@@ -232,7 +235,7 @@ class West:
             transaction
             for transaction in (A, B, C)
             for topic, where in of(transaction)
-            if isinstance(body := self.fabric.bodies[self.keys[topic]], PartitionBody)
+            if isinstance(body := self.fabric.bodies[self.keys[topic]], PartitionActor)
             and self._offset(body.runtime.state, where.entry_id) is not None
         }
 
@@ -244,7 +247,7 @@ class West:
                 continue
             for topic, where in places:
                 body = self.fabric.bodies.get(self.keys[topic])
-                if not isinstance(body, PartitionBody) or not hasattr(body, "cache"):
+                if not isinstance(body, PartitionActor) or not hasattr(body, "cache"):
                     continue
                 state = body.runtime.state
                 offset = self._offset(state, where.entry_id)
@@ -285,9 +288,9 @@ Scenario = Callable[[West], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def steps_between_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What partitions tell each other are steps too."""
-    call = ForeignSide._call
+    call = RemoteTransactionSide._call
 
-    async def stepwise(self: ForeignSide, topic: str, method: str, args: Any) -> Any:
+    async def stepwise(self: RemoteTransactionSide, topic: str, method: str, args: Any) -> Any:
         store = self._partition.fabric.store
         assert isinstance(store, MemoryStore)
         west: West = store.west  # type: ignore[attr-defined]
@@ -296,7 +299,7 @@ def steps_between_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
         await west.step(f"after {method} of {topic}")
         return found
 
-    monkeypatch.setattr(ForeignSide, "_call", stepwise)
+    monkeypatch.setattr(RemoteTransactionSide, "_call", stepwise)
 
 
 def run(scenario: Scenario, seed: int = 1) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.topology.test_channel import Setting, run
-from velaray.topology.channel import HELD_NOTICES
-from velaray.topology.links import LinkClosed
+from velaray.broker.partition.subscription_channel import HELD_NOTICES
+from velaray.topology.rpc import RpcConnectionClosed
 
 
 def _ack(setting: Setting, first: int, end: int, request_id: int = 0) -> tuple[str, list[Any]]:
@@ -129,7 +129,7 @@ def test_a_channel_that_closes_forgets_what_it_held() -> None:
         asking = asyncio.ensure_future(setting.channel.ask("cursor", None))
         await asyncio.sleep(0)
         setting.channel.close()
-        with pytest.raises(LinkClosed):
+        with pytest.raises(RpcConnectionClosed):
             await asking
         setting.synced = 5
         setting.channel.log_synced()

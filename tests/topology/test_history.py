@@ -14,14 +14,14 @@ from click.testing import CliRunner, Result
 from tests.support.local_cluster import LocalCluster
 from velaray.actors.machine import digest
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription import Ack, AckBefore, Create, Reset, SubscriptionMachine
-from velaray.cli import main
-from velaray.client import Client
+from velaray.actors.subscription.machine import Ack, AckBefore, Create, Reset, SubscriptionMachine
+from velaray.broker.history import Moment, NoHistory, state_at, subscriptions_of
+from velaray.cli.app import main
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.errors import NotStored
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore
-from velaray.topology.history import Moment, NoHistory, state_at, subscriptions_of
+from velaray.sync.client import Client
 
 TOPIC = TopicName.parse("t")
 KEY = ActorKey.of_partition(TOPIC, 1).of_subscription("s", 1)

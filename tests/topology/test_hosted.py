@@ -6,24 +6,25 @@ import asyncio
 
 import pytest
 
+from velaray.broker import journaled_actor
 from velaray.events.ids import ActorKey
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import Fenced
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryDisk, MemoryStore
-from velaray.topology import hosted
 from velaray.topology.config import ClusterConfig
-from velaray.topology.local import LocalFabric
+from velaray.topology.in_process import InProcessActorSystem
 
 
 def test_a_body_that_writes_nothing_finds_out_that_it_was_superseded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hosted, "CONFIRM_S", 0.001)
+    monkeypatch.setattr(journaled_actor, "CONFIRM_S", 0.001)
 
     async def main() -> None:
         config = ClusterConfig(data_dir="memory", incarnation=1, link_key=b"k", deleters=0)
         disk = MemoryDisk()
-        fabric = LocalFabric(config, MemoryStore(disk))
+        fabric = InProcessActorSystem(config, MemoryStore(disk), make_body)
         ended = asyncio.Event()
         kill = fabric.kill
 

@@ -8,30 +8,31 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from velaray.actors.machine import Reason
-from velaray.actors.partition import DeleteSubscription, StartAt
+from velaray.actors.partition.machine import DeleteSubscription, StartAt
+from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.broker.journaled_actor import WasDeleted
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import Fenced
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
+from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable
-from velaray.topology.hosted import WasDeleted
-from velaray.topology.ledgers.topic_deletion import delete_topic
-from velaray.topology.links import RemoteError
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 BEFORE_ADMISSION = (Step.READ_MANIFEST, Step.WRITE_MANIFEST, Step.MANIFEST_WRITTEN)
 
 
-class Cluster(LocalFabric):
+class Cluster(InProcessActorSystem):
     """A cluster in memory, in which something may happen at a step of one journal's store."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         store = MemoryStore(self.disk, hook=self._on_step)
-        super().__init__(ClusterConfig("nowhere", 1, b"key", deleters=0), store)
+        super().__init__(ClusterConfig("nowhere", 1, b"key", deleters=0), store, make_body)
         self._trap: tuple[ActorKey, Step, Callable[[], Awaitable[None]]] | None = None
 
     async def _on_step(self, step: Step, journal: str) -> None:
@@ -51,10 +52,10 @@ class Cluster(LocalFabric):
         found = await self.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
         return ActorKey.of_partition(TOPIC, found["incarnation"])
 
-    async def partition(self, key: ActorKey) -> PartitionBody:
+    async def partition(self, key: ActorKey) -> PartitionActor:
         await self.address(key)
         body = self.bodies[key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         return body
 
     async def stored(self) -> list[str]:

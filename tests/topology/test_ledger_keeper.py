@@ -14,14 +14,14 @@ import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.actors.runtime import Runtime
+from velaray.broker import journaled_actor
+from velaray.broker.garbage_collection import deletion, ledger_keeper, topic_deletion
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, ActorKind, TopicName
-from velaray.journal.burial import Fate, dispose
+from velaray.journal.garbage_collection import Fate, dispose
 from velaray.journal.journal import JournalSettings
 from velaray.journal.replay import load_manifest, verify
-from velaray.topology import hosted
-from velaray.topology.fabric import Unreachable
-from velaray.topology.ledgers import deletion, ledger_keeper, topic_deletion
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.actor_system import Unreachable
 
 SMALL = JournalSettings(roll_records=20)
 WITHIN_S = 20.0
@@ -153,7 +153,7 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
     else:
         owner, name = {
             "announce": (Runtime, "unlist"),
-            "unlist": (PartitionBody, "ledgers_unlisted"),
+            "unlist": (PartitionActor, "ledgers_unlisted"),
         }[step]
         with monkeypatch.context() as patched, pytest.raises(CancelledError):
             patched.setattr(owner, name, crash)
@@ -210,7 +210,7 @@ def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monk
 
 
 def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monkeypatch):
-    monkeypatch.setattr(hosted, "HISTORY_BYTES", 3_000)
+    monkeypatch.setattr(journaled_actor, "HISTORY_BYTES", 3_000)
     send_and_acknowledge(client, "t", 200)
     client.subscribe("t", "s").close()
     subscription = body(cluster, "t", ActorKind.SUBSCRIPTION)
@@ -271,7 +271,7 @@ def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told,
         send_and_acknowledge(client, topic, 10)
     consumer = client.subscribe("persistent://public/big/one", "s")
     keys = [key for key in cluster.fabric.bodies if key.namespace == "big"]
-    with pytest.raises(velaray.admin.Conflict, match="2 topics"):
+    with pytest.raises(velaray.client.admin.Conflict, match="2 topics"):
         admin.delete_namespace("public/big")
     if crashing:
         told.refusing = True
@@ -314,7 +314,7 @@ def test_a_topic_is_undeleted_whole(cluster, client, told):
         producer.send(b"unread")
     admin.set_policy_of("persistent://public/default/t", "messageTTL", 3600)
     admin.delete_topic("t", force=True)
-    with pytest.raises(velaray.admin.NotFound):
+    with pytest.raises(velaray.client.admin.NotFound):
         admin.stats("t")
     cluster.run(topic_deletion.sweep_topic(cluster.fabric, TopicName.parse("t")))
     assert told.told == {} and [grave["due"] for grave in graves(cluster)] == [False]
@@ -322,7 +322,7 @@ def test_a_topic_is_undeleted_whole(cluster, client, told):
     consumer = client.subscribe("t", "s")
     assert consumer.receive(10_000).data() == b"unread"
     assert admin.policies_of("persistent://public/default/t")["messageTTL"] == 3600
-    with pytest.raises(velaray.admin.NotFound):
+    with pytest.raises(velaray.client.admin.NotFound):
         admin.undelete_topic("t")
 
 
@@ -338,7 +338,7 @@ def test_a_topic_is_buried_when_its_window_is_over(cluster, client, told):
 
     wait_until(buried, WITHIN_S)
     assert len(told.told) == 2
-    with pytest.raises(velaray.admin.NotFound):
+    with pytest.raises(velaray.client.admin.NotFound):
         velaray.Admin(cluster.admin_url).undelete_topic("t")
 
 

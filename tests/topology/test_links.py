@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from velaray.topology import links
-from velaray.topology.links import Link, LinkClosed, LinkServer, connect
+from velaray.topology import rpc
+from velaray.topology.rpc import RpcConnection, RpcConnectionClosed, RpcServer, connect
 
 HOST, KEY = "127.0.0.1", b"key"
 
@@ -18,21 +20,21 @@ class Peer:
     """Answers every request with its arguments, and remembers which links were closed."""
 
     def __init__(self) -> None:
-        self.closed: list[Link] = []
+        self.closed: list[RpcConnection] = []
 
-    async def on_request(self, link: Link, method: str, args: Any) -> Any:
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
         return args
 
-    def on_notice(self, link: Link, method: str, args: Any) -> None:
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
         raise AssertionError(f"nobody sends notices: {method}")
 
-    def on_link_closed(self, link: Link) -> None:
+    def on_link_closed(self, link: RpcConnection) -> None:
         self.closed.append(link)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 0.02)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -43,9 +45,9 @@ async def until(condition: Callable[[], Any]) -> None:
 
 def test_a_link_that_nobody_uses_stays_open() -> None:
     async def scenario() -> None:
-        server, peer = LinkServer(Peer(), KEY), Peer()
+        server, peer = RpcServer(Peer(), KEY), Peer()
         link = await connect(HOST, await server.start(HOST), peer, KEY)
-        await asyncio.sleep(0.02 * (links.SILENT_TURNS + 7))
+        await asyncio.sleep(0.02 * (rpc.SILENT_TURNS + 7))
         assert await link.request("say", "hello") == "hello"
         server.stop()
         await until(lambda: peer.closed == [link])
@@ -58,7 +60,7 @@ def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
         loop, peer = asyncio.get_running_loop(), Peer()
         mute = await loop.create_server(asyncio.Protocol, HOST, 0)
         link = await connect(HOST, mute.sockets[0].getsockname()[1], peer, KEY)
-        with pytest.raises(LinkClosed):
+        with pytest.raises(RpcConnectionClosed):
             await link.request("say", "hello", timeout=5.0)
         assert peer.closed == [link]
         mute.close()
@@ -68,7 +70,7 @@ def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
 
 def test_somebody_who_connects_and_says_nothing_is_sent_away() -> None:
     async def scenario() -> None:
-        server = LinkServer(Peer(), KEY)
+        server = RpcServer(Peer(), KEY)
         reader, writer = await asyncio.open_connection(HOST, await server.start(HOST))
         async with asyncio.timeout(5):
             assert await reader.read() == b""
@@ -76,3 +78,31 @@ def test_somebody_who_connects_and_says_nothing_is_sent_away() -> None:
         server.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_link_that_is_gone_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "KEEP_ALIVE_S", 10.0)
+    size = 8 << 20
+    unfinished = b"\xc6" + size.to_bytes(4, "big") + bytes(size - 1)
+
+    async def scenario() -> None:
+        server = RpcServer(Peer(), KEY)
+        port = await server.start(HOST)
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.write(unfinished)
+        await until(lambda: not writer.transport.get_write_buffer_size())
+        (link,) = server.links
+        held, _ = tracemalloc.get_traced_memory()
+        writer.transport.abort()
+        await until(lambda: link.closed)
+        left, _ = tracemalloc.get_traced_memory()
+        assert held - left > size // 2
+        server.stop()
+
+    tracemalloc.start()
+    gc.disable()  # the link is in a cycle of references
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+        tracemalloc.stop()

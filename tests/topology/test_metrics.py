@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin
+from velaray.admin.metrics import as_text, gathered
+from velaray.client.admin import Admin
+from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, TopicName
-from velaray.message_id import MessageId
-from velaray.topology.admin.metrics import as_text, gathered
 from velaray.topology.config import AuthSettings
-from velaray.topology.metrics import METRICS, Rates, Sample, Traffic
+from velaray.topology.metrics import METRICS, Rates, Sample
 
 TOPIC = "persistent://public/default/measured"
 OF_TOPIC = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
@@ -160,7 +160,7 @@ def test_an_actor_that_hangs_is_counted_not_waited_for(
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(cluster.fabric.bodies[key], "call", hang)
-    monkeypatch.setattr("velaray.topology.admin.metrics.ACTOR_S", 0.05)
+    monkeypatch.setattr("velaray.admin.metrics.ACTOR_S", 0.05)
     found = scrape(cluster)
     assert found.get("velaray_actors_silent", {"cluster": "standalone"}) == 1
     assert found.get("velaray_actors", {"cluster": "standalone", "kind": "catalog"}) == 1
@@ -198,15 +198,6 @@ def test_rates_are_means_over_windows() -> None:
     assert rates.at(120.0, "in", 1030) == 100
     rates.keep_only(set())
     assert rates.at(200.0, "in", 1000) == 10
-
-
-def test_traffic_counts_runs() -> None:
-    traffic = Traffic()
-    traffic.sent([(b"abc", 2, ""), (b"d", 1, "")], 4, again=False)
-    traffic.sent([(b"abc", 2, "")], 3, again=True)
-    total = Traffic()
-    total.add(traffic)
-    assert (total.messages, total.bytes, total.again) == (5, 7, 1)
 
 
 def incarnation(cluster: LocalCluster, topic: str) -> int:

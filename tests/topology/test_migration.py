@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import pytest
 from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
 from tests.topology.moving import Move, Publishing, away, moving, numbers
-from tests.topology.replicating import received
-from velaray.actors.migration_state import Phase
-from velaray.admin import (
+from tests.topology.replicating import Cluster, received
+from velaray.actors.catalog.migration_state import Phase
+from velaray.client.admin import (
     Admin,
     AdminError,
     Conflict,
@@ -25,9 +26,9 @@ from velaray.admin import (
     Unavailable,
 )
 from velaray.events.ids import ActorKey
+from velaray.geo.tenant_migration import migrations
+from velaray.geo.tenant_migration.migration_driver import Driver
 from velaray.topology.config import AuthSettings
-from velaray.topology.moving import migrations
-from velaray.topology.moving.migration_driver import Driver
 
 TOPIC = "persistent://acme/n/t"
 MANY = "persistent://acme/n/many"
@@ -67,6 +68,26 @@ def test_a_producer_goes_on_through_it(move: Move) -> None:
     consumer = move.subscribe(TOPIC)
     assert received(consumer, publishing.confirmed) == numbers(publishing.confirmed)
     assert move.stats(move.b, TOPIC)["entries"] == publishing.confirmed
+
+
+def test_a_cluster_of_its_own_keeps_a_tenant_apart_from_its_former_neighbours(move: Move) -> None:
+    move.publish(TOPIC, numbers(3))
+    move.begin()
+    move.reaches("done")
+    stuck = threading.Event()
+    there = Cluster(move.b)
+    try:
+        move.a.loop.call_soon_threadsafe(stuck.wait)  # nothing runs in the former cluster any more
+        there.publish(TOPIC, numbers(10)[3:])
+        assert received(there.subscribe(TOPIC), 10) == numbers(10)
+    finally:
+        stuck.set()
+        there.client.close()
+    tenants = {
+        cluster.config.name: {key.tenant for key in cluster.fabric.bodies if key.topic}
+        for cluster in (move.a, move.b)
+    }
+    assert "acme" not in tenants["a"] and tenants["b"] == {"acme"}
 
 
 def test_it_moves_back(move: Move) -> None:

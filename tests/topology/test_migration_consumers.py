@@ -16,12 +16,12 @@ import velaray
 from tests.support.waiting import wait_until
 from tests.topology.moving import PATIENCE_S, Move, Publishing, moving, numbers
 from tests.topology.replicating import received
-from velaray.actors.migration_state import Phase
-from velaray.admin import Admin
+from velaray.actors.catalog.migration_state import Phase
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKind
-from velaray.topology.moving import migration_driver
-from velaray.topology.moving.migration_driver import Driver
-from velaray.topology.replication import replication_keeper
+from velaray.geo.replication import replication_keeper
+from velaray.geo.tenant_migration import migration_driver
+from velaray.geo.tenant_migration.migration_driver import Driver
 
 TOPIC = "persistent://acme/n/t"
 SHARED = pulsar.ConsumerType.Shared

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from tests.topology.test_upkeep import KEEP_ALL, Setting, message, run
-from velaray.actors.partition import Publish
-from velaray.actors.subscription import Ack
+from velaray.actors.partition.machine import Publish
+from velaray.actors.subscription.machine import Ack
 from velaray.events.ids import Position
 from velaray.journal.errors import JournalError
 

@@ -15,9 +15,9 @@ import pytest
 from tests.official.raw import RawClient
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.links import RemoteError
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
@@ -74,10 +74,10 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = partition_of(cluster, "fenced-meanwhile")
-    connect = PartitionBody._connect_brain
+    connect = PartitionActor._connect_brain
     connecting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(body: PartitionBody, *args: Any, **more: Any) -> Any:
+    async def slowly(body: PartitionActor, *args: Any, **more: Any) -> Any:
         connecting.set()
         await go_on.wait()
         return await connect(body, *args, **more)
@@ -88,7 +88,7 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
         topic = str(key.topic_name)
         await cluster.fabric.call(key, "create_subscription", {"name": "s"})
         await client.produce(topic, [b"0"])
-        monkeypatch.setattr(PartitionBody, "_connect_brain", slowly)
+        monkeypatch.setattr(PartitionActor, "_connect_brain", slowly)
         subscribe = {"subscription": "s", "subType": pb.CommandSubscribe.Shared, "consumer_id": 2}
         client.send(pb.CommandSubscribe(topic=topic, request_id=6, **subscribe))
         await connecting.wait()
@@ -106,7 +106,7 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
         ("seek", {"name": "s", "position": [-1, -1]}),
         ("skip_to", {"name": "s"}),
         ("expire", {"name": "s", "age_ms": 0}),
-        ("undo", {"name": "s"}),
+        ("undo", {"name": "s", "sequence": 1}),
         ("create_subscription", {"name": "new"}),
         ("delete_subscription", {"name": "s"}),
         ("terminate", {}),
@@ -152,7 +152,7 @@ def test_nothing_is_acknowledged_once_the_fence_is_durable(cluster: LocalCluster
         client.flow(10)
         (message,) = await client.messages(1)
         partition = cluster.fabric.bodies[key]
-        assert isinstance(partition, PartitionBody)
+        assert isinstance(partition, PartitionActor)
         async with partition._lock("s"):  # its channel can't be closed yet
             fencing = asyncio.ensure_future(cluster.fabric.call(key, "fence", {"migration": 1}))
             await client.next(pb.CommandCloseProducer)

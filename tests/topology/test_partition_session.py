@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from velaray.actors.machine import Reason
-from velaray.actors.partition import DeleteSubscription, Publish, StartAt
+from velaray.actors.partition.machine import DeleteSubscription, Publish, StartAt
 from velaray.actors.runtime import Stopped
+from velaray.broker.partition import partition_session
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.partition_session import BEYOND, PartitionSession
 from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.memory import MemoryDisk, MemoryStore
-from velaray.topology import partition_session
+from velaray.topology.actor_system import Unreachable, persist
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable, persist
-from velaray.topology.links import LinkServer, RemoteError
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.partition_session import PartitionSession
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError, RpcServer
 from velaray.wire import pulsar_pb2 as pb
 
 TOPIC = TopicName.parse("persistent://public/default/t")
@@ -32,7 +34,7 @@ class Client:
     writable = True
     closed = False
 
-    def __init__(self, partition: PartitionBody) -> None:
+    def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
         self.session = PartitionSession(partition)
         self.session.on_connected(self)  # type: ignore[arg-type]
@@ -65,10 +67,10 @@ class Setting:
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
-        self.fabric = LocalFabric(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(self.disk)
+        self.fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(self.disk), make_body
         )
-        self.partition: PartitionBody
+        self.partition: PartitionActor
         self.client: Client
 
     async def start(self) -> None:
@@ -78,7 +80,7 @@ class Setting:
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.fabric.address(key)
         body = self.fabric.bodies[key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         self.partition = body
         self.client = Client(body)
 
@@ -190,6 +192,48 @@ def test_a_producer_goes_on_behind_what_an_earlier_one_of_its_name_sent() -> Non
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("client_version", "command", "reported"),
+    [
+        ("Pulsar-CPP-v4.2.0", {}, -1),
+        ("Pulsar-CPP-v4.2.0", {"producer_name": "p"}, 7),
+        ("Pulsar-CPP-v4.2.0", {"producer_name": "p", "topic_epoch": 0}, 7 + BEYOND),
+        ("Pulsar-Java-v4.0.8", {"producer_name": "p", "topic_epoch": 0}, 7),
+        ("Pulsar-Java-v4.0.8", {"producer_name": "p", "user_provided_producer_name": False}, None),
+        ("unknown", {"producer_name": "q", "user_provided_producer_name": False}, BEYOND - 1),
+    ],
+    ids=["first", "named", "named and back", "Java's", "Java's and unnamed", "unnamed and back"],
+)
+def test_after_a_reconnect_the_reported_id_is_above_all_that_the_client_may_hold(
+    client_version: str, command: dict[str, Any], reported: int | None
+) -> None:
+    async def scenario(setting: Setting) -> None:
+        await setting.partition.append(Publish("p", 7, 7, 1, b"entry", True))
+        client = setting.client
+        client.session._connected = False
+        client.say(pb.CommandConnect(client_version=client_version, protocol_version=20))
+        client.say(
+            pb.CommandProducer(topic=str(TOPIC), producer_id=1, request_id=1, epoch=1, **command)
+        )
+        answer = await client.answer(pb.CommandProducerSuccess)
+        assert answer.last_sequence_id == (7 + BEYOND if reported is None else reported)
+
+    run(scenario)
+
+
+def test_made_up_names_tell_data_and_incarnations_apart() -> None:
+    async def scenario(setting: Setting) -> None:
+        partition = setting.partition
+        names = {partition.producer_name()}
+        for data_id, incarnation in (("", 77), ("0123456789", 77), ("9876543210", 77)):
+            partition.config = replace(partition.config, data_id=data_id)
+            partition.key = replace(partition.key, topic_incarnation=incarnation)
+            names.add(partition.producer_name().rpartition("-")[0])
+        assert len(names) == 4
+
+    run(scenario)
+
+
 def test_a_full_disk_of_the_brain_does_not_end_a_partition_without_consumers() -> None:
     async def scenario(setting: Setting) -> None:
         setting.client.say(SUBSCRIBE)
@@ -256,7 +300,7 @@ def test_a_deletion_that_a_crash_interrupts_is_finished_by_the_next_activation()
         fabric.dismiss = dismiss  # type: ignore[method-assign]
         await fabric.address(partition.key)
         again = fabric.bodies[partition.key]
-        assert isinstance(again, PartitionBody)
+        assert isinstance(again, PartitionActor)
         async with asyncio.timeout(5):
             while again.runtime.state.deleted:
                 await asyncio.sleep(0.001)
@@ -284,7 +328,7 @@ def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
 
 def test_a_partition_that_cannot_read_its_log_stops() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.partition.reading_failed(OSError("input/output error"))
+        setting.partition.reading_failed(0, OSError("input/output error"))
         assert [str(error) for _, error in setting.fabric.failures] == ["input/output error"]
 
     run(scenario)
@@ -330,17 +374,17 @@ def test_a_connection_that_is_not_used_keeps_no_partition_in_memory() -> None:
 
 
 def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing_listen(server: LinkServer, host: str) -> int:
+    async def failing_listen(server: RpcServer, host: str) -> int:
         raise OSError("no port left")
 
     async def scenario(setting: Setting) -> None:
         key = setting.partition.key
         setting.fabric.kill(key)
-        monkeypatch.setattr(LinkServer, "start", failing_listen)
+        monkeypatch.setattr(RpcServer, "start", failing_listen)
         with pytest.raises(OSError, match="no port left"):
             await setting.fabric.address(key)
         half_started = setting.fabric.bodies[key]
-        assert isinstance(half_started, PartitionBody)
+        assert isinstance(half_started, PartitionActor)
         with pytest.raises(Stopped):
             await half_started.runtime.read(lambda state: None)
         monkeypatch.undo()

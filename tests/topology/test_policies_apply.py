@@ -12,7 +12,7 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, PreconditionFailed
+from velaray.client.admin import Admin, PreconditionFailed
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 
 WITHIN_S = 5.0
@@ -176,7 +176,7 @@ def test_brains_hear_of_the_limits_that_they_apply(cluster, admin, client, topic
 
 
 def test_half_a_retention_is_refused(admin):
-    with pytest.raises(velaray.admin.Invalid, match="-1 ignores a limit"):
+    with pytest.raises(velaray.client.admin.Invalid, match="-1 ignores a limit"):
         admin.set_policy_of(
             DEFAULT, "retention", {"retentionTimeInMinutes": 5, "retentionSizeInMB": 0}
         )

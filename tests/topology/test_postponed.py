@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from velaray.actors.delayed import DelayedEntry
-from velaray.topology import postponed
-from velaray.topology.postponed import Postponed
+from velaray.actors.partition.delayed import DelayedEntry
+from velaray.broker.partition import delayed_delivery
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 
 HOUR_MS = 3_600_000
 
 
 def test_a_clock_that_is_set_forward_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postponed, "LONGEST_SLEEP_MS", 10)
+    monkeypatch.setattr(delayed_delivery, "LONGEST_SLEEP_MS", 10)
 
     async def released() -> list[DelayedEntry]:
         clocks = iter([0, 0])  # when the entry is added, and when the timer is set
         freed: asyncio.Future[list[DelayedEntry]] = asyncio.get_running_loop().create_future()
-        waiting = Postponed(
+        waiting = DelayedDeliveryTracker(
             lambda: next(clocks, HOUR_MS), lambda entries, now_ms: freed.set_result(entries)
         )
         waiting.add(entry)

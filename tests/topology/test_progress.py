@@ -20,7 +20,7 @@ from tests.topology.replicating import (
     soon,
 )
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.topology.replication import replicator
+from velaray.geo.replication import replicator
 
 NOWHERE = "pulsar://127.0.0.1:1"
 REPLICATED: dict[str, Any] = {"replicate_subscription_state_enabled": True}

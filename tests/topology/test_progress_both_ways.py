@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from velaray.actors.cursor import mask_to_words
-from velaray.actors.exports import Exports, touched_by, window
-from velaray.actors.foreign import TakeProgress
 from velaray.actors.machine import Machine, Refusal
-from velaray.actors.partition import (
+from velaray.actors.partition.machine import (
     Duplicate,
     PartitionMachine,
     Publish,
     Published,
     Replicated,
 )
-from velaray.actors.redelivery import NoteDeliveries
-from velaray.actors.subscription import Ack, AckBefore, Create, SubscriptionMachine
-from velaray.actors.translating import here
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.actors.subscription.machine import Ack, AckBefore, Create, SubscriptionMachine
+from velaray.actors.subscription.progress_exports import Exports, touched_by, window
+from velaray.actors.subscription.progress_translation import here
+from velaray.actors.subscription.redelivery import NoteDeliveries
+from velaray.actors.subscription.remote_progress import TakeProgress
+from velaray.broker.subscription.progress_form import read_part
 from velaray.events.events_pb2 import LedgerOpened
 from velaray.events.ids import Position
 from velaray.events.segments import bytes_of
-from velaray.topology.replication import progress_export
-from velaray.topology.replication.progress_form import read_part
+from velaray.geo.replication import progress_export
 
 BATCH = 3
 ALL = (1 << BATCH) - 1

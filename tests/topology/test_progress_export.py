@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from tests.topology.geo import TOPIC, Site, stamped
-from velaray.actors import exports, origins
-from velaray.actors.cursor import mask_to_words
 from velaray.actors.machine import Reason
-from velaray.actors.partition import Publish, Published, Replicated
+from velaray.actors.partition import origins
+from velaray.actors.partition.machine import Publish, Published, Replicated
+from velaray.actors.subscription import progress_exports
+from velaray.actors.subscription.cursor import mask_to_words
 from velaray.events.ids import ActorKey, Position, TransactionId
+from velaray.geo.replication import progress_export
 from velaray.journal.journal import JournalSettings
-from velaray.topology.links import RemoteError
-from velaray.topology.replication import progress_export
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.messages import build_entry
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION
@@ -31,8 +32,8 @@ REPLICATED = {REPLICATED_SUBSCRIPTION: "true"}
 @pytest.fixture(autouse=True, scope="module")
 def _narrow() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exports, "WINDOW", 16)
-        patch.setattr(exports, "MOST_RANGES", 8)
+        patch.setattr(progress_exports, "WINDOW", 16)
+        patch.setattr(progress_exports, "MOST_RANGES", 8)
         patch.setattr(origins, "BLOCK", 3)
         patch.setattr(origins, "KEPT_BLOCKS", 1)
         patch.setattr(progress_export, "PART_BYTES", 300)
@@ -340,7 +341,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 def test_no_part_is_large_however_many_holes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "WINDOW", 1 << 10)
+    monkeypatch.setattr(progress_exports, "WINDOW", 1 << 10)
     monkeypatch.setattr(progress_export, "PART_BYTES", 4 << 10)
     monkeypatch.setattr(progress_export, "PARTS", 8)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from velaray.actors.foreign import LAST_ENTRY
-from velaray.topology.pulling import pulled_progress
-from velaray.topology.pulling.pulled_progress import (
+from velaray.actors.subscription.remote_progress import LAST_ENTRY
+from velaray.geo.inbound import inbound_progress
+from velaray.geo.inbound.inbound_progress import (
     Cursor,
     MalformedStats,
     Range,
@@ -117,7 +117,7 @@ def test_a_subscription_that_has_nothing_is_told_of() -> None:
 
 
 def test_many_ranges_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulled_progress, "RANGES_PER_PART", 3)
+    monkeypatch.setattr(inbound_progress, "RANGES_PER_PART", 3)
     ranges = tuple(Range(3, 2 * number, 2 * number) for number in range(1, 8))
     told = read(parts("old", "s", {}, None, Cursor((3, 0), ranges)))
     assert [len(each.origins[0].acked) for each in told] == [3, 3, 1]

@@ -20,12 +20,12 @@ from tests.topology.replicating import (
     received,
     soon,
 )
-from velaray.admin import Admin
+from velaray.broker.catalog import catalog_actor
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey, ActorKind, TopicName
-from velaray.topology import catalog_body
+from velaray.geo.replication.replicator_source import Source
+from velaray.geo.replication.replicator_target import Target
 from velaray.topology.metrics import Sample
-from velaray.topology.replication.replicator_source import Source
-from velaray.topology.replication.replicator_target import Target
 from velaray.wire.replication import SOURCE_POSITION
 
 PAYLOADS = [b"%d" % number for number in range(100)]
@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Cluster]]:
     """A source, old, and a cluster that pulls from it, new."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog_body, "PULL_WAKE_S", 0.1)
+        patch.setattr(catalog_actor, "PULL_WAKE_S", 0.1)
         with clusters(tmp_path_factory.mktemp("pair"), "old", "new") as found:
             yield found
 

@@ -15,10 +15,10 @@ from pulsar.schema import AvroSchema, Integer, Record
 
 from tests.support.local_cluster import LocalCluster
 from tests.topology.replicating import Cluster, clusters, nothing_more, received, soon
-from velaray.admin import Admin, Conflict, NotFound, PreconditionFailed, Unavailable
-from velaray.cli import main
+from velaray.broker.catalog import catalog_actor
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Conflict, NotFound, PreconditionFailed, Unavailable
 from velaray.events.ids import ActorKey
-from velaray.topology import catalog_body
 
 _numbers = itertools.count(1)
 
@@ -31,7 +31,7 @@ class One(Record):  # type: ignore[misc]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Cluster]]:
     """A source, old, and a cluster that takes over from it, new."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog_body, "PULL_WAKE_S", 0.1)
+        patch.setattr(catalog_actor, "PULL_WAKE_S", 0.1)
         with clusters(tmp_path_factory.mktemp("pair"), "old", "new") as found:
             yield found
 
@@ -73,7 +73,7 @@ def run(cluster: Cluster, *words: str, fails: bool = False) -> Any:
     url = ["--admin-url", cluster.local.admin_url, "-o", "json"]
     result = CliRunner().invoke(main, ["pulsar", *words, *url])
     assert result.exit_code == int(fails), result.output
-    return result.output if fails else json.loads(result.output)
+    return result.output if fails else json.loads(result.stdout)
 
 
 def test_a_tenant_is_taken_over_and_what_is_unacknowledged_comes(

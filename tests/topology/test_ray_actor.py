@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 import ray
 
+from velaray.admin import proxy_actor
+from velaray.admin.proxy_actor import ProxyActor
+from velaray.broker.catalog.catalog_actor import CatalogActor
 from velaray.events.ids import ActorKey
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import CorruptJournal, JournalError
 from velaray.journal.files import FileStore
-from velaray.topology import front_door_actor, ray_fabric
-from velaray.topology.catalog_body import CatalogBody
+from velaray.topology import ray_system
+from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable
-from velaray.topology.front_door_actor import FrontDoorActor
-from velaray.topology.ray_fabric import VelarayActor
-from velaray.topology.tenure import take_tenure
+from velaray.topology.ownership import take_tenure
+from velaray.topology.ray_system import VelarayActor
 
 
 class Exited(Exception):
@@ -40,9 +42,9 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Exited
 
     monkeypatch.setattr(ray.actor, "exit_actor", exit_actor)
-    monkeypatch.setattr(ray_fabric, "_collect_garbage_rarely", lambda: None)
-    monkeypatch.setattr(ray_fabric, "_WATCH_S", 0.01)
-    monkeypatch.setattr(front_door_actor, "TENURE_CHECK_S", 0.01)
+    monkeypatch.setattr(ray_system, "_collect_garbage_rarely", lambda: None)
+    monkeypatch.setattr(ray_system, "_WATCH_S", 0.01)
+    monkeypatch.setattr(proxy_actor, "TENURE_CHECK_S", 0.01)
 
 
 def with_actor(
@@ -52,7 +54,7 @@ def with_actor(
     died: list[BaseException] = []
 
     async def main() -> None:
-        actor = VelarayActor(ActorKey.catalog().text(), config)
+        actor = VelarayActor(ActorKey.catalog().text(), config, make_body)
         actor._fabric.fatal = lambda key, error: died.append(error)  # type: ignore[method-assign]
         await scenario(actor)
         actor._watching.cancel()
@@ -67,13 +69,13 @@ def test_an_actor_that_leaves_gives_its_address_to_nobody(
     async def scenario(actor: VelarayActor) -> None:
         await actor.address()
         may_stop = asyncio.Event()
-        stop = CatalogBody.stop
+        stop = CatalogActor.stop
 
-        async def slow_stop(body: CatalogBody) -> None:
+        async def slow_stop(body: CatalogActor) -> None:
             await may_stop.wait()
             await stop(body)
 
-        monkeypatch.setattr(CatalogBody, "stop", slow_stop)
+        monkeypatch.setattr(CatalogActor, "stop", slow_stop)
         leaving = asyncio.create_task(actor.retire(force=True))
         while not actor._retiring:
             await asyncio.sleep(0)
@@ -103,12 +105,12 @@ def test_an_actor_that_is_dismissed_while_it_starts_leaves_all_the_same(
 def test_an_actor_that_cannot_stop_in_good_order_dies(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def failing_stop(body: CatalogBody) -> None:
+    async def failing_stop(body: CatalogActor) -> None:
         raise JournalError("the disk is gone")
 
     async def scenario(actor: VelarayActor) -> None:
         await actor.address()
-        monkeypatch.setattr(CatalogBody, "stop", failing_stop)
+        monkeypatch.setattr(CatalogActor, "stop", failing_stop)
         with pytest.raises(Exited):
             await actor.retire(force=True)
         actor._body.abort()  # type: ignore[union-attr]
@@ -124,7 +126,7 @@ def test_an_actor_whose_watch_fails_dies(
         raise OSError("too many open files")
 
     async def scenario(actor: VelarayActor) -> None:
-        monkeypatch.setattr(ray_fabric, "check_tenure", unreadable)
+        monkeypatch.setattr(ray_system, "check_tenure", unreadable)
         await asyncio.wait([actor._watching], timeout=5)
         await asyncio.sleep(0)
 
@@ -138,9 +140,9 @@ def test_a_front_door_that_cannot_start_says_why(
     async def unreadable(store: Any, config: ClusterConfig) -> None:
         raise CorruptJournal("cluster", 0, "not a manifest")
 
-    monkeypatch.setattr(front_door_actor, "check_tenure", unreadable)
+    monkeypatch.setattr(proxy_actor, "check_tenure", unreadable)
     with pytest.raises(CorruptJournal, match="not a manifest"):
-        FrontDoorActor(config)
+        ProxyActor(config)
 
 
 def test_a_front_door_whose_thread_ends_takes_its_process_along(
@@ -150,8 +152,8 @@ def test_a_front_door_whose_thread_ends_takes_its_process_along(
         raise OSError("too many open files")
 
     left = threading.Event()
-    FrontDoorActor(config)
+    ProxyActor(config)
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
-    monkeypatch.setattr(front_door_actor, "check_tenure", unreadable)
+    monkeypatch.setattr(proxy_actor, "check_tenure", unreadable)
     assert left.wait(5)
     assert "the front door closes: too many open files" in capsys.readouterr().err

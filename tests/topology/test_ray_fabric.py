@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from velaray.topology import ray_fabric
+from velaray.topology import ray_system
 
 
 def run(calls: list[str | Exception | None]) -> tuple[object, int]:
@@ -25,7 +25,7 @@ def run(calls: list[str | Exception | None]) -> tuple[object, int]:
                 raise found
             return found
 
-        answer = await ray_fabric._first_answer(ask)
+        answer = await ray_system._first_answer(ask)
         assert asyncio.all_tasks() == {asyncio.current_task()} or await settled()
         return answer, asked
 
@@ -38,7 +38,7 @@ def run(calls: list[str | Exception | None]) -> tuple[object, int]:
 
 @pytest.fixture(autouse=True)
 def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_fabric, "_FIRST_ASK_AGAIN_S", 0.001)
+    monkeypatch.setattr(ray_system, "_FIRST_ASK_AGAIN_S", 0.001)
 
 
 def test_an_answer_needs_one_call() -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from tests.topology.test_partition_session import SUBSCRIBE, Setting
-from velaray.actors.partition import Publish, StartAt
+from velaray.actors.partition.machine import Publish, StartAt
+from velaray.broker.garbage_collection.deletion import TOPICS
+from velaray.broker.partition import partition_admin
+from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
+from velaray.geo.partition_geo import PartitionGeo
 from velaray.journal.memory import MemoryStore
-from velaray.topology import partition_admin
-from velaray.topology.cluster import Cluster
 from velaray.topology.config import ClusterConfig, PartitionSync
-from velaray.topology.entries import CachedEntry
-from velaray.topology.ledgers.deletion import TOPICS
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.in_process import InProcessActorSystem
 from velaray.wire import pulsar_pb2 as pb
 
 
@@ -36,7 +38,7 @@ class Relaxed(Setting):
             sync_interval_ms=10**8,
             deleters=0,
         )
-        self.fabric = LocalFabric(config, MemoryStore(self.disk))
+        self.fabric = InProcessActorSystem(config, MemoryStore(self.disk), make_body)
 
     async def publish(self, count: int, first: int = 0) -> None:
         for sequence_id in range(first, first + count):
@@ -47,14 +49,14 @@ class Relaxed(Setting):
     def synced(self) -> int:
         return self.partition.synced_offset
 
-    async def lose_power(self) -> PartitionBody:
+    async def lose_power(self) -> PartitionActor:
         """Everything dies, what isn't synced is lost; returns the next activation."""
         for body in list(self.fabric.bodies.values()):
             body.abort()
         self.disk.power_loss()
         again = Relaxed()
         again.disk = self.disk
-        again.fabric = LocalFabric(self.fabric.config, MemoryStore(self.disk))
+        again.fabric = InProcessActorSystem(self.fabric.config, MemoryStore(self.disk), make_body)
         await again.start()
         self.fabric, self.partition = again.fabric, again.partition
         return again.partition
@@ -91,7 +93,10 @@ def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
 
     async def scenario(setting: Relaxed) -> None:
         key = ActorKey.of_partition(topic.of_partition(0), 1)
-        assert PartitionBody(key, setting.fabric).journal_settings().sync_interval_ms == 0
+        assert (
+            PartitionActor(key, setting.fabric, PartitionGeo).journal_settings().sync_interval_ms
+            == 0
+        )
 
     run(scenario)
 

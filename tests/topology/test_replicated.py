@@ -189,7 +189,6 @@ def test_a_journal_from_before_the_cluster_had_a_number_is_told_apart_as_well() 
 def test_a_replicator_of_this_very_cluster_is_refused() -> None:
     async def scenario(east: Site, west: Site) -> None:
         client = await west.client()
-        client.session.is_replicator = True
         name = "pulsar.repl.west-->east"
         client.say(
             pb.CommandProducer(topic=str(TOPIC), producer_id=1, request_id=1, producer_name=name)

@@ -14,8 +14,8 @@ import pulsar
 import pytest
 
 from tests.topology.replicating import Cluster, clusters, soon
+from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKind
-from velaray.topology.front_door import FrontDoor
 from velaray.wire.messages import open_entry
 
 TOPIC = "kills"
@@ -113,7 +113,7 @@ def test_another_cluster_that_is_away_gets_everything_when_it_is_back(pair: list
 
 async def reopen(cluster: Cluster, port: int) -> None:
     while True:
-        cluster.local.front_door = FrontDoor(cluster.local.fabric)
+        cluster.local.front_door = Proxy(cluster.local.fabric)
         try:
             await cluster.local.front_door.start(port)
         except OSError:

@@ -11,7 +11,7 @@ import pytest
 
 import velaray
 from tests.topology.replicating import PATIENCE_MS, Cluster, clusters, received, soon
-from velaray.topology.replication import snapshot_keeper
+from velaray.geo.replication import snapshot_keeper
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION
 
 FOLLOWED = {REPLICATED_SUBSCRIPTION: "true"}
@@ -46,7 +46,7 @@ def acked(cluster: Cluster, topic: str, name: str = "s") -> int:
 
 
 def keeper_of(cluster: Cluster, topic: str) -> Any:
-    return cluster.local.fabric.bodies[cluster.partition(topic)].snapshots  # type: ignore[attr-defined]
+    return cluster.local.fabric.bodies[cluster.partition(topic)].geo.snapshots  # type: ignore[attr-defined]
 
 
 def rounds_pass(keeper: Any) -> None:

@@ -20,12 +20,12 @@ from tests.topology.replicating import (
     replicating,
     soon,
 )
-from velaray.actors.coordinator import AddPartitions
-from velaray.actors.partition import PartitionState
-from velaray.admin import Admin, Invalid
-from velaray.cli import main
+from velaray.actors.coordinator.machine import AddPartitions
+from velaray.actors.partition.state import PartitionState
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Invalid
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
-from velaray.topology.partition_body import PartitionBody
 from velaray.wire.messages import build_entry, open_entry
 from velaray.wire.pulsar_pb2 import MessageMetadata
 from velaray.wire.stamping import labelled, transaction_of
@@ -77,7 +77,7 @@ def state_of(cluster: Cluster, topic: str) -> PartitionState:
     async def read() -> Any:
         await cluster.local.fabric.address(key)
         body = cluster.local.fabric.bodies[key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         return await body.runtime.read(lambda state: state)
 
     found = cluster.local.run(read())

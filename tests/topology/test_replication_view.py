@@ -17,8 +17,8 @@ from tests.topology.replicating import (
     replicating,
     soon,
 )
-from velaray.admin import Admin
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey
 
 _numbers = itertools.count(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from velaray.events.ids import Position
-from velaray.topology.replication.replication_window import WINDOW, WINDOW_BYTES, Held, Window
+from velaray.geo.replication.replication_window import WINDOW, WINDOW_BYTES, Held, Window
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from velaray.exceptions import NotConnected
-from velaray.topology.replication import replicator_markers
-from velaray.topology.replication.replicator_markers import MOST, Markers
+from velaray.client.exceptions import NotConnected
+from velaray.geo.replication import replicator_markers
+from velaray.geo.replication.replicator_markers import MOST, Markers
 from velaray.wire.replication import Marker
 
 RESPONSE, UPDATE = Marker.SNAPSHOT_RESPONSE, Marker.UPDATE

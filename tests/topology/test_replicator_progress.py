@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from velaray.actors.machine import Reason
-from velaray.exceptions import NotConnected
-from velaray.topology.links import RemoteError
-from velaray.topology.replication import replicator_progress
-from velaray.topology.replication.replicator_progress import Progress
+from velaray.client.exceptions import NotConnected
+from velaray.geo.replication import replicator_progress
+from velaray.geo.replication.replicator_progress import Progress
+from velaray.topology.rpc import RemoteError
 
 
 class World:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.topology.replicating import clusters, nothing_more, received, replicating, soon
-from velaray.topology.replication import replicator
-from velaray.topology.replication.replicator_target import Target
+from velaray.geo.replication import replicator
+from velaray.geo.replication.replicator_target import Target
 
 
 def test_what_comes_while_the_other_cluster_is_reached_again_gets_there(

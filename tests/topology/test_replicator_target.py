@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velaray.events.ids import MessageId, TopicName
-from velaray.topology.replication.replicator_target import PRODUCER_ID, Target
+from velaray.geo.replication.replicator_target import PRODUCER_ID, Target
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import Marker
 

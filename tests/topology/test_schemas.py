@@ -14,13 +14,13 @@ import pytest
 from tests.support.local_cluster import LocalCluster
 from tests.topology.schema_wire import AUTO, ONE, TEXT, THREE, TWO, Peer, Refused, World, avro
 from tests.topology.schema_wire import run as run_world
+from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.broker.schema_registry.schema_calls import has_registry
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.journal.files import FileStore
 from velaray.journal.replay import load_manifest
 from velaray.schemas import SchemaInfo, SchemaType
 from velaray.schemas.info import key_value
-from velaray.topology.ledgers.topic_deletion import delete_topic
-from velaray.topology.schemas.schema_calls import has_registry
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message
 from velaray.wire.messages import read_metadata
@@ -427,7 +427,7 @@ def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run)
         file.write_bytes(broken)
         with pytest.raises(Refused) as refusal:
             await peer.produce(THREE)
-        assert refusal.value.code == pb.ServiceNotReady
+        assert refusal.value.code == pb.PersistenceError
         assert await other.produce(None, b"x") is None  # nobody else notices
         assert await peer.produce(None, b"y") is None
         # The killed writer may cut off the zeros behind the last frame at any time.

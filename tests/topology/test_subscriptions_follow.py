@@ -15,10 +15,10 @@ from tests.topology.replicating import (
     received,
     soon,
 )
-from velaray.admin import Admin
+from velaray.client.admin import Admin
+from velaray.client.message_id import MessageId
 from velaray.events.ids import EARLIEST, LATEST, ActorKind
-from velaray.message_id import MessageId
-from velaray.topology.links import RemoteError
+from velaray.topology.rpc import RemoteError
 
 
 @pytest.fixture(scope="module")

@@ -6,27 +6,30 @@ import asyncio
 
 import pytest
 
-from velaray.actors.partition import StartAt
+from velaray.actors.partition.machine import StartAt
+from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import Fenced
 from velaray.journal.memory import MemoryStore
-from velaray.topology.channel import Channel
+from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.fabric import Unreachable
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody, _BrainLink
+from velaray.topology.in_process import InProcessActorSystem
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
 
-async def _partition_with_a_subscription(fabric: LocalFabric) -> tuple[PartitionBody, ActorKey]:
+async def _partition_with_a_subscription(
+    fabric: InProcessActorSystem,
+) -> tuple[PartitionActor, ActorKey]:
     names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
     await fabric.call(ActorKey.catalog(), "bootstrap", names)
     found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
     key = ActorKey.of_partition(TOPIC, found["incarnation"])
     await fabric.address(key)
     partition = fabric.bodies[key]
-    assert isinstance(partition, PartitionBody)
+    assert isinstance(partition, PartitionActor)
     ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
     return partition, key.of_subscription("s", ref.incarnation)
 
@@ -35,7 +38,9 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
     """They would go on at the new place without having been told of it."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
+        fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_body
+        )
         partition, brain = await _partition_with_a_subscription(fabric)
         channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
         for method in ("cursor", "reset"):
@@ -56,10 +61,12 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
     """It isn't the consumers' fault: what they are told is `Unreachable`, which passes."""
 
     async def main() -> None:
-        fabric = LocalFabric(ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore())
+        fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_body
+        )
         partition, brain = await _partition_with_a_subscription(fabric)
-        of_successor = Channel("s", partition, lambda *_: None, durable=True)
-        link = await fabric.open_link(brain, _BrainLink(of_successor))
+        of_successor = SubscriptionChannel("s", partition, lambda *_: None, durable=True)
+        link = await fabric.open_link(brain, _DispatcherConnection(of_successor))
         await link.request("open", [partition.runtime.journal.epoch + 1, 0, None, 0, []])
 
         with pytest.raises(Unreachable, match="served elsewhere"):

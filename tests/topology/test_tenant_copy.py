@@ -12,10 +12,9 @@ import pytest
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, neighbours
 from velaray import MessageId
-from velaray.admin import Admin, NotFound
+from velaray.client.admin import Admin, NotFound
 from velaray.events.ids import TopicName
-from velaray.topology.links import RemoteError
-from velaray.topology.moving.tenant_copy import (
+from velaray.geo.tenant_migration.tenant_copy import (
     MetadataConflict,
     There,
     admin_of,
@@ -23,13 +22,14 @@ from velaray.topology.moving.tenant_copy import (
     look_at,
     plan,
 )
-from velaray.topology.moving.tenant_metadata import (
+from velaray.geo.tenant_migration.tenant_metadata import (
     NamespaceMetadata,
     SchemaText,
     TenantMetadata,
     TopicMetadata,
     read_tenant,
 )
+from velaray.topology.rpc import RemoteError
 
 SPACE, PLAIN, MANY = "acme/orders", "persistent://acme/orders/t t", "persistent://acme/orders/many"
 AVRO = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'

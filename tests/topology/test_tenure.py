@@ -8,10 +8,10 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from velaray.cluster import Cluster, ClusterError, _tenure
 from velaray.journal.files import FileStore
-from velaray.topology.cluster import Cluster, ClusterError, _tenure
 from velaray.topology.config import ClusterConfig
-from velaray.topology.tenure import OtherCluster, check_tenure, data_id_of, take_tenure
+from velaray.topology.ownership import OtherCluster, check_tenure, data_id_of, take_tenure
 
 
 def test_data_keeps_the_name_and_the_number_of_its_cluster(tmp_path: Path) -> None:

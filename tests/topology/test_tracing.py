@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from velaray.actors.consumers import Delivery
+from velaray.actors.dispatch.consumers import Delivery
 from velaray.actors.runtime import Stopped
-from velaray.actors.subscription import SubscriptionMachine
-from velaray.actors.tracing import Note, deliveries_of
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.actors.subscription.tracing import Note, deliveries_of
+from velaray.broker.subscription import tracing
+from velaray.broker.subscription.tracing import MOST_RUNS, Trace
 from velaray.events.events_pb2 import (
     ConsumerAttached,
     ConsumerDetached,
@@ -19,8 +21,6 @@ from velaray.events.events_pb2 import (
     EntriesAcked,
     EntriesAskedAgain,
 )
-from velaray.topology import tracing
-from velaray.topology.tracing import MOST_RUNS, Trace
 
 
 class Recorder:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from velaray.actors.machine import Reason
+from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.events.ids import ActorKey, TopicName, TransactionId
-from velaray.topology.links import RemoteError
-from velaray.topology.transactions.transaction_gate import TransactionGate
+from velaray.topology.rpc import RemoteError
 
 TXN = TransactionId(0, 7)
 
@@ -38,7 +38,7 @@ def test_a_verdict_makes_an_answer_void_that_is_on_its_way() -> None:
             tasks.add(asyncio.ensure_future(work))
 
         key = ActorKey.of_partition(TopicName.parse("t"), 1)
-        gate = TransactionGate(key, coordinator, spawn)  # type: ignore[arg-type]
+        gate = TransactionAdmission(key, coordinator, spawn)  # type: ignore[arg-type]
         first = asyncio.ensure_future(gate.pass_through(TXN))
         await coordinator.asked.wait()
         await gate.end(TXN)

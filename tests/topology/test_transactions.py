@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from tests.official.raw import RawClient
-from velaray.actors.coordinator import Begin, Decide
-from velaray.actors.coordinator_state import Status
+from velaray.actors.coordinator.machine import Begin, Decide
+from velaray.actors.coordinator.state import Status
+from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.config import ClusterConfig
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transactions.coordinator_body import CoordinatorBody
+from velaray.topology.in_process import InProcessActorSystem
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Message, entry_header
 from velaray.wire.messages import build_entry, split_entry
@@ -30,8 +31,8 @@ class Setting:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.fabric = LocalFabric(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(MemoryDisk())
+        self.fabric = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(MemoryDisk()), make_body
         )
         self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.key: ActorKey
@@ -60,15 +61,15 @@ class Setting:
         return await RawClient.connect(address.host, address.service_port)
 
     @property
-    def partition(self) -> PartitionBody:
+    def partition(self) -> PartitionActor:
         body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         return body
 
     @property
-    def coordinating(self) -> CoordinatorBody:
+    def coordinating(self) -> CoordinatorActor:
         body = self.fabric.bodies[COORDINATOR]
-        assert isinstance(body, CoordinatorBody)
+        assert isinstance(body, CoordinatorActor)
         return body
 
     # -- the coordinator -----------------------------------------------------------

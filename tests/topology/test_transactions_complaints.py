@@ -19,15 +19,15 @@ from tests.topology.test_transactions import (
     payloads,
     run,
 )
-from velaray.actors import transactions
-from velaray.actors.partition import PartitionMachine
+from velaray.actors.partition import transactions
+from velaray.actors.partition.machine import PartitionMachine
+from velaray.broker.subscription.subscription_actor import SubscriptionActor
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
 from velaray.events.segments import StoredSegment, segment_digest
 from velaray.journal.journal import JournalSettings
 from velaray.journal.replay import replay
-from velaray.topology.subscription_body import SubscriptionBody
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.messages import read_metadata
 
@@ -35,10 +35,10 @@ SHARED, EXCLUSIVE = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive
 CUMULATIVE = pb.CommandAck.Cumulative
 
 
-def subscription(setting: Setting) -> SubscriptionBody:
+def subscription(setting: Setting) -> SubscriptionActor:
     (key,) = [key for key in setting.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
     body = setting.fabric.bodies[key]
-    assert isinstance(body, SubscriptionBody)
+    assert isinstance(body, SubscriptionActor)
     return body
 
 
@@ -375,3 +375,20 @@ def run_with(settings: JournalSettings, scenario: Any) -> None:
         await setting.fabric.stop()
 
     asyncio.run(main())
+
+
+def test_who_acknowledges_before_the_consumer_is_back_is_told_to_come_again() -> None:
+    """Pulsar's Java client has no class for ConsumerNotFound: the transaction would fail for it."""
+
+    async def scenario(setting: Setting) -> None:
+        consumer = await setting.consume(kind=SHARED)
+        await setting.publish(b"1")
+        message = await arrival(consumer)
+        (transaction,) = await opened(setting, 1)
+        setting.fabric.kill(subscription(setting).key)
+        await consumer.next(pb.CommandCloseConsumer)
+        answer = await ack_in(consumer, message, transaction)
+        assert answer.error == pb.ServiceNotReady
+        assert "subscribe again and repeat" in answer.message
+
+    run(scenario)

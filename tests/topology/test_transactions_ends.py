@@ -18,12 +18,12 @@ from tests.topology.test_transactions import (
     payloads,
     run,
 )
-from velaray.actors.coordinator import Decide
+from velaray.actors.coordinator.machine import Decide
 from velaray.actors.runtime import Stopped
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryStore
-from velaray.topology.links import RemoteError
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 
 SHARED = pb.CommandSubscribe.Shared

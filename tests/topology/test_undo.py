@@ -11,11 +11,15 @@ from click.testing import CliRunner
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, NotFound
-from velaray.cli import main
-from velaray.client import Client
-from velaray.enums import ConsumerType
-from velaray.message_id import MessageId
+from velaray.actors.machine import Reason
+from velaray.broker.partition import partition_admin
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.cli.app import main
+from velaray.client.admin import Admin, AdminError, NotFound, PreconditionFailed
+from velaray.client.enums import ConsumerType
+from velaray.client.message_id import MessageId
+from velaray.sync.client import Client
+from velaray.topology.rpc import RemoteError
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +125,90 @@ def test_without_a_move_there_is_nothing_to_undo(cluster: LocalCluster, client: 
         admin.undo("quiet", "s")
     with pytest.raises(NotFound, match="nothing that old is kept"):
         admin.undo("quiet", "s", time_ms=1)
+
+
+def partitioned(admin: Admin, client: Client, topic: str) -> list[str]:
+    """A topic of three partitions with a subscription that acknowledged one of two messages in
+    each; returns the partitions' names."""
+    admin.create_topic(topic, partitions=3)
+    names = [f"persistent://public/default/{topic}-partition-{index}" for index in range(3)]
+    for name in names:
+        consumer = client.subscribe(name, "s", consumer_type=ConsumerType.Shared)
+        producer = client.create_producer(name)
+        for number in range(2):
+            producer.send(b"%d" % number)
+        consumer.acknowledge(consumer.receive(10_000), receipt=True)
+        consumer.close()
+    return names
+
+
+def marks(admin: Admin, names: list[str]) -> list[int]:
+    return [cursor(admin, name)[0] for name in names]
+
+
+def test_partitions_where_nothing_moved_are_left_out(cluster: LocalCluster, client: Client) -> None:
+    admin = Admin(cluster.admin_url)
+    names = partitioned(admin, client, "partly")
+    with pytest.raises(NotFound, match="partly: there is no seek, skip or expiry"):
+        admin.undo("partly", "s")
+    admin.skip(names[1], "s", None)
+    assert list(admin.undo("partly", "s", preview=True)) == [names[1]]
+    assert marks(admin, names) == [1, 2, 1]
+    words = ["subscriptions", "undo", "partly", "s", "--admin-url", cluster.admin_url]
+    done = CliRunner().invoke(main, [*words, "--yes", "-o", "json"], catch_exceptions=False).output
+    assert {name: one["done"] for name, one in json.loads(done).items()} == {names[1]: True}
+    assert marks(admin, names) == [1, 1, 1]
+    admin.skip("partly", "s", None)
+    assert marks(admin, names) == [2, 2, 2]
+    assert list(admin.undo("partly", "s")) == names
+    assert marks(admin, names) == [1, 1, 1]
+    with pytest.raises(AdminError, match="an event's number belongs to the journal of one"):
+        admin.undo("partly", "s", event=1)
+
+
+def test_a_partition_that_would_refuse_leaves_all_as_they_are(
+    cluster: LocalCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(cluster.admin_url)
+    names = partitioned(admin, client, "refused")
+    admin.skip("refused", "s", None)
+    durably_gone = PartitionActor._durably_gone
+
+    async def gone(self: PartitionActor, **kinds: Any) -> list[int]:
+        return [0, 2] if self.topic == names[2] else await durably_gone(self, **kinds)
+
+    monkeypatch.setattr(PartitionActor, "_durably_gone", gone)
+    with pytest.raises(PreconditionFailed, match="they are trimmed away"):
+        admin.undo("refused", "s")
+    assert marks(admin, names) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("verb", ["undo", "skip"])
+def test_an_error_names_the_partitions_that_are_changed(
+    cluster: LocalCluster, client: Client, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    admin = Admin(cluster.admin_url)
+    names = partitioned(admin, client, f"failing-{verb}")
+    method = {"undo": "undo", "skip": "skip_to"}[verb]
+    if verb == "undo":
+        admin.skip(f"failing-{verb}", "s", None)
+    real = partition_admin.METHODS[method]
+
+    async def fail(partition: PartitionActor, args: dict[str, Any]) -> Any:
+        if partition.topic == names[1]:
+            raise RemoteError(Reason.UNAVAILABLE, "it is moving")
+        return await real(partition, args)
+
+    monkeypatch.setitem(partition_admin.METHODS, method, fail)
+    named = f"done for {names[0]}, {names[2]}, but not for {names[1]}: it is moving"
+    with pytest.raises(AdminError, match=named):
+        admin.undo(f"failing-{verb}", "s") if verb == "undo" else admin.skip(
+            f"failing-{verb}", "s", None
+        )
+    assert marks(admin, names) == ([1, 2, 1] if verb == "undo" else [2, 1, 2])
+    if verb == "skip":
+        return
+    words = ["subscriptions", "undo", names[1], "s", "--yes", "--admin-url", cluster.admin_url]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 1
+    assert f"not undone for {names[1]}: " in told.output

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from tests.topology.test_partition_session import Client
-from velaray.actors.expiry import Why
 from velaray.actors.machine import Reason
-from velaray.actors.partition import Publish, StartAt
-from velaray.actors.producers import ProducerSpec
+from velaray.actors.partition.machine import Publish, StartAt
+from velaray.actors.partition.producers import ProducerSpec
+from velaray.actors.subscription.expiry import Why
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.topic_policies import MIB
 from velaray.events.ids import ActorKey, ActorKind, Position, TopicName
+from velaray.geo.actor_kinds import make_body
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore
-from velaray.topology.applied import MIB
 from velaray.topology.config import ClusterConfig
-from velaray.topology.links import RemoteError
-from velaray.topology.local import LocalFabric
-from velaray.topology.partition_body import PartitionBody
+from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.messages import build_entry
 
@@ -40,11 +41,11 @@ class Setting:
 
     def __init__(self) -> None:
         config = ClusterConfig("nowhere", 1, b"key", upkeep_s=36_000.0, deleters=0)
-        self.fabric = LocalFabric(config, MemoryStore())
+        self.fabric = InProcessActorSystem(config, MemoryStore(), make_body)
         self.fabric.journal_settings = JournalSettings(roll_records=PER_LEDGER)
         self.now_ms = 1_800_000_000_000
         self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
-        self.partition: PartitionBody
+        self.partition: PartitionActor
         self.sent = 0
 
     async def start(self) -> None:
@@ -58,7 +59,7 @@ class Setting:
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.fabric.address(key)
         body = self.fabric.bodies[key]
-        assert isinstance(body, PartitionBody)
+        assert isinstance(body, PartitionActor)
         self.partition = body
 
     async def restart(self) -> None:

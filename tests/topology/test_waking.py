@@ -10,12 +10,12 @@ import pytest
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
+from velaray.broker.catalog.catalog_actor import _partitions
+from velaray.broker.catalog.scheduled_activation import ScheduledActivation, due_times
+from velaray.broker.topic_policies import MINUTE_MS, TopicPolicies
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.journal import JournalSettings
 from velaray.journal.manifest import LedgerInfo
-from velaray.topology.applied import MINUTE_MS, Applied
-from velaray.topology.catalog_body import _partitions
-from velaray.topology.waking import Waker, due_times
 
 TOPIC = "persistent://public/default/t"
 HOUR = {"retention": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}}
@@ -23,17 +23,19 @@ CLOSED = LedgerInfo(1, 1, 0, 100, 9, 9, 1000, sealed=True, sealed_ms=5_000)
 
 
 def test_each_ledger_is_due_by_every_rule_of_time() -> None:
-    policies = Applied.of({**HOUR, "messageTTL": 60})
+    policies = TopicPolicies.of({**HOUR, "messageTTL": 60})
     hour, minute = 60 * MINUTE_MS, MINUTE_MS
     assert set(due_times([CLOSED], None, policies)) == {5_000 + hour, 5_000 + minute}
-    assert set(due_times([CLOSED], 8_000, Applied.of(HOUR))) == {5_000 + hour, 8_000 + hour}
+    assert set(due_times([CLOSED], 8_000, TopicPolicies.of(HOUR))) == {5_000 + hour, 8_000 + hour}
     forever = {"retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
-    assert list(due_times([CLOSED], 8_000, Applied.of(forever))) == []
+    assert list(due_times([CLOSED], 8_000, TopicPolicies.of(forever))) == []
 
 
 def test_ledgers_without_messages_wake_nobody() -> None:
     empty = replace(CLOSED, entries=0, sealed_ms=9_000)
-    assert list(due_times([CLOSED, empty], None, Applied.of(HOUR))) == [5_000 + 60 * MINUTE_MS]
+    assert list(due_times([CLOSED, empty], None, TopicPolicies.of(HOUR))) == [
+        5_000 + 60 * MINUTE_MS
+    ]
 
 
 class Setting:
@@ -41,7 +43,7 @@ class Setting:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        self.waker = Waker(cluster.fabric)
+        self.waker = ScheduledActivation(cluster.fabric)
         clock_ms = cluster.fabric.clock_ms
         self.ahead_ms = 0
         cluster.fabric.clock_ms = lambda: clock_ms() + self.ahead_ms  # type: ignore[method-assign]

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin, Invalid, NotFound
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin, Invalid, NotFound
+from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKind
-from velaray.message_id import MessageId
 
 
 def ours(found: Any) -> MessageId:
@@ -173,7 +173,7 @@ def test_the_command_asks_the_cluster_or_reads_the_disk(
     assert lines[-2:] == ["acknowledged by erin", "now: it is acknowledged"]
     data = str(Path(cluster.config.data_dir))
     read = CliRunner().invoke(main, [*words, "--data", data, "-o", "json"], catch_exceptions=False)
-    found = json.loads(read.output)
+    found = json.loads(read.stdout)
     assert found["now"] is None
     assert found["facts"][-1]["text"] == "acknowledged by erin"
     with pytest.raises(NotFound, match="no entry at position"):

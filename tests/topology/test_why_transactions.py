@@ -14,8 +14,8 @@ from click.testing import CliRunner
 import velaray
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from velaray.admin import Admin
-from velaray.cli import main
+from velaray.cli.app import main
+from velaray.client.admin import Admin
 from velaray.events.ids import ActorKey
 
 EARLIEST = velaray.InitialPosition.Earliest
@@ -66,7 +66,7 @@ class Topic:
         wanted = f"{message.ledger_id()}:{message.entry_id()}"
         words = ["why", self.name, "s", wanted, "--data", str(self.data), "-o", "json"]
         read = CliRunner().invoke(main, words, catch_exceptions=False)
-        found = [fact["what"] for fact in json.loads(read.output)["facts"]]
+        found = [fact["what"] for fact in json.loads(read.stdout)["facts"]]
         return [what for what in found if what not in ("counted", "returned")]
 
 
@@ -197,7 +197,7 @@ def test_a_coordinator_that_cannot_be_asked(
 ) -> None:
     transaction = topic.client.transaction()
     message = topic.producer.send(b"x", txn=transaction)
-    monkeypatch.setattr("velaray.topology.why_log._DECIDING_S", 0.1)
+    monkeypatch.setattr("velaray.broker.explain_log._DECIDING_S", 0.1)
     key = ActorKey.of_coordinator(transaction.txn_id.coordinator)
     call = type(cluster.fabric.bodies[key]).call
 

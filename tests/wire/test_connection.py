@@ -1,7 +1,10 @@
 """Connections over real sockets: any split, slow, silent, half-closed and hostile peers."""
 
 import asyncio
+import gc
 import socket
+import struct
+import tracemalloc
 from collections.abc import Callable
 from unittest.mock import Mock
 
@@ -546,6 +549,35 @@ def test_a_failure_after_a_pause_closes_the_connection() -> None:
             await closed(recorder)
 
     run(scenario())
+
+
+def test_a_lost_connection_keeps_no_buffer() -> None:
+    size = 5 * 1024 * 1024
+    unfinished = struct.pack(">II", size, 20) + bytes(size // 2)
+
+    async def scenario() -> None:
+        async with Server() as server:
+            _, writer, recorder = await server.connect()
+            writer.write(unfinished)
+            await writer.drain()
+            parser = recorder.connection._parser
+            async with asyncio.timeout(10):
+                while parser.buffered < len(unfinished):
+                    await asyncio.sleep(0.001)
+            held, _ = tracemalloc.get_traced_memory()
+            writer.transport.abort()
+            await closed(recorder)
+            left, _ = tracemalloc.get_traced_memory()
+            assert held - left > size * 0.9
+            assert parser.capacity == 0
+
+    tracemalloc.start()
+    gc.disable()  # the connection is in a cycle of references
+    try:
+        run(scenario())
+    finally:
+        gc.enable()
+        tracemalloc.stop()
 
 
 def test_abort_tells_its_reason() -> None:

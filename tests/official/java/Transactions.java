@@ -189,6 +189,24 @@ public class Transactions {
         nothingComes(consumer);
     }
 
+    /** The service restarts the subscription: what is refused meanwhile can be repeated. */
+    void acknowledgedDuringARestart() throws Exception {
+        Consumer<String> consumer = subscribe(topic, SubscriptionType.Shared);
+        publish(producer(topic, false), 1);
+        MessageId id = receive(consumer, 1).get(0).getMessageId();
+        Transaction refused = begin();
+        fails(PulsarClientException.LookupException.class,
+                consumer.acknowledgeAsync(id, refused));
+        same(true, PulsarClientException.isRetriableError(
+                new PulsarClientException.LookupException("as above")));
+        get(refused.abort());
+        Transaction repeated = begin();
+        get(consumer.acknowledgeAsync(id, repeated));
+        get(repeated.commit());
+        consumer.close();
+        nothingComes(subscribe(topic, SubscriptionType.Shared));
+    }
+
     // -- the ends of transactions --------------------------------------------------
 
     /** The client refuses what comes after the end, and says so with Pulsar's exceptions. */

@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing
-from velaray.actors import dead_letters, holes, partition, redelivery, subscription
-from velaray.actors.books import Books
-from velaray.actors.consumers import Attached
-from velaray.actors.cursor import Cursor
-from velaray.actors.delayed import DelayedIndex
-from velaray.actors.ledger_table import LedgerTable
+from velaray.actors.dispatch.consumers import Attached
+from velaray.actors.dispatch.in_flight import InFlightTracker
+from velaray.actors.dispatch.single_active import SingleActive
 from velaray.actors.machine import Decision
-from velaray.actors.partition import PartitionMachine
-from velaray.actors.serve_one import ServeOne
-from velaray.actors.subscription import Ack, AckBefore, Acked, SubscriptionMachine
+from velaray.actors.partition import machine as partition
+from velaray.actors.partition.delayed import DelayedIndex
+from velaray.actors.partition.ledger_table import LedgerTable
+from velaray.actors.partition.machine import PartitionMachine
+from velaray.actors.sets import acknowledged_ranges as holes
+from velaray.actors.subscription import dead_letters, redelivery
+from velaray.actors.subscription import machine as subscription
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.machine import Ack, AckBefore, Acked, SubscriptionMachine
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import Position
 
@@ -49,7 +52,7 @@ def _without_segments(original: Any) -> Any:
 
 
 def _count_no_redelivery(original: Any) -> Any:
-    def end_deliveries(self: Books, ranges: Any, in_vain: Any) -> None:
+    def end_deliveries(self: InFlightTracker, ranges: Any, in_vain: Any) -> None:
         original(self, ranges, ())
 
     return end_deliveries
@@ -148,7 +151,7 @@ def _reset_one_too_far(original: Any) -> Any:
 
 
 def _dispatch_past_permits(original: Any) -> Any:
-    def dispatch(self: ServeOne, out: list[Any]) -> None:
+    def dispatch(self: SingleActive, out: list[Any]) -> None:
         active = self._active
         if active is not None and active.permits <= 0:
             active.permits += 1
@@ -159,7 +162,7 @@ def _dispatch_past_permits(original: Any) -> Any:
 
 def _debit_entries(original: Any) -> Any:
     def deliver(
-        self: Books, consumer: Attached, first: int, end: int, limit: int, out: list[Any]
+        self: InFlightTracker, consumer: Attached, first: int, end: int, limit: int, out: list[Any]
     ) -> int:
         reached: int = original(self, consumer, first, end, limit, out)
         consumer.permits += out[-1].messages - (reached - first)
@@ -169,7 +172,7 @@ def _debit_entries(original: Any) -> Any:
 
 
 def _serve_everybody(original: Any) -> Any:
-    def dispatch(self: ServeOne, out: list[Any]) -> None:
+    def dispatch(self: SingleActive, out: list[Any]) -> None:
         active = self._active
         for consumer in self._books.consumers.values():
             self._active = consumer
@@ -180,7 +183,7 @@ def _serve_everybody(original: Any) -> Any:
 
 
 def _pass_over_what_the_active_one_held(original: Any) -> Any:
-    def elect(self: ServeOne, joined: Attached | None) -> Any:
+    def elect(self: SingleActive, joined: Attached | None) -> Any:
         previous = self._active
         held = [] if previous is None else list(self._books.held.of(previous.spec.consumer_id))
         changes = original(self, joined)
@@ -193,7 +196,7 @@ def _pass_over_what_the_active_one_held(original: Any) -> Any:
 
 
 def _elect_the_last(original: Any) -> Any:
-    def elect(self: ServeOne, joined: Attached | None) -> Any:
+    def elect(self: SingleActive, joined: Attached | None) -> Any:
         partition, self._partition = self._partition, -1
         try:
             return original(self, joined)
@@ -279,35 +282,35 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "dispatch-past-permits": Mutant(
         "an active consumer without permits gets entries",
-        ((ServeOne, "dispatch", _dispatch_past_permits),),
+        ((SingleActive, "dispatch", _dispatch_past_permits),),
         within=20,
     ),
     "debit-entries": Mutant(
-        "a batch debits one permit", ((Books, "deliver", _debit_entries),), within=20
+        "a batch debits one permit", ((InFlightTracker, "deliver", _debit_entries),), within=20
     ),
     "serve-everybody": Mutant(
         "Failover consumers that aren't active get entries",
-        ((ServeOne, "dispatch", _serve_everybody),),
+        ((SingleActive, "dispatch", _serve_everybody),),
         within=20,
     ),
     "elect-the-last": Mutant(
         "another Failover consumer than Pulsar's becomes active",
-        ((ServeOne, "_elect", _elect_the_last),),
+        ((SingleActive, "_elect", _elect_the_last),),
         within=100,
     ),
     "pass-over-what-was-held": Mutant(
         "a new active consumer doesn't get what the former one held",
-        ((ServeOne, "_elect", _pass_over_what_the_active_one_held),),
+        ((SingleActive, "_elect", _pass_over_what_the_active_one_held),),
         within=20,
     ),
     "forget-what-a-consumer-held": Mutant(
         "what a consumer held is lost when it goes",
-        ((Books, "give_back", do_nothing),),
+        ((InFlightTracker, "give_back", do_nothing),),
         within=20,
     ),
     "count-no-redelivery": Mutant(
         "a redelivered entry looks like one that comes for the first time",
-        ((Books, "end_deliveries", _count_no_redelivery),),
+        ((InFlightTracker, "end_deliveries", _count_no_redelivery),),
         within=100,
     ),
 }

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing_async
-from velaray.actors import catalog, partition
-from velaray.actors.catalog import CatalogMachine
+from velaray.actors.catalog import machine as catalog
+from velaray.actors.catalog.machine import CatalogMachine
+from velaray.actors.catalog.policies import DEFAULTS
 from velaray.actors.machine import Decision
-from velaray.actors.policies import DEFAULTS
+from velaray.actors.partition import machine as partition
+from velaray.broker.catalog import catalog_actor
+from velaray.broker.garbage_collection import topic_deletion
+from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.events_pb2 import TopicCreated
 from velaray.journal.memory import MemoryStore
-from velaray.topology import catalog_body
-from velaray.topology.ledgers import topic_deletion
-from velaray.topology.partition_body import PartitionBody
 
 
 def _without_events(original: Any) -> Any:
@@ -69,7 +70,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "leave-half-deleted-subscriptions": Mutant(
         "a deletion that a crash interrupted isn't finished",
-        ((PartitionBody, "_finish_deletion", do_nothing_async),),
+        ((PartitionActor, "_finish_deletion", do_nothing_async),),
         within=300,
     ),
     "keep-journals-of-the-deleted": Mutant(
@@ -89,7 +90,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "serve-deleted-topics": Mutant(
         "a partition of a deleted topic starts again",
-        ((catalog_body, "_QUERIES", _serve_deleted_topics),),
+        ((catalog_actor, "_QUERIES", _serve_deleted_topics),),
         within=500,
     ),
     "use-an-incarnation-again": Mutant(

@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing
-from velaray.aio.acks import AckTracker
-from velaray.aio.partition_consumer import PartitionConsumer
-from velaray.aio.partition_producer import PartitionProducer
+from velaray.client.acks import AckTracker
+from velaray.client.partition_consumer import PartitionConsumer
+from velaray.client.partition_producer import PartitionProducer
 
 
 def _wait_for_no_receipt(original: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing_async
-from velaray.actors.compacted import PublishCompaction
-from velaray.actors.compaction import NewestByKey
-from velaray.topology.compactor import Compactor
+from velaray.actors.partition.compacted import PublishCompaction
+from velaray.actors.partition.compaction import NewestByKey
+from velaray.broker.partition.compactor import Compactor
 
 
 def _keep_the_oldest(original: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant
-from velaray.actors.bitmaps import Bitmap
-from velaray.actors.cursor import Cursor
+from velaray.actors.sets.bitmaps import Bitmap
+from velaray.actors.subscription.cursor import Cursor
 
 
 def _count_holes_too(original: Any) -> Any:

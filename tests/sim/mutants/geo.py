@@ -7,20 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant
-from velaray.actors import partition, subscription, translating
-from velaray.actors.cursor import Cursor
-from velaray.actors.foreign import Ahead, Foreign
 from velaray.actors.machine import Decision
-from velaray.actors.origins import NOWHERE, Origin, Origins
-from velaray.actors.partition import Duplicate, PartitionMachine
+from velaray.actors.partition import machine as partition
+from velaray.actors.partition.machine import Duplicate, PartitionMachine
+from velaray.actors.partition.origins import NOWHERE, Origin, Origins
+from velaray.actors.subscription import machine as subscription
+from velaray.actors.subscription import progress_translation
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.remote_progress import Ahead, Foreign
+from velaray.broker.partition import partition_session
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription import progress_exporter
 from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
-from velaray.topology import partition_session
-from velaray.topology.channel import Channel
-from velaray.topology.replication import exporter, foreign_progress, replicator, replicator_ends
-from velaray.topology.replication.foreign_progress import ForeignProgress
-from velaray.topology.replication.progress_export import Places
-from velaray.topology.replication.replication_window import Window
-from velaray.topology.replication.replicator_progress import Progress
+from velaray.geo.replication import remote_progress, replicator, replicator_ends
+from velaray.geo.replication.progress_export import Places
+from velaray.geo.replication.remote_progress import RemoteProgress
+from velaray.geo.replication.replication_window import Window
+from velaray.geo.replication.replicator_progress import Progress
 from velaray.wire.messages import open_entry
 from velaray.wire.stamping import PassedOver
 
@@ -104,7 +107,7 @@ def _to_everybody(original: Any) -> Any:
 
 
 def _never_settled(original: Any) -> Any:
-    def unsettled(self: Channel, first: int, end: int) -> int:
+    def unsettled(self: SubscriptionChannel, first: int, end: int) -> int:
         return end
 
     return unsettled
@@ -215,7 +218,7 @@ def _told_when_asked(original: Any) -> Any:
 
 
 def _taken_when_it_comes(original: Any) -> Any:
-    async def take(self: ForeignProgress, source: str, raw: bytes) -> None:
+    async def take(self: RemoteProgress, source: str, raw: bytes) -> None:
         taking = self._partition.spawn(original(self, source, raw))
         taking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -261,11 +264,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "drop-the-filter": _mutant(
         "what came after the progress that concerns it is delivered",
-        *(Channel, "_unsettled", _never_settled, 300),
+        *(SubscriptionChannel, "_unsettled", _never_settled, 300),
     ),
     "forget-what-waits": _mutant(
         "a subscription that recovers doesn't know what is acknowledged of entries to come",
-        *(subscription.foreign, "restore", _nothing_waits, 100),
+        *(subscription.remote_progress, "restore", _nothing_waits, 100),
     ),
     "take-in-one-too-many": _mutant(
         "of what came from another cluster the entry behind a range is acknowledged as well",
@@ -273,27 +276,27 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "take-in-one-too-many-of-the-own": _mutant(
         "of what is this cluster's own the entry behind what is named is acknowledged as well",
-        *(translating, "_own_within", _one_too_many, 100),
+        *(progress_translation, "_own_within", _one_too_many, 100),
     ),
     "filter-own-entries-by-others-positions": _mutant(
         "another cluster's positions count as those of the own ledgers",
-        *(foreign_progress, "here", _as_own_positions, 100),
+        *(remote_progress, "here", _as_own_positions, 100),
     ),
     "tell-holes-as-acknowledged": _mutant(
         "progress names the first and the last of what is acknowledged beyond the mark",
-        *(exporter, "window", _without_holes, 50),
+        *(progress_exporter, "window", _without_holes, 50),
     ),
     "tell-parts-of-batches-for-wholes": _mutant(
         "a batch that is acknowledged in part is told as a whole",
-        *(exporter, "window", _parts_for_wholes, 100),
+        *(progress_exporter, "window", _parts_for_wholes, 100),
     ),
     "tell-no-parts-of-batches": _mutant(
         "what is acknowledged of a batch in part isn't told",
-        *(exporter, "window", _without_parts, 100),
+        *(progress_exporter, "window", _without_parts, 100),
     ),
     "take-in-again": _mutant(
         "progress that was taken in acknowledges again what somebody moved back",
-        *(subscription.foreign, "news", _new_every_time, 300),
+        *(subscription.remote_progress, "news", _new_every_time, 300),
     ),
     "tell-all-up-to-the-mark-of-others": _mutant(
         "progress says that all is acknowledged of another cluster, also what stayed there",
@@ -305,6 +308,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "confirm-progress-early": _mutant(
         "progress is confirmed before it is durable",
-        *(ForeignProgress, "take", _taken_when_it_comes, 300),
+        *(RemoteProgress, "take", _taken_when_it_comes, 300),
     ),
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing
+from velaray.broker import history
+from velaray.broker.history import Moment
+from velaray.broker.subscription import undoing
 from velaray.events.events_pb2 import MarkDeleted
-from velaray.topology import history, undoing
-from velaray.topology.history import Moment
 
 
 def _begin_too_late(original: Any) -> Any:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing
-from velaray.actors.books import Books
-from velaray.actors.consumers import Attached
-from velaray.actors.draining import PendingHashes
-from velaray.actors.key_shared import StickyRanges
-from velaray.actors.serve_by_key import ServeByKey
-from velaray.actors.standing import StandingDelivery
-from velaray.actors.unacked import UNLIMITED, UnackedLimits
-from velaray.topology import entries
+from velaray.actors.dispatch.consumers import Attached
+from velaray.actors.dispatch.draining import PendingHashes
+from velaray.actors.dispatch.in_flight import InFlightTracker
+from velaray.actors.dispatch.key_ranges import StickyRanges
+from velaray.actors.dispatch.key_shared import KeySharedDispatch
+from velaray.actors.dispatch.lease import LeasedDelivery
+from velaray.actors.dispatch.unacked import UNLIMITED, UnackedLimits
+from velaray.broker.partition import entries
 from velaray.wire.hashing import sticky_hash
 from velaray.wire.messages import read_metadata
 
@@ -30,7 +30,7 @@ def _free_at_the_first(original: Any) -> Any:
 
 
 def _overtake(original: Any) -> Any:
-    def give_new(self: ServeByKey, out: list[Any]) -> bool:
+    def give_new(self: KeySharedDispatch, out: list[Any]) -> bool:
         queues, self._queues = self._queues, {}
         given: bool = original(self, out)
         for hashed, queue in self._queues.items():
@@ -49,13 +49,13 @@ def _room_for_the_blocked(original: Any) -> Any:
 
 
 def _stand_without_limits(original: Any) -> Any:
-    def begin(self: StandingDelivery, first: int, permits: int, room: int) -> None:
+    def begin(self: LeasedDelivery, first: int, permits: int, room: int) -> None:
         original(self, first, permits, UNLIMITED)
 
     return begin
 
 
-_NO_BOOKS = ((PendingHashes, "given", do_nothing), (Books, "_check_pending", do_nothing))
+_NO_BOOKS = ((PendingHashes, "given", do_nothing), (InFlightTracker, "_check_pending", do_nothing))
 
 MUTANTS: dict[str, Mutant] = {
     "forget-the-draining": Mutant(
@@ -65,17 +65,20 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "free-a-key-too-early": Mutant(
         "the first acknowledgement of a key lets its new consumer begin",
-        ((PendingHashes, "taken", _free_at_the_first), (Books, "_check_pending", do_nothing)),
+        (
+            (PendingHashes, "taken", _free_at_the_first),
+            (InFlightTracker, "_check_pending", do_nothing),
+        ),
         within=50,
     ),
     "hash-another-key": Mutant(
         "entries go by the hash of their sequence id",
-        ((entries, "key_hash", _hash_the_sequence_id),),
+        ((entries, "known_key_hash", _hash_the_sequence_id),),
         within=20,
     ),
     "overtake-what-waits": Mutant(
         "a new entry of a key doesn't wait behind the older ones",
-        ((ServeByKey, "_give_new", _overtake), (ServeByKey, "check", do_nothing)),
+        ((KeySharedDispatch, "_give_new", _overtake), (KeySharedDispatch, "check", do_nothing)),
         within=50,
     ),
     "let-ranges-overlap": Mutant(
@@ -90,7 +93,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stand-without-limits": Mutant(
         "who is served without asking may hold any number of messages",
-        ((StandingDelivery, "__init__", _stand_without_limits),),
+        ((LeasedDelivery, "__init__", _stand_without_limits),),
         within=100,
     ),
 }

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing_async
-from velaray.aio.letters import RECONSUMETIMES
-from velaray.journal import burial
-from velaray.journal.burial import Fate
+from velaray.broker.garbage_collection import deletion, garbage_collector, ledger_keeper
+from velaray.broker.garbage_collection.garbage_collector import MAX_TRIES
+from velaray.client.dead_letters import RECONSUMETIMES
+from velaray.journal import garbage_collection
+from velaray.journal.garbage_collection import Fate
 from velaray.journal.journal import Journal
-from velaray.topology.ledgers import deleter_body, deletion, ledger_keeper
-from velaray.topology.ledgers.deleter_body import MAX_TRIES
 
 
 def _delete_later(original: Any) -> Any:
@@ -64,22 +64,22 @@ def _need_nothing(original: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "delete-what-is-listed": Mutant(
         "an event deletes its ledger whether or not that is listed",
-        ((burial, "_may_be_listed", always(False)),),
+        ((garbage_collection, "_may_be_listed", always(False)),),
         60,
     ),
     "delete-what-is-somebody-elses": Mutant(
         "nobody looks whose ledger it is that an event names",
-        ((burial, "is_owned", _anybodys),),
+        ((garbage_collection, "is_owned", _anybodys),),
         60,
     ),
     "give-up-silently": Mutant(
         "an event that was tried ten times is acknowledged, and no dead letter",
-        ((deleter_body.DeleterBody, "_again_later", _give_up),),
+        ((garbage_collector.GarbageCollector, "_again_later", _give_up),),
         300,
     ),
     "acknowledge-before-deleting": Mutant(
         "an event is acknowledged before its ledger is deleted",
-        ((deleter_body, "dispose", _delete_later),),
+        ((garbage_collector, "dispose", _delete_later),),
         200,
     ),
     "bury-before-announcing": Mutant(

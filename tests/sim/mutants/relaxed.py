@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.journal import frames
 from velaray.journal.journal import Journal
 from velaray.journal.memory import _MemoryWriter
-from velaray.topology.channel import Channel
 
 
 def _acknowledge_at_once(original: Any) -> Any:
-    def acknowledge(self: Channel, method: str, args: Any, end: int) -> None:
+    def acknowledge(self: SubscriptionChannel, method: str, args: Any, end: int) -> None:
         self.tell(method, args)
 
     return acknowledge
@@ -62,7 +62,7 @@ def _mark_what_is_written(original: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "acknowledge-unsynced-entries": Mutant(
         "a subscription hears of acknowledgements of entries that aren't synced",
-        ((Channel, "acknowledge", _acknowledge_at_once),),
+        ((SubscriptionChannel, "acknowledge", _acknowledge_at_once),),
         within=200,
         relaxed=True,
     ),

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing
-from velaray.actors import schema_registry
 from velaray.actors.machine import Decision
-from velaray.actors.schema_registry import Registered, RegistryState, SchemaRegistryMachine
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.schemas.topic_schemas import TopicSchemas
+from velaray.actors.schema_registry import machine as schema_registry
+from velaray.actors.schema_registry.machine import Registered, RegistryState, SchemaRegistryMachine
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.topic_schemas import TopicSchemas
 
 
 def _begin_again_after_deletions(original: Any) -> Any:
@@ -108,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "register-for-consumers": Mutant(
         "no topic counts as active",
-        ((PartitionBody, "active_for_schemas", lambda original: property(always(False)(None))),),
+        ((PartitionActor, "active_for_schemas", lambda original: property(always(False)(None))),),
         60,
     ),
 }

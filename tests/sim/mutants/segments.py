@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant
-from velaray.actors import holes
-from velaray.actors.holes import Holes
+from velaray.actors.sets import acknowledged_ranges
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.journal import journal
 from velaray.journal.journal import Journal
 
 
 def _forget_what_changed(original: Any) -> Any:
-    def changing(self: Holes, number: int) -> Any:
+    def changing(self: AcknowledgedRanges, number: int) -> Any:
         known = self._segments.get(number)
         stored = known.stored if known is not None else None
         segment = original(self, number)
@@ -24,7 +24,7 @@ def _forget_what_changed(original: Any) -> Any:
 
 
 def _let_go_of_what_is_not_stored(original: Any) -> Any:
-    def evict(self: Holes, needed: int | None) -> None:
+    def evict(self: AcknowledgedRanges, needed: int | None) -> None:
         for number, segment in list(self._recent.items()):
             if self.memory() > self._budget and number != needed:
                 segment.summary = self._summary(segment)
@@ -35,14 +35,14 @@ def _let_go_of_what_is_not_stored(original: Any) -> Any:
 
 
 def _drop_the_segment_of_the_mark(original: Any) -> Any:
-    def drop_before(self: Holes, mark: int) -> None:
+    def drop_before(self: AcknowledgedRanges, mark: int) -> None:
         original(self, -(-mark // self._size) * self._size)
 
     return drop_before
 
 
 def _keep_passed_segments(original: Any) -> Any:
-    def drop_before(self: Holes, mark: int) -> None:
+    def drop_before(self: AcknowledgedRanges, mark: int) -> None:
         original(self, mark - mark % self._size - self._size)
 
     return drop_before
@@ -76,22 +76,22 @@ def _lose_parts_of_batches(original: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "forget-a-dirty-segment": Mutant(
         "a segment of holes that changed counts as stored",
-        ((Holes, "_changing", _forget_what_changed),),
+        ((AcknowledgedRanges, "_changing", _forget_what_changed),),
         within=50,
     ),
     "let-go-of-dirty-segments": Mutant(
         "segments leave memory before a checkpoint has them",
-        ((Holes, "_evict", _let_go_of_what_is_not_stored),),
+        ((AcknowledgedRanges, "_evict", _let_go_of_what_is_not_stored),),
         within=50,
     ),
     "drop-the-segment-of-the-mark": Mutant(
         "a segment is dropped when the mark comes into it, not when it has passed it",
-        ((Holes, "drop_before", _drop_the_segment_of_the_mark),),
+        ((AcknowledgedRanges, "drop_before", _drop_the_segment_of_the_mark),),
         within=50,
     ),
     "keep-segments-below-the-mark": Mutant(
         "a segment stays when the mark has passed it",
-        ((Holes, "drop_before", _keep_passed_segments),),
+        ((AcknowledgedRanges, "drop_before", _keep_passed_segments),),
         within=50,
     ),
     "refer-for-ever": Mutant(
@@ -106,7 +106,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "lose-parts-of-batches": Mutant(
         "a checkpoint lacks what is acknowledged of the last batch of a segment in part",
-        ((holes, "encode_segment", _lose_parts_of_batches),),
+        ((acknowledged_ranges, "encode_segment", _lose_parts_of_batches),),
         within=100,
     ),
 }

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
-from velaray.topology import partition_session
-from velaray.topology.brain import Brain
-from velaray.topology.channel import Channel, Grant
-from velaray.topology.dead_letters import DeadLetterMover
-from velaray.topology.entries import CachedEntry, EntryCache
-from velaray.topology.links import Link
-from velaray.topology.partition_body import PartitionBody, _BrainLink
-from velaray.topology.postponed import Postponed
+from velaray.broker.partition import partition_session
+from velaray.broker.partition.dead_letters import DeadLetterMover
+from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
+from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
+from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.subscription_channel import Grant, SubscriptionChannel
+from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
+from velaray.topology.rpc import RpcConnection
 
 
 def _confirm_acks_early(original: Any) -> Any:
-    def acknowledge(self: Brain, number: int, request_id: int, command: Any) -> None:
+    def acknowledge(
+        self: SubscriptionDispatcher, number: int, request_id: int, command: Any
+    ) -> None:
         if request_id:
             self._send("acked", [number, request_id, None])
         original(self, number, 0, command)
@@ -33,7 +36,7 @@ def _send_the_next_entry(original: Any) -> Any:
 
 
 def _count_batches_as_one(original: Any) -> Any:
-    def publish(self: PartitionBody, producing: Any, send: Any, entry: bytes) -> None:
+    def publish(self: PartitionActor, producing: Any, send: Any, entry: bytes) -> None:
         original(self, producing, send._replace(num_messages=1), entry)
 
     return publish
@@ -47,7 +50,7 @@ def _confirm_the_entry_before(original: Any) -> Any:
 
 
 def _deliver_to_the_wrong_consumer(original: Any) -> Any:
-    def grant(self: Channel, number: int, grant: Grant) -> None:
+    def grant(self: SubscriptionChannel, number: int, grant: Grant) -> None:
         others = [other for other in self.consumers if other != number]
         original(self, others[0] if others and grant.first % 5 == 2 else number, grant)
 
@@ -55,14 +58,14 @@ def _deliver_to_the_wrong_consumer(original: Any) -> Any:
 
 
 def _answer_the_newest_request(original: Any) -> Any:
-    def on_response(self: Link, request_id: int, error: str | None, value: Any) -> None:
+    def on_response(self: RpcConnection, request_id: int, error: str | None, value: Any) -> None:
         original(self, next(reversed(self._requests), request_id), error, value)
 
     return on_response
 
 
 def _deliver_what_is_not_durable(original: Any) -> Any:
-    def publish(self: PartitionBody, producing: Any, send: Any, entry: bytes) -> None:
+    def publish(self: PartitionActor, producing: Any, send: Any, entry: bytes) -> None:
         before = self.runtime.state.end_offset
         original(self, producing, send, entry)
         if before < self.runtime.state.end_offset and before == self.cache.end:
@@ -81,7 +84,7 @@ def _cache_once(original: Any) -> Any:
 
 
 def _forget_parts_that_are_acknowledged(original: Any) -> Any:
-    def grant(self: Channel, number: int, grant: Grant) -> None:
+    def grant(self: SubscriptionChannel, number: int, grant: Grant) -> None:
         grant.remaining = []
         original(self, number, grant)
 
@@ -89,7 +92,7 @@ def _forget_parts_that_are_acknowledged(original: Any) -> Any:
 
 
 def _tell_at_once(original: Any) -> Any:
-    def tell(self: Brain, method: str, args: Any) -> None:
+    def tell(self: SubscriptionDispatcher, method: str, args: Any) -> None:
         self._send(method, args)
 
     return tell
@@ -104,14 +107,14 @@ def _publish_anew(original: Any) -> Any:
 
 
 def _begin_with_none(original: Any) -> Any:
-    def begin(self: Postponed, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
+    def begin(self: DelayedDeliveryTracker, clock_ms: Any, on_due: Any, entries: Any = ()) -> None:
         original(self, clock_ms, on_due)
 
     return begin
 
 
 def _forget_what_is_due(original: Any) -> Any:
-    def fire(self: Postponed) -> None:
+    def fire(self: DelayedDeliveryTracker) -> None:
         on_due, self._on_due = self._on_due, lambda entries, until_ms: None
         original(self)
         self._on_due = on_due
@@ -119,15 +122,27 @@ def _forget_what_is_due(original: Any) -> Any:
     return fire
 
 
+def _report_what_is_stored(original: Any) -> Any:
+    def reported(self: PartitionSession, producing: Any, last: int) -> int:
+        return last
+
+    return reported
+
+
 MUTANTS: dict[str, Mutant] = {
+    "report-what-is-stored": Mutant(
+        "a producer that reconnects without a receipt restarts its ids below those it holds",
+        ((PartitionSession, "_reported_id", _report_what_is_stored),),
+        within=300,
+    ),
     "hurry-delayed-entries": Mutant(
         "entries that are to be delivered later are delivered at once",
-        ((Postponed, "add", do_nothing),),
+        ((DelayedDeliveryTracker, "add", do_nothing),),
         within=100,
     ),
     "forget-what-is-due": Mutant(
         "a subscription isn't told what has become due",
-        ((Postponed, "_fire", _forget_what_is_due),),
+        ((DelayedDeliveryTracker, "_fire", _forget_what_is_due),),
         within=100,
     ),
     "move-without-publishing": Mutant(
@@ -142,23 +157,23 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "deliver-before-counting": Mutant(
         "a redelivery goes out before its count is durable",
-        ((Brain, "_tell_in_turn", _tell_at_once),),
+        ((SubscriptionDispatcher, "_tell_in_turn", _tell_at_once),),
         within=500,
     ),
     "hurry-after-a-restart": Mutant(
         "a partition that recovers delivers at once what was to be delivered later",
-        ((Postponed, "__init__", _begin_with_none),),
+        ((DelayedDeliveryTracker, "__init__", _begin_with_none),),
         within=300,
     ),
     "confirm-acks-early": Mutant(
         "an acknowledgement's receipt leaves before it is durable",
-        ((Brain, "_acknowledge", _confirm_acks_early),),
+        ((SubscriptionDispatcher, "_acknowledge", _confirm_acks_early),),
         within=100,
     ),
     "deliver-what-is-not-durable": Mutant(
         "an entry is delivered before it is synced",
         (
-            (PartitionBody, "publish", _deliver_what_is_not_durable),
+            (PartitionActor, "publish", _deliver_what_is_not_durable),
             (EntryCache, "append", _cache_once),
         ),
         within=300,
@@ -170,7 +185,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "count-batches-as-one": Mutant(
         "a batch counts as one message",
-        ((PartitionBody, "publish", _count_batches_as_one),),
+        ((PartitionActor, "publish", _count_batches_as_one),),
         within=20,
     ),
     "confirm-the-entry-before": Mutant(
@@ -180,22 +195,22 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "deliver-to-the-wrong-consumer": Mutant(
         "the hand writes to another consumer than the brain said",
-        ((Channel, "_grant", _deliver_to_the_wrong_consumer),),
+        ((SubscriptionChannel, "_grant", _deliver_to_the_wrong_consumer),),
         within=50,
     ),
     "forget-acknowledged-parts": Mutant(
         "a batch is delivered without saying what of it is acknowledged",
-        ((Channel, "_grant", _forget_parts_that_are_acknowledged),),
+        ((SubscriptionChannel, "_grant", _forget_parts_that_are_acknowledged),),
         within=100,
     ),
     "keep-consumers-without-a-brain": Mutant(
         "a hand keeps its consumers when the brain is gone",
-        ((_BrainLink, "on_link_closed", do_nothing),),
+        ((_DispatcherConnection, "on_link_closed", do_nothing),),
         within=20,
     ),
     "answer-the-newest-request": Mutant(
         "an answer over a link goes to whoever asked last",
-        ((Link, "_on_response", _answer_the_newest_request),),
+        ((RpcConnection, "_on_response", _answer_the_newest_request),),
         within=100,
     ),
 }

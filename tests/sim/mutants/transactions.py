@@ -9,8 +9,8 @@ from typing import Any
 from sortedcontainers import SortedSet
 
 from tests.sim.mutants.kit import Mutant, always, do_nothing, do_nothing_async
-from velaray.actors import coordinator, pending_acks, transactions
-from velaray.actors.coordinator import (
+from velaray.actors.coordinator import machine as coordinator
+from velaray.actors.coordinator.machine import (
     Begin,
     CoordinatorMachine,
     CoordinatorState,
@@ -18,25 +18,27 @@ from velaray.actors.coordinator import (
     Joined,
     Status,
 )
-from velaray.actors.deliverable import Deliverable
+from velaray.actors.dispatch.deliverable import Deliverable
 from velaray.actors.machine import Decision, Refusal
-from velaray.actors.partition import PartitionState
-from velaray.actors.pending_sets import PendingAcks
-from velaray.aio.acks import AckTracker
-from velaray.aio.partition_producer import PartitionProducer
-from velaray.aio.transactions import Transaction
+from velaray.actors.partition import transactions
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.subscription import pending_acks
+from velaray.actors.subscription.pending_sets import PendingAcks
+from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
+from velaray.broker.coordinator.transaction_completion import TransactionCompletion, Untold
+from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.partition.transaction_admission import TransactionAdmission
+from velaray.client.acks import AckTracker
+from velaray.client.partition_producer import PartitionProducer
+from velaray.client.transactions import Transaction
 from velaray.events.events_pb2 import (
     TransactionAcksEnded,
     TransactionEnded,
     TransactionFinished,
 )
-from velaray.topology.channel import Channel
-from velaray.topology.fabric import Unreachable
-from velaray.topology.links import LinkClosed, RemoteError
-from velaray.topology.partition_body import PartitionBody
-from velaray.topology.transactions.coordinator_body import CoordinatorBody
-from velaray.topology.transactions.endings import Endings, Untold
-from velaray.topology.transactions.transaction_gate import TransactionGate
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 
 # -- coordinators --------------------------------------------------------------------
 
@@ -62,7 +64,7 @@ def _at_once(*kinds: type) -> Callable[[Any], Any]:
     """Answer these commands before what they decide is durable."""
 
     def change(original: Any) -> Any:
-        async def ask(self: CoordinatorBody, command: Any) -> Any:
+        async def ask(self: CoordinatorActor, command: Any) -> Any:
             if not isinstance(command, kinds):
                 return await original(self, command)
             runtime = self.runtime
@@ -87,7 +89,7 @@ async def _unheard(work: Any) -> None:
 
 
 def _tell_before_deciding(original: Any) -> Any:
-    async def end(self: CoordinatorBody, command: Decide) -> Any:
+    async def end(self: CoordinatorActor, command: Decide) -> Any:
         known = self.runtime.state.unfinished.get(command.sequence)
         if known is not None and known.status is Status.OPEN and command.commit:
             what = {"coordinator": self.number, "sequence": known.sequence, "commit": True}
@@ -101,7 +103,7 @@ def _tell_before_deciding(original: Any) -> Any:
 def _keep_told(original: Any) -> Any:
     """As the original, of what isn't noted as untold too."""
 
-    async def tell(self: Endings, participant: Untold, what: Any) -> None:
+    async def tell(self: TransactionCompletion, participant: Untold, what: Any) -> None:
         untold = self._untold.setdefault(what["sequence"], {})
         untold.setdefault((participant.topic, participant.subscription), participant)
         await original(self, participant, what)
@@ -111,7 +113,7 @@ def _keep_told(original: Any) -> Any:
 
 def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
     def change(original: Any) -> Any:
-        async def tell(self: Endings, participant: Untold, what: Any) -> None:
+        async def tell(self: TransactionCompletion, participant: Untold, what: Any) -> None:
             if (participant.subscription is not None) is subscriptions:
                 await original(self, participant, what)
 
@@ -121,10 +123,10 @@ def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
 
 
 def _tell_once_only(original: Any) -> Any:
-    async def tell_once(self: Endings, *arguments: Any) -> None:
+    async def tell_once(self: TransactionCompletion, *arguments: Any) -> None:
         try:
             await original(self, *arguments)
-        except (RemoteError, Unreachable, LinkClosed, OSError, TimeoutError):
+        except (RemoteError, Unreachable, RpcConnectionClosed, OSError, TimeoutError):
             return
 
     return tell_once
@@ -172,7 +174,7 @@ def _trust_clocks_that_were_ahead(original: Any) -> Any:
 
 
 def _leave_gates_open(original: Any) -> Any:
-    async def end(self: TransactionGate, *what: Any) -> None:
+    async def end(self: TransactionAdmission, *what: Any) -> None:
         was_open = tuple(what) in self._open or (*what, None)[:2] in self._open
         await original(self, *what)
         if was_open:
@@ -227,7 +229,7 @@ def _end_offset(state: PartitionState) -> int:
 
 
 def _compact_what_is_hidden(original: Any) -> Any:
-    def next_hidden(self: PartitionBody, first: int, end: int) -> int:
+    def next_hidden(self: PartitionActor, first: int, end: int) -> int:
         return end if end == first + 1 else original(self, first, end)
 
     return next_hidden
@@ -322,7 +324,7 @@ def _take_pending_for_acknowledged(original: Any) -> Any:
 
 
 def _pass_nothing_over(original: Any) -> Any:
-    async def pass_hidden(self: Channel, end: int) -> None:
+    async def pass_hidden(self: SubscriptionChannel, end: int) -> None:
         await asyncio.sleep(0)
         self._hidden_passed = end
 
@@ -342,17 +344,20 @@ MUTANTS = {
     ),
     "answer-verdicts-early": Mutant(
         "a verdict is answered, and participants are told, before it is durable",
-        ((CoordinatorBody, "ask", _at_once(Decide)),),
+        ((CoordinatorActor, "ask", _at_once(Decide)),),
         300,
     ),
     "give-ids-early": Mutant(
         "a transaction's id is given before it is durable",
-        ((CoordinatorBody, "ask", _at_once(Begin)),),
+        ((CoordinatorActor, "ask", _at_once(Begin)),),
         300,
     ),
     "tell-before-deciding": Mutant(
         "partitions are told of a commit before it is decided",
-        ((Endings, "_tell", _keep_told), (CoordinatorBody, "end", _tell_before_deciding)),
+        (
+            (TransactionCompletion, "_tell", _keep_told),
+            (CoordinatorActor, "end", _tell_before_deciding),
+        ),
         100,
     ),
     "change-verdicts": Mutant(
@@ -362,7 +367,7 @@ MUTANTS = {
     ),
     "ignore-deadlines": Mutant(
         "no transaction is ever aborted by its timeout",
-        ((CoordinatorBody, "_keep_deadlines", do_nothing_async),),
+        ((CoordinatorActor, "_keep_deadlines", do_nothing_async),),
         50,
     ),
     "trust-clocks-that-were-ahead": Mutant(
@@ -382,17 +387,17 @@ MUTANTS = {
     ),
     "tell-only-partitions": Mutant(
         "subscriptions aren't told how a transaction ended",
-        ((Endings, "_tell", _tell_only(False)),),
+        ((TransactionCompletion, "_tell", _tell_only(False)),),
         50,
     ),
     "tell-only-subscriptions": Mutant(
         "partitions aren't told how a transaction ended",
-        ((Endings, "_tell", _tell_only(True)),),
+        ((TransactionCompletion, "_tell", _tell_only(True)),),
         50,
     ),
     "tell-once-only": Mutant(
         "a transaction is over although a participant couldn't be told",
-        ((Endings, "_tell_once", _tell_once_only),),
+        ((TransactionCompletion, "_tell_once", _tell_once_only),),
         100,
     ),
     "let-anything-join": Mutant(
@@ -402,12 +407,12 @@ MUTANTS = {
     ),
     "open-every-gate": Mutant(
         "a partition takes messages of transactions without asking",
-        ((TransactionGate, "is_open", always(True)),),
+        ((TransactionAdmission, "is_open", always(True)),),
         200,
     ),
     "leave-gates-open": Mutant(
         "a partition goes on taking what comes after the verdict",
-        ((TransactionGate, "end", _leave_gates_open),),
+        ((TransactionAdmission, "end", _leave_gates_open),),
         300,
     ),
     "read-past-open-transactions": Mutant(
@@ -437,17 +442,17 @@ MUTANTS = {
     ),
     "deliver-what-is-hidden": Mutant(
         "what was aborted is delivered",
-        ((PartitionBody, "next_hidden", lambda original: lambda self, first, end: end),),
+        ((PartitionActor, "next_hidden", lambda original: lambda self, first, end: end),),
         20,
     ),
     "compact-what-is-hidden": Mutant(
         "a compaction keeps what was aborted",
-        ((PartitionBody, "next_hidden", _compact_what_is_hidden),),
+        ((PartitionActor, "next_hidden", _compact_what_is_hidden),),
         300,
     ),
     "pass-nothing-over": Mutant(
         "subscriptions aren't told to pass over what was aborted",
-        ((Channel, "_pass_hidden", _pass_nothing_over),),
+        ((SubscriptionChannel, "_pass_hidden", _pass_nothing_over),),
         50,
     ),
     "lose-committed-acks": Mutant(

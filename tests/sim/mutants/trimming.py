@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, always
-from velaray.actors import partition, trimming
-from velaray.actors.partition import PartitionMachine
-from velaray.topology import brain, partition_body, upkeep
-from velaray.topology.backlog import Backlog
+from velaray.actors.partition import machine as partition
+from velaray.actors.partition import trimming
+from velaray.actors.partition.machine import PartitionMachine
+from velaray.broker.partition import maintenance, partition_actor
+from velaray.broker.partition.backlog import Backlog
+from velaray.broker.subscription import dispatcher
 
 
 def _trim_one_too_many(original: Any) -> Any:
@@ -78,20 +80,20 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "take-holes-for-granted": Mutant(
         "a ledger between others is trimmed though it isn't acknowledged",
-        ((brain, "_holdings", _take_holes_for_granted),),
+        ((dispatcher, "_holdings", _take_holes_for_granted),),
         within=50,
     ),
     "forget-retention": Mutant(
         "ledgers are trimmed as soon as they are consumed",
         (
             (trimming, "is_out_of_retention", always(True)),
-            (upkeep, "is_out_of_retention", always(True)),
+            (maintenance, "is_out_of_retention", always(True)),
         ),
         within=50,
     ),
     "go-back-into-the-trimmed": Mutant(
         "a cursor that is moved back doesn't learn what is trimmed",
-        ((partition_body, "_flat", always([])),),
+        ((partition_actor, "_flat", always([])),),
         within=300,
     ),
     "expire-one-too-many": Mutant(

@@ -1,0 +1,1 @@
+"""The catalog: clusters, tenants, namespaces, topics and policies."""

@@ -1,0 +1,303 @@
+"""Clusters that are known, and where tenants are at home: rules of the catalog's machine.
+
+A cluster that a tenant may use, that a policy names or where a tenant is at home can't be deleted,
+and this cluster itself can be neither changed nor deleted. Policy ``replication`` names clusters
+which its tenant may use, this one among them.
+
+Commands: `RegisterCluster`, `UpdateCluster`, `MeetCluster`, `DeleteCluster`, `SetTenantHome`.
+Events: ClusterRegistered, ClusterDeleted, TenantHomeSet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from velaray.actors.catalog.inbound_replication import PULL_FROM, pulling_from
+from velaray.actors.catalog.state import (
+    Catalog,
+    Cluster,
+    Progress,
+    Scope,
+    Tenant,
+    effective_policy,
+)
+from velaray.actors.machine import Decision, Reason, Refusal, refuse
+from velaray.events.events_pb2 import ClusterDeleted, ClusterRegistered, TenantHomeSet
+from velaray.events.ids import ActorKey, check_name
+
+REPLICATION = "replication"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCluster:
+    """Make another cluster known. Replies `Done`.
+
+    ``token`` is what this cluster presents to that one; ``progress`` says in which form that one
+    understands how far subscriptions are.
+    """
+
+    cluster: str
+    service_url: str
+    admin_url: str
+    token: str = field(default="", repr=False)
+    progress: str = Progress.EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCluster:
+    """Change what is known of another cluster; None: that stays. Replies `Done`."""
+
+    cluster: str
+    service_url: str | None = None
+    admin_url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    progress: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeetCluster:
+    """A cluster of this name says what data it has. Replies `Done`; a refusal if it had other data
+    before: what both have stored has the same ids, so neither may be taken for the other."""
+
+    cluster: str
+    data_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCluster:
+    """Forget another cluster, which nothing may name any more. Replies `Done`."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTenantHome:
+    """From now on a tenant is at home in this cluster; "" or this one's name: here.
+
+    Replies `Done`. The tenant needn't exist here.
+    """
+
+    tenant: str
+    cluster: str
+
+
+def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None:
+    """A new cluster, if the name is free; None if it is there in the same shape."""
+    name = check_name("cluster", command.cluster)
+    wanted = Cluster(command.service_url, command.admin_url, command.token, command.progress)
+    found = state.clusters.get(name)
+    if found is not None and replace(found, data_id="") == wanted:
+        return None
+    if found is not None:
+        return refuse(Reason.ALREADY_EXISTS, f"cluster {name} exists")
+    return _registered(name, wanted)
+
+
+def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
+    """A cluster as it is to be from now on; None if it is so."""
+    name = command.cluster
+    found = state.clusters.get(name)
+    if found is None:
+        return refuse(Reason.NOT_FOUND, f"no cluster {name!r}")
+    if name == state.own:
+        return refuse(Reason.NOT_ALLOWED, f"cluster {name} is this one: it can't be changed")
+    given = {
+        "service_url": command.service_url,
+        "admin_url": command.admin_url,
+        "token": command.token,
+        "progress": command.progress,
+    }
+    wanted = replace(found, **{key: value for key, value in given.items() if value is not None})
+    return None if wanted == found else _registered(name, wanted)
+
+
+def decide_meet(state: Catalog, command: MeetCluster) -> Decision | None:
+    """What a registered cluster says at first is noted, and must be so ever after."""
+    name, found = command.cluster, state.clusters.get(command.cluster)
+    if found is None or name == state.own or found.data_id == command.data_id:
+        return None
+    if found.data_id:
+        return refuse(
+            Reason.CONFLICT,
+            f"cluster {name} has not the data that it had when it was first met, so ids mean other "
+            "messages: one that lost its data must come back under another name and number. If "
+            f"another one was met by mistake, delete {name} and create it again",
+        )
+    return Decision((registration(name, replace(found, data_id=command.data_id)),))
+
+
+def _registered(name: str, cluster: Cluster) -> Decision:
+    if problem := _problem(cluster):
+        return refuse(Reason.INVALID, f"cluster {name}: {problem}")
+    return Decision((registration(name, cluster),))
+
+
+def registration(name: str, cluster: Cluster, *, own: bool = False) -> ClusterRegistered:
+    """The event that makes ``cluster`` what is known of it."""
+    return ClusterRegistered(
+        name=name,
+        service_url=cluster.service_url,
+        admin_url=cluster.admin_url,
+        token=cluster.token,
+        progress=cluster.progress,
+        own=own,
+        data_id=cluster.data_id,
+    )
+
+
+def _problem(cluster: Cluster) -> str | None:
+    """What is wrong with it; the token is never quoted."""
+    if not is_service_url(cluster.service_url):
+        return f"its service URL must be pulsar://host:port, not {cluster.service_url[:200]!r}"
+    scheme, separator, address = cluster.admin_url.partition("://")
+    if not (separator and scheme in ("http", "https") and _is_address(address)):
+        return f"its admin URL must be http(s)://host:port, not {cluster.admin_url[:200]!r}"
+    if any(not 32 < ord(character) < 127 for character in cluster.token):
+        return "its token has characters that no token has"
+    if cluster.progress not in tuple(Progress):
+        choices = " or ".join(Progress)
+        return f"its progress must be {choices}, not {cluster.progress[:40]!r}"
+    return None
+
+
+def is_service_url(text: str) -> bool:
+    """Whether clients can connect to it."""
+    scheme, separator, addresses = text.partition("://")
+    return bool(separator) and scheme == "pulsar" and all(map(_is_address, addresses.split(",")))
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is ``host`` or ``host:port``, and nothing more."""
+    try:
+        url = urlsplit(f"//{text}")
+        port = url.port
+    except ValueError:
+        return False
+    bare = url.netloc == text and "@" not in text
+    return bare and bool(url.hostname) and port != 0 and text.isprintable() and " " not in text
+
+
+def decide_delete(state: Catalog, command: DeleteCluster) -> Decision:
+    """Refused while anything names it."""
+    name = command.cluster
+    if name not in state.clusters:
+        return refuse(Reason.NOT_FOUND, f"no cluster {name!r}")
+    if name == state.own:
+        return refuse(Reason.NOT_ALLOWED, f"cluster {name} is this one: it can't be deleted")
+    for use in _uses(state, name):
+        return refuse(Reason.NOT_ALLOWED, f"cluster {name} can't be deleted: {use}")
+    return Decision((ClusterDeleted(name=name),))
+
+
+def _uses(state: Catalog, cluster: str) -> Iterator[str]:
+    for tenant, rules in sorted(state.tenants.items()):
+        if cluster in rules.allowed_clusters:
+            yield f"tenant {tenant} may use it"
+    for scope in _replicating_to(state, cluster):
+        yield f"policy {REPLICATION} of {scope} names it"
+    for scope in pulling_from(state, cluster):
+        yield f"policy {PULL_FROM} of {scope} names it"
+    for tenant, home in sorted(state.homes.items()):
+        if home == cluster:
+            yield f"tenant {tenant} is at home there"
+
+
+def _replicating_to(state: Catalog, cluster: str) -> Iterator[Scope]:
+    for scope, values in state.policies.items():
+        if REPLICATION in values and cluster in json.loads(values[REPLICATION]):
+            yield scope
+
+
+def decide_home(state: Catalog, command: SetTenantHome) -> Decision | None:
+    """Where a tenant is at home; None if it is there already."""
+    tenant, cluster = check_name("tenant", command.tenant), command.cluster
+    if cluster and cluster not in state.clusters:
+        return refuse(Reason.NOT_FOUND, f"no cluster {cluster!r}: register it first")
+    home = "" if cluster == state.own else cluster
+    if state.homes.get(tenant, "") == home:
+        return None
+    return Decision((TenantHomeSet(tenant=tenant, cluster=home),))
+
+
+def evolve_registered(state: Catalog, event: ClusterRegistered) -> None:
+    """Apply the event."""
+    progress = Progress(event.progress or Progress.EXACT)
+    where = event.service_url, event.admin_url
+    cluster = Cluster(*where, event.token, progress, event.data_id)
+    state.clusters[event.name] = cluster
+    if event.own:
+        state.own = event.name
+
+
+def evolve_home(state: Catalog, event: TenantHomeSet) -> None:
+    """Apply the event."""
+    if event.cluster:
+        state.homes[event.tenant] = event.cluster
+    else:
+        del state.homes[event.tenant]
+
+
+def withdrawal_problem(state: Catalog, tenant: str, allowed: tuple[str, ...]) -> Refusal | None:
+    """Why a tenant can't be left with these clusters alone: something replicates to another."""
+    before = state.tenants.get(tenant, Tenant((), ()))
+    for cluster in sorted(set(before.allowed_clusters) - set(allowed)):
+        for scope in _replicating_to(state, cluster):
+            if scope.tenant == tenant:
+                why = f"policy {REPLICATION} of {scope} names cluster {cluster}"
+                return Refusal(Reason.CONFLICT, f"tenant {tenant}: {why}")
+    return None
+
+
+def replication_problem(state: Catalog, tenant: str, value: bytes) -> Refusal | None:
+    """Why a tenant's policy ``replication`` can't be this."""
+    names = json.loads(value)
+    unknown = sorted(set(names) - state.clusters.keys())
+    if unknown:
+        why = f"no such cluster: {', '.join(unknown)}"
+    elif forbidden := sorted(set(names) - set(state.tenants[tenant].allowed_clusters)):
+        why = f"tenant {tenant} may not use {', '.join(forbidden)}"
+    elif state.own and state.own not in names:
+        why = f"it must name this cluster as well, {state.own}"
+    else:
+        return None
+    return Refusal(Reason.NOT_ALLOWED, f"policy {REPLICATION}: {why}")
+
+
+# -- questions ---------------------------------------------------------------------
+
+
+def remotes_of(state: Catalog, scope: Scope) -> dict[str, Cluster]:
+    """The other clusters to which a topic is to be replicated, by name."""
+    names = effective_policy(state, scope, REPLICATION) or []
+    return {
+        name: state.clusters[name]
+        for name in sorted(names)
+        if name != state.own and name in state.clusters
+    }
+
+
+def elsewhere(state: Catalog, tenant: str) -> Refusal | None:
+    """What a client is told whose tenant isn't at home here."""
+    home = home_of(state, tenant)
+    if home is None:
+        return None
+    return Refusal(Reason.ELSEWHERE, f"tenant {tenant} is at home in cluster {home}")
+
+
+def replicated_partitions(state: Catalog) -> list[ActorKey]:
+    """The partitions of all topics that are replicated to other clusters."""
+    return [
+        key
+        for inside in state.namespaces.values()
+        for topic in inside.values()
+        if remotes_of(state, Scope.of_topic(topic.name))
+        for key in topic.actors()
+    ]
+
+
+def home_of(state: Catalog, tenant: str) -> str | None:
+    """The other cluster in which a tenant is at home; None: it's served where it is asked for."""
+    return state.homes.get(tenant)

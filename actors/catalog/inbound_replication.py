@@ -1,0 +1,58 @@
+"""Where topics are pulled from: rules of the catalog's machine.
+
+Policy ``pullFrom`` names other clusters, which must be registered; a cluster that it names can't be
+deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from velaray.actors.catalog.state import Catalog, Cluster, Scope, effective_policy
+from velaray.actors.machine import Reason, Refusal
+from velaray.events.ids import ActorKey
+
+PULL_FROM = "pullFrom"
+
+
+def pull_problem(state: Catalog, value: bytes) -> Refusal | None:
+    """Why policy ``pullFrom`` can't be this."""
+    names = json.loads(value)
+    if state.own and state.own in names:
+        why = f"{state.own} is this cluster"
+    elif unknown := sorted(set(names) - state.clusters.keys()):
+        why = f"no such cluster: {', '.join(unknown)}; register it first"
+    else:
+        return None
+    return Refusal(Reason.NOT_ALLOWED, f"policy {PULL_FROM}: {why}")
+
+
+def pulling_from(state: Catalog, cluster: str) -> Iterator[Scope]:
+    """What is to be pulled from a cluster, as far as a policy says so."""
+    for scope, values in state.policies.items():
+        if PULL_FROM in values and cluster in json.loads(values[PULL_FROM]):
+            yield scope
+
+
+def pulled_from(state: Catalog, scope: Scope) -> dict[str, Cluster]:
+    """The other clusters from which a topic is to be pulled, by name."""
+    names = effective_policy(state, scope, PULL_FROM) or []
+    return {
+        name: state.clusters[name]
+        for name in sorted(names)
+        if name != state.own and name in state.clusters
+    }
+
+
+def pulled_partitions(state: Catalog) -> list[ActorKey]:
+    """The partitions of all topics that are pulled from anywhere."""
+    if not any(PULL_FROM in values for values in state.policies.values()):
+        return []
+    return [
+        key
+        for inside in state.namespaces.values()
+        for topic in inside.values()
+        if pulled_from(state, Scope.of_topic(topic.name))
+        for key in topic.actors()
+    ]

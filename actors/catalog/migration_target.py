@@ -1,0 +1,122 @@
+"""Tenants that come from another cluster: rules of the catalog's machine, at the target.
+
+That a tenant is expected is known here before anything is made for it. From then on its clients are
+answered for by the source, and it ends in one of two ways: it stays, at home here; or what was made
+is deleted, and where it is at home is what it was. After that nothing is made for this migration
+any more, however late somebody asks. If the tenant is said to be at home here meanwhile, because
+the source is lost, it has been taken over: that ends it too.
+
+Commands: `ExpectTenant`, `EndArrival`. Events: TenantExpected, TenantArrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from velaray.actors.catalog.migration_state import Arrival, Ending
+from velaray.actors.catalog.state import Catalog
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.events.events_pb2 import TenantArrived, TenantExpected
+from velaray.events.ids import check_name
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectTenant:
+    """A migration brings a tenant here; it is at home at the source. Replies `Done`.
+
+    Refused CONFLICT if this migration is over, or another cluster's tenant would be overwritten.
+    """
+
+    tenant: str
+    source: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndArrival:
+    """The tenant ``stays``, at home here; or it doesn't come after all. Replies `Done`.
+
+    Refused CONFLICT if that migration is over, and ended otherwise.
+    """
+
+    tenant: str
+    source: str
+    number: int
+    stays: bool
+
+
+def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
+    """See `ExpectTenant`; None if it is expected."""
+    tenant, source = check_name("tenant", command.tenant), command.source
+    if source not in state.clusters or source == state.own:
+        return refuse(Reason.NOT_FOUND, f"no other cluster {source!r} is known here: register it")
+    known, home = state.arrivals.get(tenant), state.homes.get(tenant, "")
+    if known is not None and known.source == source and command.number <= known.number:
+        if known.ending is Ending.EXPECTED and command.number == known.number:
+            return None
+        return refuse(Reason.CONFLICT, _over(tenant, known))
+    if home not in ("", source):
+        return refuse(Reason.CONFLICT, f"tenant {tenant} is at home in cluster {home}")
+    if is_expected(known) and known.source != source:
+        why = f"tenant {tenant} is on its way here from cluster {known.source}"
+        return refuse(Reason.CONFLICT, why)
+    expected = TenantExpected(tenant=tenant, source=source, migration=command.number)
+    return Decision((expected,))
+
+
+def _over(tenant: str, known: Arrival) -> str:
+    return f"migration {known.number} of tenant {tenant} to here is over: {known.ending}"
+
+
+def is_expected(arrival: Arrival | None) -> TypeGuard[Arrival]:
+    """Whether it hasn't ended."""
+    return arrival is not None and arrival.ending is Ending.EXPECTED
+
+
+def decide_end(state: Catalog, command: EndArrival) -> Decision | None:
+    """See `EndArrival`; None if it ended so."""
+    tenant, known = command.tenant, state.arrivals.get(command.tenant)
+    if known is None or (known.source, known.number) != (command.source, command.number):
+        why = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"
+        return refuse(Reason.CONFLICT, why)
+    if is_expected(known):
+        return Decision((TenantArrived(tenant=tenant, stayed=command.stays),))
+    if known.ending is not (Ending.STAYED if command.stays else Ending.LEFT):
+        return refuse(Reason.CONFLICT, _over(tenant, known))
+    return None
+
+
+def evolve_expected(state: Catalog, event: TenantExpected) -> None:
+    """Apply the event."""
+    tenant, before = event.tenant, state.homes.get(event.tenant, "")
+    earlier = state.arrivals.get(tenant)
+    if is_expected(earlier):
+        before = earlier.before
+    state.arrivals[tenant] = Arrival(event.source, event.migration, before)
+    state.homes[tenant] = event.source
+
+
+def evolve_arrived(state: Catalog, event: TenantArrived) -> None:
+    """Apply the event."""
+    arrival = state.arrivals[event.tenant]
+    ending = Ending.STAYED if event.stayed else Ending.LEFT
+    state.arrivals[event.tenant] = replace(arrival, ending=ending)
+    if event.stayed or not arrival.before:
+        del state.homes[event.tenant]
+    else:
+        state.homes[event.tenant] = arrival.before
+
+
+def taken_over(state: Catalog, tenant: str) -> None:
+    """It was said where a tenant is at home, whatever migration brings it."""
+    arrival = state.arrivals.get(tenant)
+    if is_expected(arrival):
+        state.arrivals[tenant] = replace(arrival, ending=Ending.TAKEN_OVER)
+
+
+def check(state: Catalog) -> None:
+    """Raise `InvariantViolation` naming the first broken invariant."""
+    for tenant, each in state.arrivals.items():
+        at_source = not is_expected(each) or state.homes.get(tenant) == each.source
+        require(at_source, "a tenant that is expected is at home at the source", tenant)

@@ -1,0 +1,295 @@
+"""What the catalog knows, and questions about it.
+
+The questions are pure functions; what they return never changes afterwards, so a caller may
+keep it. None of them reads a clock or another actor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import msgpack
+
+from velaray.actors.catalog import migration_state
+from velaray.actors.catalog.migration_state import Arrival, Migration
+from velaray.actors.catalog.policies import POLICIES, Level, policy
+from velaray.events.ids import ActorKey, TopicName
+
+
+class Progress(StrEnum):
+    """In which form a cluster understands how far another one's subscriptions are."""
+
+    EXACT = "exact"
+    """All that is acknowledged, single messages too."""
+    SNAPSHOTS = "snapshots"
+    """Pulsar's snapshots: the mark-delete alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a cluster answers: its ``pulsar://`` and ``http://`` addresses; the ``token`` that
+    this cluster presents there ("": none); the ``data_id`` that it had when it was first met ("":
+    it wasn't)."""
+
+    service_url: str
+    admin_url: str
+    token: str = field(default="", repr=False)
+    progress: str = Progress.EXACT
+    data_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who administers a tenant and which clusters it may use."""
+
+    admin_roles: tuple[str, ...]
+    allowed_clusters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: ``partitions`` is 0 for a plain one.
+
+    ``incarnation`` tells it from an earlier or later topic of the same name.
+    """
+
+    name: TopicName
+    partitions: int
+    incarnation: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def actors(self) -> tuple[ActorKey, ...]:
+        """The keys of the partition actors that serve this topic, in order."""
+        numbers = range(self.partitions) if self.partitions else (-1,)
+        return tuple(
+            ActorKey.of_partition(self.name.of_partition(number), self.incarnation)
+            for number in numbers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a policy is set on: the cluster (all empty), a namespace, or a topic.
+
+    ``topic`` is the topic's full name without partition.
+    """
+
+    tenant: str = ""
+    namespace: str = ""
+    topic: str = ""
+
+    @classmethod
+    def of_topic(cls, topic: TopicName) -> Scope:
+        """The scope of a topic; of a partition: its topic's."""
+        return cls(topic.tenant, topic.namespace, str(topic.topic))
+
+    @property
+    def level(self) -> Level:
+        """Which kind of thing this is."""
+        if self.topic:
+            return Level.TOPIC
+        return Level.NAMESPACE if self.namespace else Level.CLUSTER
+
+    def upwards(self) -> Iterator[Scope]:
+        """This scope, then the wider ones: the order in which policies take precedence."""
+        if self.topic:
+            yield self
+        if self.namespace:
+            yield Scope(self.tenant, self.namespace)
+        yield Scope()
+
+    def __str__(self) -> str:
+        return self.topic or "/".join(filter(None, (self.tenant, self.namespace))) or "the cluster"
+
+
+CLUSTER = Scope()
+_NONE: bytes = msgpack.packb([])
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A deleted topic with the policies that it had; ``until_ms`` is when its window is over, 0 if
+    it had none. Once its burial has ``begun`` it can't be had back."""
+
+    topic: Topic
+    until_ms: int
+    begun: bool
+    policies: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name;
+    ``graves`` by the deleted topics' incarnations. ``own`` is this cluster's name ("": not known
+    yet), ``homes`` are the clusters of the tenants that are at home elsewhere, ``migrations`` the
+    newest one of each tenant that was to move away, ``arrivals`` of each that was to come."""
+
+    clusters: dict[str, Cluster] = field(default_factory=dict)
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    namespaces: dict[tuple[str, str], dict[str, Topic]] = field(default_factory=dict)
+    policies: dict[Scope, dict[str, bytes]] = field(default_factory=dict)
+    graves: dict[int, DeletedTopic] = field(default_factory=dict)
+    next_incarnation: int = 1
+    own: str = ""
+    homes: dict[str, str] = field(default_factory=dict)
+    migrations: dict[str, Migration] = field(default_factory=dict)
+    next_migration: int = 1
+    arrivals: dict[str, Arrival] = field(default_factory=dict)
+
+
+def tenants(state: Catalog) -> tuple[str, ...]:
+    """The names of all tenants, sorted."""
+    return tuple(sorted(state.tenants))
+
+
+def namespaces(state: Catalog, tenant: str) -> tuple[str, ...]:
+    """A tenant's namespaces (without the tenant's name), sorted; none if there's no tenant."""
+    return tuple(sorted(name for owner, name in state.namespaces if owner == tenant))
+
+
+def topics(state: Catalog, tenant: str, namespace: str) -> tuple[Topic, ...]:
+    """A namespace's topics, sorted by name; none if there's no such namespace."""
+    found = state.namespaces.get((tenant, namespace), {})
+    return tuple(sorted(found.values(), key=lambda topic: topic.name))
+
+
+def topic_count(state: Catalog, tenant: str, namespace: str) -> int:
+    """How many topics a namespace holds, each partition counted as one."""
+    found = state.namespaces.get((tenant, namespace), {})
+    return sum(max(topic.partitions, 1) for topic in found.values())
+
+
+def find_topic(state: Catalog, name: TopicName) -> Topic | None:
+    """The topic called ``name``; for a partition its topic, if that has such a partition."""
+    found = state.namespaces.get((name.tenant, name.namespace), {}).get(str(name.topic))
+    return found if found is not None and name.partition < found.partitions else None
+
+
+def exists(state: Catalog, scope: Scope) -> bool:
+    """Whether there is something that a policy could be set on."""
+    if scope.level is Level.CLUSTER:
+        return not scope.tenant
+    found = state.namespaces.get((scope.tenant, scope.namespace))
+    return found is not None and (not scope.topic or scope.topic in found)
+
+
+def own_policies(state: Catalog, scope: Scope) -> Mapping[str, Any]:
+    """The policies set on ``scope`` itself, by name, as parsed JSON."""
+    found = state.policies.get(scope, {})
+    return MappingProxyType({name: json.loads(found[name]) for name in sorted(found)})
+
+
+def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
+    """What policy ``name`` is for ``scope``, as parsed JSON: topic over namespace over cluster.
+
+    Where it is set nowhere: its default, which may be None. Raises `InvalidPolicyError` if
+    there is no such policy.
+    """
+    known = policy(name)
+    for each in scope.upwards():
+        value = state.policies.get(each, {}).get(name)
+        if value is not None:
+            return json.loads(value)
+    return known.default
+
+
+def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
+    """`effective_policy` of every policy that there is, by name."""
+    return {name: effective_policy(state, scope, name) for name in POLICIES}
+
+
+def snapshot(state: Catalog) -> dict[str, bytes]:
+    """The state as a segment for its roots and one for each namespace.
+
+    What there wasn't always has a segment of its own, absent while it is empty: the checkpoints of
+    earlier versions have the digests of their states.
+    """
+    segments = {
+        "catalog": msgpack.packb(
+            [
+                state.next_incarnation,
+                [(name, c.service_url, c.admin_url) for name, c in sorted(state.clusters.items())],
+                [
+                    (name, tenant.admin_roles, tenant.allowed_clusters)
+                    for name, tenant in sorted(state.tenants.items())
+                ],
+                sorted(state.policies.get(CLUSTER, {}).items()),
+            ]
+        )
+    }
+    policies: dict[tuple[str, str], list[Any]] = {key: [] for key in state.namespaces}
+    for scope, values in state.policies.items():
+        if scope.level is not Level.CLUSTER:
+            policies[scope.tenant, scope.namespace].append((scope.topic, sorted(values.items())))
+    for (tenant, namespace), found in state.namespaces.items():
+        rows = [_topic_row(topic) for _, topic in sorted(found.items())]
+        body = [tenant, namespace, rows, sorted(policies[tenant, namespace])]
+        segments[f"namespace {tenant}/{namespace}"] = msgpack.packb(body)
+    if state.graves:
+        graves = [
+            (_topic_row(grave.topic), grave.until_ms, grave.begun, sorted(grave.policies.items()))
+            for _, grave in sorted(state.graves.items())
+        ]
+        segments["graves"] = msgpack.packb(graves)
+    rows = [
+        (name, cluster.token, cluster.progress, *filter(None, [cluster.data_id]))
+        for name, cluster in sorted(state.clusters.items())
+        if cluster.token or cluster.progress != Progress.EXACT or cluster.data_id
+    ]
+    if rows or state.own or state.homes:
+        segments["clusters"] = msgpack.packb([state.own, rows, sorted(state.homes.items())])
+    if state.migrations:
+        moves = [state.next_migration, migration_state.rows_of(state.migrations)]
+        segments["migrations"] = msgpack.packb(moves)
+    if state.arrivals:
+        segments["arrivals"] = msgpack.packb(migration_state.arrival_rows(state.arrivals))
+    return segments
+
+
+def _topic_row(topic: Topic) -> tuple[Any, ...]:
+    properties = sorted(topic.properties.items())
+    return str(topic.name), topic.partitions, topic.incarnation, properties
+
+
+def _topic_of(row: Sequence[Any]) -> Topic:
+    name, partitions, incarnation, properties = row
+    return Topic(TopicName.parse(name), partitions, incarnation, dict(properties))
+
+
+def restore(segments: Mapping[str, bytes]) -> Catalog:
+    """The inverse of `snapshot`."""
+    number, clusters, tenant_rows, values = msgpack.unpackb(segments["catalog"])
+    state = Catalog(
+        {name: Cluster(service, admin) for name, service, admin in clusters},
+        {name: Tenant(tuple(roles), tuple(allowed)) for name, roles, allowed in tenant_rows},
+        next_incarnation=number,
+    )
+    if values:
+        state.policies[CLUSTER] = dict(values)
+    for row, until_ms, begun, policies in msgpack.unpackb(segments.get("graves", _NONE)):
+        topic = _topic_of(row)
+        state.graves[topic.incarnation] = DeletedTopic(topic, until_ms, begun, dict(policies))
+    if "clusters" in segments:
+        state.own, more, homes = msgpack.unpackb(segments["clusters"])
+        state.homes = dict(homes)
+        for name, token, progress, *rest in more:
+            known, data_id = state.clusters[name], rest[0] if rest else ""
+            told = replace(known, token=token, progress=progress, data_id=data_id)
+            state.clusters[name] = told
+    if "migrations" in segments:
+        state.next_migration, moves = msgpack.unpackb(segments["migrations"])
+        state.migrations = migration_state.from_rows(moves)
+    state.arrivals = migration_state.arrivals_from(msgpack.unpackb(segments.get("arrivals", _NONE)))
+    for segment, body in segments.items():
+        if not segment.startswith("namespace "):
+            continue
+        tenant, namespace, rows, policies = msgpack.unpackb(body)
+        state.namespaces[tenant, namespace] = {row[0]: _topic_of(row) for row in rows}
+        for topic, values in policies:
+            state.policies[Scope(tenant, namespace, topic)] = dict(values)
+    return state

@@ -1,0 +1,168 @@
+"""Series of commits: many transactions that count together, once per number.
+
+What processes a stream batch by batch writes each batch with many tasks, and each attempt of a
+task in a transaction of its own: an attempt that failed is not to count. A batch is committed by
+one event, for all of its transactions, under the name of the series and the batch's number. A
+series remembers its last number: a batch that is tried again after it was committed is aborted,
+as is one of somebody who doesn't know yet that he was replaced. Numbers ascend, not necessarily
+by one.
+
+A transaction is begun for a number of a series. What is open for a number when that, or a later
+one, is committed without it is aborted by the way, so what attempts that were lost have published
+is in nobody's way; nothing can begin for such a number any more.
+
+A series, and the transactions of its commits, are one coordinator's. It is kept until it is
+forgotten.
+
+Commands: `CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
+Events: SeriesCommitted, SeriesForgotten, and TransactionDecided for what is aborted. What is
+lost of the latter by a crash in between times out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velaray.actors.coordinator.state import CoordinatorState, Status, refusal_of
+from velaray.actors.machine import Decision, Reason, refuse
+from velaray.events.events_pb2 import SeriesCommitted, SeriesForgotten, TransactionDecided
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInSeries:
+    """Commit these transactions as number ``number`` (from 0 on) of a series.
+
+    What else is open for that number, or an earlier one, is aborted. If the series has that
+    number, or a later one, these are aborted, unless they are what was committed then. Reply:
+    `InSeries`. Refused INVALID without a name; NOT_ALLOWED to others than
+    the owner of the series or of a transaction; NOT_FOUND and CONFLICT, the latter naming a
+    transaction that isn't open any more: then none is committed, and none is aborted.
+    """
+
+    series: str
+    number: int
+    sequences: Sequence[int]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InSeries:
+    """The number is committed; ``now``: by this command, else it was before. ``dropped`` are the
+    sequences of what was aborted by the way."""
+
+    number: int
+    now: bool
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpSeries:
+    """Which number was committed last. Reply: `LastInSeries`."""
+
+    series: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastInSeries:
+    """The number of the last commit; -1: there is no such series. ``dropped`` are the sequences
+    of what was aborted."""
+
+    number: int
+    dropped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSeries:
+    """The series is over, and what is open for it is aborted. Reply: `LastInSeries` with the last
+    number that it had; refused NOT_ALLOWED to others than its owner."""
+
+    series: str
+    owner: str = ""
+
+
+def decide_series(
+    state: CoordinatorState, command: CommitInSeries | LookUpSeries | ForgetSeries, now_ms: int
+) -> Decision:
+    """As a machine's ``decide``."""
+    known = state.series.get(command.series)
+    last = LastInSeries(-1 if known is None else known.last)
+    if isinstance(command, LookUpSeries):
+        return Decision(reply=last)
+    if known is not None and known.owner not in ("", command.owner):
+        return refuse(Reason.NOT_ALLOWED, f"series {command.series!r} is another role's")
+    if isinstance(command, CommitInSeries):
+        return _commit(state, command, last.number, now_ms)
+    dropped = _waiting(state, command.series, command.owner)
+    forgotten = () if known is None else (SeriesForgotten(series=command.series),)
+    reply = LastInSeries(last.number, dropped)
+    return Decision((*forgotten, *_aborted(dropped, now_ms)), reply)
+
+
+def refusal_of_number(
+    state: CoordinatorState, series: str, number: int, owner: str
+) -> Decision | None:
+    """Why nothing can begin for this number of a series ("": none); None if it can."""
+    known = state.series.get(series)
+    if known is None:
+        return None
+    if known.owner not in ("", owner):
+        return refuse(Reason.NOT_ALLOWED, f"series {series!r} is another role's")
+    if number <= known.last:
+        return refuse(
+            Reason.CONFLICT,
+            f"number {number} of series {series!r} is over: {known.last} is committed",
+        )
+    return None
+
+
+def _waiting(
+    state: CoordinatorState, series: str, owner: str, number: int | None = None
+) -> tuple[int, ...]:
+    """What the owner has open for a series, up to this number of it."""
+    return tuple(
+        each.sequence
+        for each in state.unfinished.values()
+        if each.series == series
+        and each.status == Status.OPEN
+        and each.owner in ("", owner)
+        and (number is None or each.number <= number)
+    )
+
+
+def _aborted(sequences: Sequence[int], now_ms: int) -> tuple[TransactionDecided, ...]:
+    return tuple(
+        TransactionDecided(sequence=sequence, commit=False, at_ms=now_ms) for sequence in sequences
+    )
+
+
+def _commit(state: CoordinatorState, command: CommitInSeries, last: int, now_ms: int) -> Decision:
+    if not command.series:
+        return refuse(Reason.INVALID, "a series needs a name")
+    sequences = tuple(dict.fromkeys(command.sequences))
+    for sequence in sequences:
+        refusal = refusal_of(state, sequence, command.owner)
+        if refusal is not None:
+            return refusal
+    if command.number <= last:
+        again = [each for each in sequences if state.status(each) == Status.OPEN]
+        return Decision(_aborted(again, now_ms), InSeries(command.number, now=False))
+    for sequence in sequences:
+        status = state.status(sequence)
+        if status != Status.OPEN:
+            return refuse(
+                Reason.CONFLICT,
+                f"transaction {sequence} is {status}: number {command.number} of series "
+                f"{command.series!r} can't be committed",
+            )
+    event = SeriesCommitted(
+        series=command.series,
+        number=command.number,
+        sequences=sequences,
+        owner=command.owner,
+        at_ms=now_ms,
+    )
+    waiting = _waiting(state, command.series, command.owner, command.number)
+    dropped = tuple(each for each in waiting if each not in sequences)
+    reply = InSeries(command.number, now=True, dropped=dropped)
+    return Decision((event, *_aborted(dropped, now_ms)), reply)

@@ -1,0 +1,499 @@
+"""The transaction coordinator: which transactions there are, who takes part, how they end.
+
+A transaction's sequence is dense in its coordinator and never given again. It is OPEN from `Begin`
+on and collects participants: topic partitions that get messages, subscriptions that get
+acknowledgements. One event decides it, to commit or to abort (COMMITTING, ABORTING): that is the
+commit point, and never changes. What participants do follows from it; it isn't this machine's
+business but to know when all have done it; if partitions then say that entries go to other
+clusters, it keeps which do (*spread*) until these know of each other. Then the transaction is
+COMMITTED or ABORTED, and all that is kept of it is that verdict, for ever: a sequence below the
+next one that isn't in the table of unfinished ones is committed, unless it is in the set of aborted
+ones. The set is kept in segments (`velaray.actors.sets.acknowledged_ranges`), of which a checkpoint
+writes the changed ones.
+
+Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there fires at the
+first `Expire`. So does one that a clock which was ahead made: what began later than its own
+timeout from now is aborted, so nothing stays open for long because a clock was set back.
+
+A repeated `Begin` begins another transaction; the one that nobody knows of is aborted by its
+deadline.
+
+Many transactions can be committed by one event: `velaray.actors.coordinator.commit_sequence`.
+
+Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Spread`, `Finish`,
+`Expire`;
+`CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
+Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
+TransactionSpread, TransactionFinished, SeriesCommitted, SeriesForgotten (and LedgerOpened, which
+changes nothing here).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from google.protobuf.message import Message
+
+from velaray.actors.coordinator.commit_sequence import (
+    CommitInSeries,
+    ForgetSeries,
+    LookUpSeries,
+    decide_series,
+    refusal_of_number,
+)
+from velaray.actors.coordinator.state import (
+    LEGAL,
+    CoordinatorState,
+    Series,
+    Status,
+    Transaction,
+    refusal_of,
+)
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.events.events_pb2 import (
+    ClusterParticipants,
+    LedgerOpened,
+    PartitionsJoined,
+    SeriesCommitted,
+    SeriesForgotten,
+    SubscriptionName,
+    SubscriptionsJoined,
+    TransactionBegun,
+    TransactionDecided,
+    TransactionFinished,
+    TransactionSpread,
+)
+from velaray.events.segments import Segment, StoredSegment
+
+EXPIRED_AT_ONCE = 1000
+"""So many transactions at most are aborted by one `Expire`."""
+
+_ABORTED = "aborted/"
+
+
+_WAY = {
+    True: (Status.OPEN, Status.COMMITTING, Status.COMMITTED),
+    False: (Status.OPEN, Status.ABORTING, Status.ABORTED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Begin a transaction that is aborted after ``timeout_ms`` (at least 1).
+
+    ``owner`` ("": anybody) is who may use it. Reply: `Begun`; refused INVALID without a timeout,
+    BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series`` it is to
+    be a part of that ``number`` of it, and is aborted when the number, or a later one, is
+    committed without it; refused CONFLICT if that has happened, NOT_ALLOWED to others than the
+    owner of the series.
+    """
+
+    timeout_ms: int
+    owner: str = ""
+    most_open: int = 0
+    series: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The transaction's sequence."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Topic partitions are to get messages in the transaction. Reply: `Joined`, also if they are
+    participants. Refused NOT_FOUND, NOT_ALLOWED to others than the owner, and CONFLICT if the
+    transaction is decided.
+    """
+
+    sequence: int
+    topics: Sequence[str]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubscriptions:
+    """As `AddPartitions`, for acknowledgements to (topic partition, subscription)."""
+
+    sequence: int
+    subscriptions: Sequence[tuple[str, str]]
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """They are participants."""
+
+
+@dataclass(frozen=True, slots=True)
+class MayJoin:
+    """A participant asks whether it may take something in the transaction; changes nothing.
+
+    A command, not a look at the state: once it is answered, that it joined is durable, so it will
+    be told the verdict. Reply: `Joined`. Refused NOT_FOUND, CONFLICT if the transaction is
+    decided, NOT_ALLOWED if this is no participant of it.
+    """
+
+    sequence: int
+    topic: str
+    subscription: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Commit or abort. Reply: `Decided`, the same for ever.
+
+    Refused NOT_FOUND if there was no such transaction; NOT_ALLOWED to others than the owner,
+    unless ``force``; CONFLICT if it is decided otherwise.
+    """
+
+    sequence: int
+    commit: bool
+    owner: str = ""
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The verdict; ``finished``: all participants have applied it."""
+
+    sequence: int
+    commit: bool
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """All participants have applied the commit, and these partitions' entries go to these clusters.
+
+    Reply: `SpreadIs`, which is what was said first. Refused CONFLICT unless it is committing.
+    """
+
+    sequence: int
+    clusters: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadIs:
+    """The partitions by cluster; it never changes."""
+
+    clusters: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All participants have applied the verdict. Reply: `Decided`; refused NOT_FOUND, and
+    CONFLICT while it is open."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Abort what is past its deadline, or began too far ahead, `EXPIRED_AT_ONCE` at most. Reply:
+    `Expired`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Their sequences: by deadline, then those that began too far ahead."""
+
+    sequences: tuple[int, ...]
+
+
+def _begin(state: CoordinatorState, command: Begin, now_ms: int) -> Decision:
+    if command.timeout_ms < 1:
+        return refuse(Reason.INVALID, f"a transaction's timeout of {command.timeout_ms} ms")
+    if 0 < command.most_open <= len(state.unfinished):
+        return refuse(
+            Reason.BUSY, f"{command.most_open} transactions are active already: try again"
+        )
+    refusal = refusal_of_number(state, command.series, command.number, command.owner)
+    if refusal is not None:
+        return refusal
+    sequence = state.next_sequence
+    event = TransactionBegun(
+        sequence=sequence,
+        owner=command.owner,
+        at_ms=now_ms,
+        timeout_ms=command.timeout_ms,
+        series=command.series,
+        number=command.number,
+    )
+    return Decision((event,), Begun(sequence))
+
+
+def _add(state: CoordinatorState, command: AddPartitions | AddSubscriptions) -> Decision:
+    sequence = command.sequence
+    refusal = refusal_of(state, sequence, command.owner)
+    if refusal is not None:
+        return refusal
+    status = state.status(sequence)
+    if status != Status.OPEN:
+        return refuse(Reason.CONFLICT, f"transaction {sequence} is {status}: nothing can join it")
+    known = state.unfinished[sequence]
+    event: Message
+    if isinstance(command, AddPartitions):
+        topics = [topic for topic in command.topics if topic not in known.partitions]
+        event, new = PartitionsJoined(sequence=sequence, topics=topics), bool(topics)
+    else:
+        pairs = [pair for pair in command.subscriptions if pair not in known.subscriptions]
+        named = [SubscriptionName(topic=topic, subscription=name) for topic, name in pairs]
+        event, new = SubscriptionsJoined(sequence=sequence, subscriptions=named), bool(named)
+    return Decision((event,) if new else (), Joined())
+
+
+def _may_join(state: CoordinatorState, command: MayJoin) -> Decision:
+    sequence, topic, subscription = command.sequence, command.topic, command.subscription
+    status = state.status(sequence)
+    if status is None:
+        return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
+    if status != Status.OPEN:
+        return refuse(Reason.CONFLICT, f"transaction {sequence} is {status}")
+    known = state.unfinished[sequence]
+    if subscription is None and topic in known.partitions:
+        return Decision(reply=Joined())
+    if subscription is not None and (topic, subscription) in known.subscriptions:
+        return Decision(reply=Joined())
+    what = topic if subscription is None else f"subscription {subscription} of {topic}"
+    return refuse(Reason.NOT_ALLOWED, f"{what} was not added to transaction {sequence}")
+
+
+def _decide(state: CoordinatorState, command: Decide, now_ms: int) -> Decision:
+    sequence, commit = command.sequence, command.commit
+    refusal = refusal_of(state, sequence, command.owner, command.force)
+    if refusal is not None:
+        return refusal
+    status = state.status(sequence)
+    open_, ending, ended = _WAY[commit]
+    if status not in (open_, ending, ended):
+        verb = "committed" if commit else "aborted"
+        return refuse(
+            Reason.CONFLICT, f"transaction {sequence} is {status}: it can't be {verb} any more"
+        )
+    reply = Decided(sequence, commit, status == ended)
+    if status != Status.OPEN:
+        return Decision(reply=reply)
+    return Decision((TransactionDecided(sequence=sequence, commit=commit, at_ms=now_ms),), reply)
+
+
+def _spread(state: CoordinatorState, command: Spread) -> Decision:
+    known = state.unfinished.get(command.sequence)
+    if known is None or known.status != Status.COMMITTING:
+        return refuse(Reason.CONFLICT, f"transaction {command.sequence} isn't being committed")
+    if known.spread:
+        return Decision(reply=SpreadIs(dict(known.spread)))
+    clusters = [
+        ClusterParticipants(cluster=name, topics=topics)
+        for name, topics in sorted(command.clusters.items())
+    ]
+    event = TransactionSpread(sequence=command.sequence, clusters=clusters)
+    return Decision((event,), SpreadIs(dict(command.clusters)))
+
+
+def _finish(state: CoordinatorState, sequence: int) -> Decision:
+    match state.status(sequence):
+        case None:
+            return refuse(Reason.NOT_FOUND, f"there is no transaction {sequence} here")
+        case Status.OPEN:
+            return refuse(Reason.CONFLICT, f"transaction {sequence} isn't decided yet")
+        case Status.COMMITTING | Status.ABORTING as status:
+            reply = Decided(sequence, status == Status.COMMITTING, finished=True)
+            return Decision((TransactionFinished(sequence=sequence),), reply)
+        case status:
+            return Decision(reply=Decided(sequence, status == Status.COMMITTED, finished=True))
+
+
+def _expire(state: CoordinatorState, now_ms: int) -> Decision:
+    late = state.deadlines.irange(maximum=(now_ms, state.next_sequence))
+    ahead = state.starts.irange(minimum=(now_ms + 1, 0))
+    sequences = tuple(sequence for _, sequence in islice(chain(late, ahead), EXPIRED_AT_ONCE))
+    events = tuple(
+        TransactionDecided(sequence=sequence, commit=False, timed_out=True, at_ms=now_ms)
+        for sequence in sequences
+    )
+    return Decision(events, Expired(sequences))
+
+
+class CoordinatorMachine:
+    """Decides for one transaction coordinator."""
+
+    def initial(self) -> CoordinatorState:
+        """No transaction yet."""
+        return CoordinatorState()
+
+    def decide(self, state: CoordinatorState, command: Any, now_ms: int) -> Decision:
+        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        match command:
+            case Begin():
+                return _begin(state, command, now_ms)
+            case AddPartitions() | AddSubscriptions():
+                return _add(state, command)
+            case MayJoin():
+                return _may_join(state, command)
+            case Decide():
+                return _decide(state, command, now_ms)
+            case Spread():
+                return _spread(state, command)
+            case Finish(sequence):
+                return _finish(state, sequence)
+            case Expire():
+                return _expire(state, now_ms)
+            case CommitInSeries() | LookUpSeries() | ForgetSeries():
+                return decide_series(state, command, now_ms)
+        raise TypeError(f"a coordinator knows no {type(command).__name__}")
+
+    def evolve(self, state: CoordinatorState, event: Message) -> None:
+        """Apply ``event``. Raises TypeError for an event of another machine."""
+        match event:
+            case TransactionBegun(sequence=sequence):
+                begun = Transaction(
+                    *(sequence, event.owner, event.at_ms, event.timeout_ms),
+                    series=event.series,
+                    number=event.number,
+                )
+                state.unfinished[sequence] = begun
+                _watch(state, begun)
+                state.next_sequence = sequence + 1
+            case PartitionsJoined(sequence=sequence, topics=topics):
+                state.unfinished[sequence].partitions.update(dict.fromkeys(topics))
+            case SubscriptionsJoined(sequence=sequence):
+                pairs = [(each.topic, each.subscription) for each in event.subscriptions]
+                state.unfinished[sequence].subscriptions.update(dict.fromkeys(pairs))
+            case TransactionDecided(sequence=sequence, commit=commit):
+                state.unfinished[sequence].timed_out = event.timed_out
+                state.timed_out += event.timed_out
+                _decided(state, sequence, commit)
+            case SeriesCommitted(series=series, number=number, sequences=sequences):
+                state.series[series] = Series(event.owner, number)
+                for sequence in sequences:
+                    _decided(state, sequence, commit=True)
+            case SeriesForgotten(series=series):
+                del state.series[series]
+            case TransactionSpread(sequence=sequence, clusters=clusters):
+                spread = {each.cluster: list(each.topics) for each in clusters}
+                state.unfinished[sequence].spread = spread
+            case TransactionFinished(sequence=sequence):
+                if state.unfinished.pop(sequence).status == Status.ABORTING:
+                    state.aborted.add(sequence, sequence + 1)
+            case LedgerOpened():
+                pass
+            case _:
+                raise TypeError(f"a coordinator knows no {type(event).__name__}")
+
+    def check(self, state: CoordinatorState) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        sequences = list(state.unfinished)
+        require(sequences == sorted(sequences), "unfinished transactions are in their order")
+        for sequence, known in state.unfinished.items():
+            name = str(sequence)
+            require(known.sequence == sequence, "a transaction is found by its sequence", name)
+            require(sequence < state.next_sequence, "sequences are never given again", name)
+            require(LEGAL[known.status] != frozenset(), "what is unfinished can go on", name)
+            require(sequence not in state.aborted, "a verdict never changes", name)
+            timed = known.timed_out and known.status != Status.ABORTING
+            require(not timed, "what timed out is aborted", name)
+            gone = known.spread and known.status != Status.COMMITTING
+            require(not gone, "what goes elsewhere is being committed", name)
+        state.aborted.check(0)
+        require(state.aborted.end() <= state.next_sequence, "aborted ones were begun")
+        waiting = {(t.deadline_ms, t.sequence) for t in _open(state)}
+        require(set(state.deadlines) == waiting, "open transactions, no others, have deadlines")
+        began = {(t.earliest_ms, t.sequence) for t in _open(state)}
+        require(set(state.starts) == began, "open transactions, no others, are watched")
+
+    def snapshot(self, state: CoordinatorState) -> Mapping[str, Segment]:
+        """Segments: ``coordinator``, ``unfinished``, ``series`` if there are any, and
+        ``aborted/<n>`` as in `velaray.actors.sets.acknowledged_ranges`."""
+        segments: dict[str, Segment] = {
+            "coordinator": _to_json(
+                [state.next_sequence, state.timed_out, state.aborted.segment_size]
+            ),
+            "unfinished": _to_json([_fields(known) for known in state.unfinished.values()]),
+        }
+        if state.series:
+            segments["series"] = _to_json(
+                [[name, each.owner, each.last] for name, each in state.series.items()]
+            )
+        for number, segment in state.aborted.snapshot().items():
+            segments[f"{_ABORTED}{number}"] = segment
+        return segments
+
+    def restore(self, segments: Mapping[str, bytes]) -> CoordinatorState:
+        """The state whose snapshot is ``segments``."""
+        next_sequence, timed_out, size = json.loads(segments["coordinator"])
+        known = [_transaction(fields) for fields in json.loads(segments["unfinished"])]
+        state = CoordinatorState(
+            next_sequence, {each.sequence: each for each in known}, timed_out=timed_out
+        )
+        for name, owner, last in json.loads(segments.get("series", b"[]")):
+            state.series[name] = Series(owner, last)
+        state.aborted.restore(size, _numbered(segments))
+        for each in _open(state):
+            _watch(state, each)
+        return state
+
+    def settle(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        state.aborted.settle(_numbered(stored))
+
+    def crowded(self, state: CoordinatorState) -> bool:
+        """Whether a checkpoint is due, so that memory can be freed."""
+        return state.aborted.crowded()
+
+
+def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:
+    decided = state.unfinished[sequence]
+    decided.status = _WAY[commit][1]
+    state.deadlines.remove((decided.deadline_ms, sequence))
+    state.starts.remove((decided.earliest_ms, sequence))
+
+
+def _watch(state: CoordinatorState, begun: Transaction) -> None:
+    """It is open: it is to be aborted in time."""
+    state.deadlines.add((begun.deadline_ms, begun.sequence))
+    state.starts.add((begun.earliest_ms, begun.sequence))
+
+
+def _open(state: CoordinatorState) -> list[Transaction]:
+    return [each for each in state.unfinished.values() if each.status == Status.OPEN]
+
+
+def _numbered(segments: Mapping[str, Any]) -> dict[int, Any]:
+    return {
+        int(name.removeprefix(_ABORTED)): segment
+        for name, segment in segments.items()
+        if name.startswith(_ABORTED)
+    }
+
+
+def _fields(known: Transaction) -> list[Any]:
+    return [
+        *(known.sequence, known.owner, known.begun_ms, known.timeout_ms),
+        *(known.status, known.timed_out, list(known.partitions), list(known.subscriptions)),
+        *(known.series, known.number),
+        *((known.spread,) if known.spread else ()),
+    ]
+
+
+def _transaction(fields: list[Any]) -> Transaction:
+    sequence, owner, begun_ms, timeout_ms, status, timed_out, *rest = fields
+    partitions, subscriptions, *of_series = rest
+    series, number, *spread = of_series or ("", 0)  # older checkpoints don't say
+    return Transaction(
+        *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out, series, number),
+        partitions=dict.fromkeys(partitions),
+        subscriptions=dict.fromkeys((topic, name) for topic, name in subscriptions),
+        spread=spread[0] if spread else {},
+    )
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,1 @@
+"""The dispatcher: which consumer of a subscription gets which entries. Volatile."""

@@ -1,0 +1,147 @@
+"""The consumers of a subscription as its dispatcher knows them, and what it tells about them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from velaray.actors.sets.ranges import RangeSet
+
+
+class SubscriptionType(IntEnum):
+    """Pulsar's subscription types; the numbers are those of the wire."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+
+class KeySharedMode(IntEnum):
+    """How Key_Shared consumers come to their keys; the numbers are those of the wire."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """How a Key_Shared consumer wants its keys.
+
+    ``ranges`` are the hashes of a STICKY one, as inclusive (first, last) pairs. With
+    ``out_of_order`` a key may go to its new consumer before its former one has acknowledged
+    what it holds of that key.
+    """
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+
+AUTO_SPLIT = KeySharedPolicy()
+
+
+class UnknownConsumerError(KeyError):
+    """No consumer with this id is attached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """A consumer that wants to attach; the id is the host's, unique in the subscription.
+
+    ``priority`` 0 comes first. ``keys`` matters for Key_Shared alone.
+    """
+
+    consumer_id: int
+    name: str
+    type: SubscriptionType
+    priority: int = 0
+    keys: KeySharedPolicy = AUTO_SPLIT
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveChange:
+    """Tell a Failover consumer whether it is the active one."""
+
+    consumer_id: int
+    active: bool
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Send the entries ``first`` to ``end`` - 1 to a consumer, in order.
+
+    ``messages`` is what they debit from its permits. ``remaining`` is the mask of messages
+    that aren't acknowledged yet, for a batch acknowledged in part (a delivery of its own).
+    """
+
+    consumer_id: int
+    first: int
+    end: int
+    messages: int
+    redelivery_count: int
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """A consumer as statistics show it.
+
+    ``unacked`` counts messages; ``blocked``: it holds too many of them to get more.
+    """
+
+    consumer_id: int
+    name: str
+    priority: int
+    permits: int
+    unacked: int
+    active: bool
+    blocked: bool
+
+
+@dataclass(slots=True, eq=False)
+class Attached:
+    """A consumer that is attached, and what it may take."""
+
+    spec: ConsumerSpec
+    permits: int = 0
+    debited: int = 0  # messages, ever; with ``permits`` that is all it ever gave
+    last_debit: int = 0  # of the entry delivered last: all that permits may fall below zero
+    unacked: int = 0  # messages that it holds
+    blocked: bool = False  # holds too many of them (Shared, Key_Shared)
+    queued: bool = False  # stands in its level's queue (Shared)
+    reserved: RangeSet = field(default_factory=RangeSet)  # chunks that wait for its permits
+    queue: int = 0  # the permits that it gave first: the size of its receiver queue
+    # What was delivered last, in order: (first, last + 1, messages); at least half a queue.
+    sent: deque[tuple[int, int, int]] = field(default_factory=deque)
+    sent_messages: int = 0  # all of those
+    entries: int = 0  # that it holds
+    suspects: dict[int, None] = field(default_factory=dict)  # of those, in order of delivery
+    draining: bool = False  # gets nothing before it has room for suspects
+    progressed: bool = False  # gave something back since it was looked at
+    relief: int = 0  # how often it was given room for twice as many suspects
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether it gets nothing but suspects."""
+        return self.draining or bool(self.suspects and not self.relief)
+
+    def note_sent(self, first: int, end: int, messages: int) -> None:
+        """These entries go out to it."""
+        sent = self.sent
+        self.sent_messages += messages
+        if sent and sent[-1][1] == first:
+            first, _, before = sent.pop()
+            messages += before
+        sent.append((first, end, messages))
+        half = self.queue - self.queue // 2
+        while len(sent) > 1 and self.sent_messages - sent[0][2] >= half:
+            self.sent_messages -= sent.popleft()[2]
+
+    def forget_held(self) -> None:
+        """It holds nothing any longer, and nothing is known of what was sent."""
+        self.sent.clear()
+        self.suspects.clear()
+        self.sent_messages = self.entries = self.relief = 0
+        self.draining = False

@@ -1,0 +1,92 @@
+"""What of a log may be delivered: what is neither acknowledged nor pending in a transaction.
+
+A dispatcher looks at its cursor through this. It answers as
+`velaray.actors.subscription.cursor.Cursor` does, but takes what is pending for acknowledged:
+pending entries are passed over, and of batches that are pending in part the rest remains. Who
+acknowledges cumulatively in a transaction hides nothing.
+"""
+
+from __future__ import annotations
+
+from velaray.actors.sets.ack_segments import Mask
+from velaray.actors.sets.offset_sets import Range, gaps
+from velaray.actors.sets.ranges import normalized
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.pending_sets import PendingAcks
+
+
+class Deliverable:
+    """A view of a cursor and of what is pending, which change under it."""
+
+    __slots__ = ("_cursor", "_pending")
+
+    def __init__(self, cursor: Cursor, pending: PendingAcks) -> None:
+        self._cursor = cursor
+        self._pending = pending
+
+    def remaining(self, offset: int) -> int | None:
+        """Of a batch acknowledged or pending in part, the mask of what is neither; None for any
+        other entry."""
+        known = self._cursor.remaining(offset)
+        messages = self._pending.messages_of(offset) if self._pending else None
+        if messages is None:
+            return known
+        return ((1 << messages) - 1 if known is None else known) & ~self._pending.bits(offset)
+
+    def partials(self, first: int, end: int) -> list[Mask]:
+        """(offset, remaining mask) of such batches within the range, ascending."""
+        found = self._cursor.partials(first, end)
+        if not self._pending:
+            return found
+        offsets = {offset for offset, _ in found} | set(self._pending.batches(first, end))
+        return [(offset, self.remaining(offset) or 0) for offset in sorted(offsets)]
+
+    def _pending_batches(self, first: int, end: int) -> list[int]:
+        """Batches all messages of which are acknowledged or pending."""
+        return [at for at in self._pending.batches(first, end) if not self.remaining(at)]
+
+    def without_pending_parts(self, first: int, end: int) -> list[Range]:
+        """The range without the batches that are pending in part, ascending."""
+        batches = self._pending.batches(first, end) if self._pending else ()
+        return gaps(first, end, [(at, at + 1) for at in batches])
+
+    def is_acked(self, offset: int) -> bool:
+        """Whether nothing of the entry may be delivered."""
+        return self._cursor.is_acked(offset) or (
+            bool(self._pending)
+            and (self._pending.owner_of(offset) is not None or self.remaining(offset) == 0)
+        )
+
+    def next_unacked(self, offset: int) -> int:
+        """The first offset at or after ``offset`` of which something may be delivered."""
+        offset = self._cursor.next_unacked(offset)
+        while self._pending and self.is_acked(offset):
+            offset = self._cursor.next_unacked(self._pending.end_of(offset))
+        return offset
+
+    def next_acked(self, offset: int, limit: int) -> int:
+        """The first offset after the deliverable ``offset`` of which nothing may be, ``limit`` if
+        there is none before it."""
+        limit = self._cursor.next_acked(offset, limit)
+        if not self._pending:
+            return limit
+        limit = self._pending.next_owned(offset, limit)
+        return min(self._pending_batches(offset, limit), default=limit)
+
+    def unacked_ranges(self, first: int, end: int) -> list[Range]:
+        """What may be delivered of the range, ascending."""
+        found = self._cursor.unacked_ranges(first, end)
+        if not self._pending:
+            return found
+        return [
+            part for start, stop in found for part in gaps(start, stop, self._hidden(start, stop))
+        ]
+
+    def _hidden(self, first: int, end: int) -> list[Range]:
+        owned = [(part.first, part.end) for part in self._pending.owned(first, end)]
+        return normalized([*owned, *((at, at + 1) for at in self._pending_batches(first, end))])
+
+    def untouched_from(self) -> int:
+        """The first offset from which on everything may be delivered whole."""
+        untouched = self._cursor.untouched_from()
+        return max(untouched, self._pending.end()) if self._pending else untouched

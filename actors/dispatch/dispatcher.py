@@ -1,0 +1,550 @@
+"""Who gets which entries of a subscription: the volatile dispatcher.
+
+It knows the connected consumers, their permits, which entries each of them holds un-acknowledged,
+and which must be delivered again (`velaray.actors.dispatch.in_flight`). It reads the cursor, which
+belongs to the subscription machine, and never delivers what the cursor has. It knows no payload:
+the host feeds it the number of messages of each entry. Nothing here is journaled; all of it is made
+anew when consumers subscribe again.
+
+How entries are shared among the consumers depends on their type
+(`velaray.actors.dispatch.strategy`). While there is one consumer to serve and nothing to decide,
+the partition may deliver by itself (`velaray.actors.dispatch.lease`): the dispatcher gives nothing
+out then, and hears what was.
+
+How much consumers may hold un-acknowledged is limited (`velaray.actors.dispatch.unacked`).
+
+Permits count messages. While a consumer has any, it gets the next entry, whatever its size,
+so permits may fall below zero by the size of one entry. What a batch debits is the number
+of its messages that aren't acknowledged yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from velaray.actors.dispatch.consumers import (
+    ActiveChange,
+    Attached,
+    ConsumerSpec,
+    ConsumerView,
+    Delivery,
+    SubscriptionType,
+    UnknownConsumerError,
+)
+from velaray.actors.dispatch.in_flight import InFlightTracker
+from velaray.actors.dispatch.key_shared import KeySharedDispatch
+from velaray.actors.dispatch.lease import DispatchLease
+from velaray.actors.dispatch.shared import SharedDispatch
+from velaray.actors.dispatch.single_active import SingleActive
+from velaray.actors.dispatch.strategy import DispatchStrategy
+from velaray.actors.dispatch.suspects import Suspects, relieve
+from velaray.actors.machine import Reason, Refusal, require
+from velaray.actors.sets.offset_sets import gaps
+from velaray.actors.sets.ranges import Range, normalized
+from velaray.actors.subscription.cursor import Cursor
+from velaray.actors.subscription.pending_sets import PendingAcks
+from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
+
+IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+"""The types whose one consumer gets everything in order, and hence at once."""
+
+MIN_WINDOW = 128
+MAX_WINDOW = 10_000
+"""Entries ahead of the read position whose sizes a dispatcher wants to know."""
+
+
+class Dispatcher:
+    """Dispatch of one subscription of one partition."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        partition: int = 0,
+        counts: CountRuns | None = None,
+        acks: PendingAcks | None = None,
+        suspects: Suspects | None = None,
+    ) -> None:
+        """Starts at the cursor's mark. ``partition`` spreads the active consumers of a
+        Failover subscription over the consumers of the best priority level. ``counts`` are the
+        redelivery counts so far; they belong to the dispatcher from now on. ``acks`` are those
+        pending in transactions, which it reads as it does the cursor. ``suspects`` outlive it:
+        consumers may come when it is gone.
+        """
+        self._partition = max(partition, 0)
+        self._books = InFlightTracker(cursor, counts, acks, suspects)
+        self._limits = (0, 0)
+        self._serving: DispatchStrategy | None = None  # None without consumers
+        self._standing: Attached | None = None  # whom the partition serves by itself
+        self._is_cut_off = False
+        #: The partition isn't to deliver by itself before this offset.
+        self.stand_from = 0
+
+    @property
+    def type(self) -> SubscriptionType | None:
+        """The type of the consumers attached now; None without any."""
+        for consumer in self._books.consumers.values():
+            return consumer.spec.type
+        return None
+
+    @property
+    def next_offset(self) -> int:
+        """New entries are read from here on; all before it have been delivered once."""
+        return self._books.next_offset
+
+    @property
+    def feed_from(self) -> int:
+        """The first offset whose size isn't known yet; acknowledged ones are passed over."""
+        return self._books.feed_from
+
+    def wants(self) -> int:
+        """Feed up to this offset (exclusive), as far as the partition has entries.
+
+        `feed_from` or less means: nothing now.
+        """
+        if self._serving is None or self._standing is not None:
+            return self.feed_from
+        candidates = self._serving.candidates()
+        permits = sum(consumer.permits for consumer in candidates if consumer.permits > 0)
+        window = min(max(2 * permits, MIN_WINDOW), MAX_WINDOW)
+        return self._books.deliverable.next_unacked(self._books.next_offset) + window
+
+    def feed(
+        self,
+        first_offset: int,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None = None,
+        hashes: Sequence[int] | None = None,
+        delayed: Iterable[Range] = (),
+    ) -> bool:
+        """Messages per entry of consecutive entries; keys of those that are chunks, by offset;
+        the hashes of their keys, 1 to 65535, which it needs if `needs_hashes`; which of them
+        aren't due yet (the others are).
+
+        Entries known already are ignored. If there are no hashes and they are needed, or
+        un-acknowledged entries between `feed_from` and ``first_offset`` are missing (this feed
+        was under way when the dispatcher was reset), nothing is taken and False returned: feed
+        from `feed_from` on. Raises ValueError for a size below 1.
+        """
+        return self._books.feed(first_offset, sizes, chunk_keys, hashes, delayed)
+
+    def due(self, ranges: Iterable[Range]) -> None:
+        """The delivery time of these has come. Those that were never fed are ignored."""
+        back = self._books.due(ranges)
+        if self._serving is not None:
+            self._serving.waits(back)
+
+    @property
+    def needs_hashes(self) -> bool:
+        """Whether entries must be fed with the hashes of their keys.
+
+        That begins when the first Key_Shared consumer attaches: feed from `feed_from` on then.
+        """
+        return self._books.hashes is not None
+
+    def size_of(self, offset: int) -> int | None:
+        """Messages of the entry, if it was fed and is still needed."""
+        return self._books.sizes.get(offset)
+
+    # ---- consumers
+
+    def attach(self, spec: ConsumerSpec) -> Refusal | list[ActiveChange]:
+        """A consumer subscribes, with no permits.
+
+        Refused BUSY for a second Exclusive one or if live consumers have another type or
+        another mode of Key_Shared, UNASSIGNABLE if another one has part of its sticky ranges.
+        Raises ValueError if the id is attached already.
+        """
+        consumers = self._books.consumers
+        if spec.consumer_id in consumers:
+            raise ValueError(f"consumer {spec.consumer_id} is attached already")
+        live = self.type
+        if live is not None and live is not spec.type:
+            return Refusal(
+                Reason.BUSY,
+                f"the subscription has consumers of type {live.name}, not {spec.type.name}",
+            )
+        serving = self._serving or self._serving_for(spec)
+        refusal = serving.refusal(spec)
+        if refusal is not None:
+            return refusal
+        if self._serving is None:
+            self._books.mind_delays(spec.type not in IN_ORDER)
+            if spec.type in IN_ORDER:
+                self._books.suspects.forget()
+        self._serving = serving
+        consumers[spec.consumer_id] = consumer = Attached(spec)
+        self._set_limits()
+        return serving.joined(consumer)
+
+    def _serving_for(self, spec: ConsumerSpec) -> DispatchStrategy:
+        if spec.type is SubscriptionType.KEY_SHARED:
+            return KeySharedDispatch(self._books, spec.keys)
+        self._books.pending = None
+        if spec.type is SubscriptionType.SHARED:
+            return SharedDispatch(self._books)
+        return SingleActive(self._books, self._partition, spec.type)
+
+    def set_limits(self, per_consumer: int, per_subscription: int) -> None:
+        """How many messages one consumer, and all together, may hold un-acknowledged; 0: any.
+
+        For Shared and Key_Shared. Not while there is a standing grant: it is for what the
+        former limits allowed.
+        """
+        self._limits = (per_consumer, per_subscription)
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        limited = self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        per_consumer, per_subscription = self._limits if limited else (0, 0)
+        limits, consumers = self._books.limits, self._books.consumers.values()
+        limits.set(per_consumer, per_subscription, consumers)
+
+    def detach(self, consumer_id: int, lost: bool = False) -> list[ActiveChange]:
+        """Remove a consumer; its entries are delivered again, first and in order.
+
+        If it was ``lost``, the entries that it can have been processing count as failed deliveries,
+        and are suspects in Shared and Key_Shared. Raises `UnknownConsumerError`.
+        """
+        consumer, serving = self._attached(consumer_id)
+        failed = self._books.failed(consumer) if lost else []
+        if consumer.spec.type not in IN_ORDER:
+            self._books.suspect(failed)
+        back = self._books.give_back(consumer, failed)
+        self._books.chunks.unbind_owner(consumer_id)
+        del self._books.consumers[consumer_id]
+        changes = serving.left(consumer)
+        serving.waits(back)
+        if not self._books.consumers:
+            self._serving = None
+        return changes
+
+    def cut_off(self) -> None:
+        """The connection to all consumers is lost, whether they live or not.
+
+        The entries that they can have been processing count as failed deliveries; none of them
+        becomes a suspect. Nothing is dispatched from now on.
+        """
+        self._standing, self._is_cut_off = None, True
+        for consumer in self._books.consumers.values():
+            back = self._books.give_back(consumer, self._books.failed(consumer))
+            if self._serving is not None:
+                self._serving.waits(back)
+
+    def _attached(self, consumer_id: int) -> tuple[Attached, DispatchStrategy]:
+        consumer, serving = self._books.consumers.get(consumer_id), self._serving
+        if consumer is None or serving is None:
+            raise UnknownConsumerError(f"no consumer {consumer_id} is attached")
+        return consumer, serving
+
+    def flow(self, consumer_id: int, permits: int) -> None:
+        """A consumer can take that many more messages.
+
+        Raises `UnknownConsumerError`, and ValueError for permits below 0.
+        """
+        consumer, serving = self._attached(consumer_id)
+        if permits < 0:
+            raise ValueError(f"{permits} permits")
+        consumer.queue = consumer.queue or permits
+        consumer.permits += permits
+        serving.can_take(consumer)
+
+    # ---- acknowledgements and redelivery
+
+    def acked(self, ranges: Iterable[Range], partial: Iterable[tuple[int, int]] = ()) -> None:
+        """The cursor changed within these: nobody holds any longer what it has now.
+
+        Call it right after every event that changed the cursor. What the cursor doesn't have
+        acknowledged stays as it is.
+        """
+        books = self._books
+        for first, end in ranges:
+            books.acked(first, end)
+        for offset, _ in partial:
+            books.acked_in_part(offset)
+        books.forget_acked()
+
+    def count_at_least(self, runs: Iterable[tuple[int, int, int]]) -> None:
+        """These, (first, last + 1, times), were delivered in vain so often elsewhere. Not while
+        there is a standing grant for any of them."""
+        for first, end, times in runs:
+            self._books.counts.raise_to(first, end, times)
+
+    def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
+        """What is pending of these entries, and batches ``partial``, nobody holds or gets any more.
+
+        To be called before anything is dispatched after the event; again does no harm.
+        """
+        view, partial = self._books.deliverable, list(partial)
+        for first, end in [*ranges, *((offset, offset + 1) for offset in partial)]:
+            for part in gaps(first, end, view.unacked_ranges(first, end)):
+                self._books.set_aside(*part)
+        for offset in partial:
+            self._books.acked_in_part(offset)
+
+    def put_back(self, ranges: Iterable[Range]) -> None:
+        """These were pending, as a whole or in part, in a transaction that aborted: they are to be
+        delivered again. Not while there is a standing grant.
+
+        For Exclusive and Failover so is all that the active consumer holds, for the sake of order.
+        What a consumer holds of a batch others of whose messages were pending it gets anew.
+        """
+        books, serving = self._books, self._serving
+        back = [part for first, end in ranges for part in books.put_back(first, end)]
+        if serving is None:
+            return
+        if back and self.type in IN_ORDER:
+            for consumer in serving.candidates():
+                back += books.give_back(consumer)
+        serving.waits(back)
+
+    def redeliver(self, consumer_id: int, ranges: Iterable[Range] | None = None) -> None:
+        """A consumer asks for entries it holds again (None: all of them).
+
+        Shared, Key_Shared: those; their redelivery count goes up by one. Exclusive and
+        Failover: all it holds, in order, before newer ones; the count of those it named goes
+        up. Entries it doesn't hold are ignored. Raises `UnknownConsumerError`.
+        """
+        consumer, serving = self._attached(consumer_id)
+        books = self._books
+        named = books.held_of(consumer_id, None if ranges is None else normalized(ranges))
+        serving.waits(books.take_back(consumer, serving.returned(consumer, named), named))
+
+    def unsent(self, consumer_id: int, sent: Iterable[tuple[int, int]]) -> None:
+        """Of entries that were delivered to a consumer no more was sent than the masks say
+        (0: nothing); the rest is about to be acknowledged. It gets its permits back.
+
+        Raises `UnknownConsumerError`.
+        """
+        consumer, serving = self._attached(consumer_id)
+        for offset, mask in sent:
+            self._books.give_permits_back(consumer, offset, mask)
+        serving.can_take(consumer)
+
+    def reset(self, next_offset: int) -> None:
+        """The cursor was reset: forget what is held, counted and fed; go on there.
+
+        Consumers and their permits stay.
+        """
+        self._books.reset(next_offset)
+        if self._serving is not None:
+            self._serving.reset()
+
+    # ---- standing grants
+
+    @property
+    def standing(self) -> bool:
+        """Whether the partition delivers by itself."""
+        return self._standing is not None
+
+    def may_stand(self) -> bool:
+        """Whether there is but one way to go on: the next entries, to a certain consumer."""
+        books, consumer = self._books, self._only_candidate()
+        first = books.deliverable.next_unacked(books.next_offset)
+        return consumer is not None and not (
+            books.limits.room(consumer) <= 0
+            or books.waiting
+            or consumer.on_trial
+            or first < self.stand_from
+            or books.feed_from < first  # something is pending there, and may come again
+            or max(books.deliverable.untouched_from(), books.counts.end) > first
+            or (books.chunks and any(known.reserved for known in books.consumers.values()))
+        )
+
+    def _only_candidate(self) -> Attached | None:
+        if self._serving is None or self._is_cut_off:
+            return None
+        return self._serving.only_candidate()
+
+    def stand(self) -> DispatchLease | None:
+        """Leave it to the partition to deliver, if it `may_stand` and doesn't yet."""
+        if self._standing is not None or not self.may_stand():
+            return None
+        self._standing = standing = self._only_candidate()
+        assert standing is not None
+        books = self._books
+        books.pass_over()
+        room = books.limits.room(standing)
+        return DispatchLease(standing.spec.consumer_id, books.next_offset, standing.debited, room)
+
+    def stood(
+        self,
+        first: int,
+        sizes: Sequence[int],
+        chunk_keys: Mapping[int, str] | None = None,
+        hashes: Sequence[int] | None = None,
+    ) -> None:
+        """The partition delivered these entries under its grant, each with all its messages.
+
+        Raises `InvariantViolation` if it has no grant, or if ``first`` isn't `next_offset`.
+        """
+        consumer, serving = self._standing, self._serving
+        require(
+            consumer is not None and first == self.next_offset,
+            "what is delivered without asking continues a standing grant",
+            f"{len(sizes)} entries from {first}, next is {self.next_offset}",
+        )
+        assert consumer is not None and serving is not None
+        self._books.stood(consumer, sizes, chunk_keys, hashes)
+        if chunk_keys:
+            serving.stood(consumer, chunk_keys)
+
+    def stand_down(self) -> None:
+        """The partition delivers nothing by itself any longer, and has reported all it did."""
+        self._standing = None
+
+    # ---- dispatch
+
+    def dispatch(self) -> list[Delivery]:
+        """Give out what can be given out now; deliveries are to be sent in this order.
+
+        Nothing while the partition has a standing grant, or after `cut_off`.
+        """
+        out: list[Delivery] = []
+        if self._standing is None and self._serving is not None and not self._is_cut_off:
+            if self._books.limits.changed:
+                self._books.limits.changed = False
+                for consumer in self._books.consumers.values():
+                    self._serving.can_take(consumer)
+            self._serving.dispatch(out)
+        return out
+
+    # ---- suspects
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether a consumer holds suspects, or makes room for them."""
+        consumers = self._books.consumers.values()
+        return any(consumer.suspects or consumer.draining for consumer in consumers)
+
+    def relieve(self) -> None:
+        """Some time has passed: consumers on trial that finished nothing since get more."""
+        for consumer in self._books.consumers.values():
+            relieve(consumer)
+        self._books.limits.changed = True  # it may get entries again
+
+    # ---- dead letters
+
+    def condemn(self, most: int) -> list[Range]:
+        """Give nobody any more what was delivered in vain more often than that, and nobody holds;
+        returns that.
+        """
+        return self._books.condemned(most)
+
+    def kill(self, ranges: Iterable[Range]) -> None:
+        """Give nobody these, which are on their way to the dead-letter topic."""
+        self._books.kill(ranges)
+
+    # ---- what is to be noted durably
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether deliveries began or ended that weren't noted yet."""
+        return bool(self._books.begun or self._books.returned)
+
+    @property
+    def must_note(self) -> bool:
+        """Whether deliveries ended in order that weren't noted yet."""
+        return bool(self._books.returned)
+
+    def take_notes(self, deliveries: Iterable[Delivery] = ()) -> NoteDeliveries:
+        """All that is to be noted, with those of ``deliveries`` that are counted ones."""
+        books = self._books
+        again = [(each.first, each.end) for each in deliveries if each.redelivery_count]
+        notes = NoteDeliveries(books.begun, books.returned, again)
+        books.begun, books.returned = [], []
+        return notes
+
+    def retire(self) -> None:
+        """All deliveries come to an orderly end."""
+        self._standing = None
+        for consumer_id in list(self._books.consumers):
+            self.detach(consumer_id)
+
+    # ---- what is where
+
+    def unacked(self, consumer_id: int) -> list[Range]:
+        """What the consumer holds, ascending. Raises `UnknownConsumerError`."""
+        self._attached(consumer_id)
+        return self._books.held.of(consumer_id)
+
+    def waiting(self) -> int:
+        """How many entries wait to be delivered again."""
+        books = self._books
+        reserved = sum(consumer.reserved.size() for consumer in books.consumers.values())
+        return books.waiting.size() + reserved
+
+    def holder_of(self, offset: int) -> str:
+        """The name of the consumer that holds an entry; empty if none does."""
+        owner = self._books.held.owner_of(offset)
+        return "" if owner is None else self._books.consumers[owner].spec.name
+
+    @property
+    def in_vain(self) -> CountRuns:
+        """How often which entries were delivered in vain, to be read only."""
+        return self._books.counts
+
+    def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
+        """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't
+        acknowledged."""
+        return list(islice(self._counted(), limit))
+
+    def _counted(self) -> Iterator[tuple[int, int]]:
+        cursor = self._books.cursor
+        for run in self._books.counts:
+            at = cursor.next_unacked(run.first)
+            while at < run.end:
+                yield at, run.times
+                at = cursor.next_unacked(at + 1)
+
+    def is_delayed(self, offset: int) -> bool:
+        """Whether an entry is known, but not due yet."""
+        return offset in self._books.delayed
+
+    def delayed(self) -> int:
+        """How many entries are known that aren't due yet."""
+        return self._books.delayed.size()
+
+    def consumers(self) -> list[ConsumerView]:
+        """The attached consumers, in the order they attached.
+
+        ``active`` is true of every Shared and Key_Shared consumer.
+        """
+        books, serving = self._books, self._serving
+        return [
+            ConsumerView(
+                consumer_id,
+                known.spec.name,
+                known.spec.priority,
+                known.permits,
+                known.unacked,
+                serving is not None and serving.is_active(known),
+                known.blocked,
+            )
+            for consumer_id, known in books.consumers.items()
+        ]
+
+    def draining(self) -> int:
+        """How many hashes of keys are un-acknowledged at a consumer that has them no longer."""
+        return self._serving.draining() if isinstance(self._serving, KeySharedDispatch) else 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the consumers together hold so much that none of them gets more."""
+        return self._books.limits.blocked
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        self._books.check()
+        require(
+            (self._serving is None) == (not self._books.consumers),
+            "consumers are served in some way",
+        )
+        if self._serving is not None:
+            self._serving.check()
+        self._books.check_counts()
+        require(
+            self._standing is None
+            or (self._standing is self._only_candidate() and not self._books.waiting),
+            "a standing grant is for the only candidate, with nothing to deliver again",
+        )

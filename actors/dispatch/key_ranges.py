@@ -1,0 +1,158 @@
+"""Which Key_Shared consumer a hash belongs to: a hash ring, or ranges that consumers name.
+
+Hashes are Pulsar's: Murmur3 of the key, 1 to 65535. With AUTO_SPLIT every consumer has 100
+points on a ring, and a hash belongs to the consumer of the next point: who joins takes hashes
+from everybody, who leaves gives them to everybody, and all others stay. With STICKY a consumer
+names its ranges, which nobody else may have; what nobody has waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import Protocol
+
+import mmh3
+
+from velaray.actors.dispatch.consumers import Attached, ConsumerSpec, KeySharedMode, KeySharedPolicy
+from velaray.actors.machine import Reason, Refusal
+
+HASHES = 65536
+POINTS = 100
+"""Points of one consumer on the ring."""
+
+
+class KeySelector(Protocol):
+    """Tells the consumer of a hash."""
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """Why the consumer can't join, if so."""
+        ...
+
+    def add(self, consumer: Attached) -> None:
+        """The consumer joins."""
+        ...
+
+    def remove(self, consumer: Attached) -> None:
+        """The consumer leaves."""
+        ...
+
+    def consumer_of(self, hashed: int) -> Attached | None:
+        """Who gets the hash; None for nobody."""
+        ...
+
+    def only(self) -> Attached | None:
+        """Who gets every hash, if that is one."""
+        ...
+
+
+class HashRing:
+    """Consistent hashing; the same consumers by name have the same hashes on every partition."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, str, int]] = []  # point, consumer's name, which of that name
+        self._consumers: dict[tuple[str, int], Attached] = {}
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """Everybody may join."""
+        return None
+
+    def add(self, consumer: Attached) -> None:
+        """Its points take what lies before them."""
+        name, number = consumer.spec.name, 0
+        while (name, number) in self._consumers:
+            number += 1
+        self._consumers[name, number] = consumer
+        for point in range(POINTS):
+            hashed = mmh3.hash(f"{name}\0{number}\0{point}", 0, signed=False) % HASHES
+            insort(self._points, (hashed, name, number))
+
+    def remove(self, consumer: Attached) -> None:
+        """What it had goes to whose points come next."""
+        whose = next(key for key, known in self._consumers.items() if known is consumer)
+        del self._consumers[whose]
+        self._points = [point for point in self._points if point[1:] != whose]
+
+    def consumer_of(self, hashed: int) -> Attached | None:
+        """Whose point comes next."""
+        points = self._points
+        if not points:
+            return None
+        _, name, number = points[bisect_left(points, (hashed,)) % len(points)]
+        return self._consumers[name, number]
+
+    def only(self) -> Attached | None:
+        """The one there is, if there are no others."""
+        return next(iter(self._consumers.values())) if len(self._consumers) == 1 else None
+
+
+class StickyRanges:
+    """Consumers get the hashes that they name."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Attached]] = []  # first, last; ascending
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """UNASSIGNABLE if its ranges aren't right by themselves, or somebody has part of them."""
+        if not spec.keys.ranges:
+            return Refusal(Reason.UNASSIGNABLE, "a sticky consumer must name ranges of hashes")
+        taken = [(first, last, known.spec.name) for first, last, known in self._ranges]
+        for first, last in spec.keys.ranges:
+            if not 0 <= first <= last < HASHES:
+                return Refusal(
+                    Reason.UNASSIGNABLE,
+                    f"range {first} to {last}: ranges of hashes lie in 0 to {HASHES - 1}",
+                )
+            for other_first, other_last, name in taken:
+                if first <= other_last and other_first <= last:
+                    return Refusal(
+                        Reason.UNASSIGNABLE,
+                        f"range {first} to {last} overlaps {other_first} to {other_last},"
+                        f" which consumer {name!r} has",
+                    )
+            taken.append((first, last, spec.name))
+        return None
+
+    def add(self, consumer: Attached) -> None:
+        """It has its ranges from now on."""
+        self._ranges += [(first, last, consumer) for first, last in consumer.spec.keys.ranges]
+        self._ranges.sort(key=lambda known: known[0])
+
+    def remove(self, consumer: Attached) -> None:
+        """Nobody has its ranges."""
+        self._ranges = [known for known in self._ranges if known[2] is not consumer]
+
+    def consumer_of(self, hashed: int) -> Attached | None:
+        """Whose range it is in."""
+        at = bisect_right(self._ranges, hashed, key=lambda known: known[0]) - 1
+        if at < 0:
+            return None
+        _, last, consumer = self._ranges[at]
+        return consumer if hashed <= last else None
+
+    def only(self) -> Attached | None:
+        """Who has all of them, if that is one."""
+        first = self._ranges[0][2] if self._ranges else None
+        covered = sum(last + 1 - max(start, 1) for start, last, _ in self._ranges)
+        alone = all(known is first for _, _, known in self._ranges)
+        return first if alone and covered == HASHES - 1 else None
+
+
+def selector_for(policy: KeySharedPolicy) -> KeySelector:
+    """The selector of a policy."""
+    return StickyRanges() if policy.mode is KeySharedMode.STICKY else HashRing()
+
+
+def policy_refusal(live: KeySharedPolicy, wanted: KeySharedPolicy) -> Refusal | None:
+    """BUSY if the live consumers are of another mode, or of another opinion about order."""
+    if live.mode is not wanted.mode:
+        return Refusal(
+            Reason.BUSY,
+            f"the subscription has Key_Shared consumers of mode {live.mode.name},"
+            f" not {wanted.mode.name}",
+        )
+    if live.out_of_order != wanted.out_of_order:
+        allow = "allow" if live.out_of_order else "don't allow"
+        return Refusal(
+            Reason.BUSY, f"the subscription has consumers that {allow} out-of-order delivery"
+        )
+    return None

@@ -1,0 +1,323 @@
+"""Key_Shared: entries of one key (its hash) go to one consumer, in order.
+
+A hash belongs to a consumer (`velaray.actors.dispatch.key_ranges`), and what is un-acknowledged of
+it is at no more than one (`velaray.actors.dispatch.draining`). An entry whose consumer can't take
+it now, or must not yet, waits in the queue of its hash; what comes later of that hash waits behind
+it, and all others go on. So much may wait, no more: then nothing new is read until less does.
+
+The chunks of one message all go to one consumer, even if their hash gets another one meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+
+from velaray.actors.dispatch.consumers import (
+    ActiveChange,
+    Attached,
+    ConsumerSpec,
+    Delivery,
+    KeySharedPolicy,
+)
+from velaray.actors.dispatch.draining import PendingHashes
+from velaray.actors.dispatch.in_flight import InFlightTracker
+from velaray.actors.dispatch.key_ranges import policy_refusal, selector_for
+from velaray.actors.dispatch.suspects import room
+from velaray.actors.machine import Refusal, require
+from velaray.actors.sets.ranges import Range
+
+LOOK_AHEAD_PER_CONSUMER = 2000
+LOOK_AHEAD = 20_000
+"""Entries that may wait before no new ones are read; for all consumers together."""
+
+
+class KeySharedDispatch:
+    """Queues of hashes, and for each consumer those of its hashes that may go on."""
+
+    def __init__(self, books: InFlightTracker, policy: KeySharedPolicy) -> None:
+        if books.hashes is None:
+            books.need_hashes()
+        assert books.hashes is not None
+        books.pending = None if policy.out_of_order else PendingHashes()
+        self._books = books
+        self._hashes = books.hashes
+        self._pending = books.pending
+        self._policy = policy
+        self._selector = selector_for(policy)
+        self._known: dict[int, Attached | None] = {}  # what the selector said
+        self._queues: dict[int, list[int]] = {}  # hash -> heap of what waits, and some that don't
+        # hash -> the first of its queue, if that may go on; or what was the first, and is
+        # acknowledged or dead since: what is first now is listed when its turn comes
+        self._listed: dict[int, int] = {}
+        self._ready: dict[int, list[tuple[int, int]]] = {}  # consumer -> heap of (first, hash)
+        self.waits(list(books.waiting))
+
+    # ---- consumers
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """BUSY for another mode, UNASSIGNABLE for ranges that aren't right or not free."""
+        return policy_refusal(self._policy, spec.keys) or self._selector.refusal(spec)
+
+    def joined(self, consumer: Attached) -> list[ActiveChange]:
+        """Hashes that it has from now on, others drain first."""
+        self._selector.add(consumer)
+        self._reassign()
+        return []
+
+    def left(self, consumer: Attached) -> list[ActiveChange]:
+        """Others have its hashes from now on."""
+        self._selector.remove(consumer)
+        self._reassign()
+        return []
+
+    def _reassign(self) -> None:
+        self._known.clear()
+        self._listed.clear()
+        self._ready = {number: [] for number in self._books.consumers}
+        for hashed in list(self._queues):
+            self._list(hashed)
+
+    def can_take(self, consumer: Attached) -> None:
+        """Nothing to note: everybody is asked."""
+
+    def candidates(self) -> Iterable[Attached]:
+        """All of them."""
+        return self._books.consumers.values()
+
+    def only_candidate(self) -> Attached | None:
+        """Who has all hashes, if nobody else holds anything."""
+        return self._selector.only() if len(self._books.consumers) == 1 else None
+
+    def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
+        """Those and no others."""
+        return named
+
+    def is_active(self, consumer: Attached) -> bool:
+        """Always."""
+        return True
+
+    def _consumer_of(self, hashed: int) -> Attached | None:
+        try:
+            return self._known[hashed]
+        except KeyError:
+            found = self._known[hashed] = self._selector.consumer_of(hashed)
+            return found
+
+    def _may_take(self, consumer: Attached, hashed: int) -> bool:
+        pending = self._pending
+        return pending is None or pending.may_take(hashed, consumer.spec.consumer_id)
+
+    # ---- what waits
+
+    def waits(self, ranges: Sequence[Range]) -> None:
+        """Each waits in the queue of its hash; a chunk for the consumer of its message."""
+        touched: dict[int, None] = {}
+        for first, end in ranges:
+            for offset in range(first, end):
+                if self._books.chunks and self._is_bound(offset):
+                    self._reserve(offset)
+                    continue
+                hashed = self._hash_of(offset)
+                heappush(self._queues.setdefault(hashed, []), offset)
+                touched[hashed] = None
+        for hashed in touched:
+            self._list(hashed)
+
+    def _hash_of(self, offset: int) -> int:
+        hashed = self._hashes.get(offset)
+        assert hashed is not None
+        return hashed
+
+    def _is_bound(self, offset: int) -> bool:
+        """Whether it is a chunk that is to go where the others of its message went."""
+        key = self._books.chunks.key_of(offset)
+        return key is not None and self._books.chunks.owner_of(key) is not None
+
+    def _reserve(self, offset: int) -> None:
+        """It waits for the consumer of its message, out of its turn."""
+        books = self._books
+        owner = books.chunks.owner_of(books.chunks.key_of(offset) or "")
+        assert owner is not None
+        books.waiting.discard(offset, offset + 1)
+        books.consumers[owner].reserved.add(offset, offset + 1)
+
+    def reset(self) -> None:
+        """Nothing waits."""
+        self._queues.clear()
+        self._reassign()
+
+    def _first(self, hashed: int) -> int | None:
+        """What waits longest of the hash."""
+        queue, waiting = self._queues.get(hashed), self._books.waiting
+        if queue is None:
+            return None
+        while queue and queue[0] not in waiting:
+            heappop(queue)
+        if queue:
+            return queue[0]
+        del self._queues[hashed]
+        return None
+
+    def _list(self, hashed: int) -> None:
+        """Note whether the first that waits of the hash may go on, and to whom."""
+        first, consumer = self._first(hashed), self._consumer_of(hashed)
+        if first is None or consumer is None or not self._may_take(consumer, hashed):
+            self._listed.pop(hashed, None)
+        elif self._listed.get(hashed) != first:
+            self._listed[hashed] = first
+            heappush(self._ready[consumer.spec.consumer_id], (first, hashed))
+
+    # ---- dispatch
+
+    def dispatch(self, out: list[Delivery]) -> None:
+        """Give out what waits and may go on, then what is new."""
+        if self._pending is not None:
+            for hashed in self._pending.take_drained():
+                if hashed in self._queues:
+                    self._list(hashed)
+        while True:
+            self.waits(self._books.unearth())
+            for number, consumer in self._books.consumers.items():
+                consumer.draining = False
+                if self._ready[number]:
+                    self._give_waiting(consumer, out)
+                if consumer.reserved:
+                    self._give_reserved(consumer, out)
+            if not self._give_new(out):
+                return
+
+    def _give_reserved(self, consumer: Attached, out: list[Delivery]) -> None:
+        books = self._books
+        for first, end in list(consumer.reserved):
+            for offset in range(first, end):
+                if not books.can_take(consumer):
+                    return
+                if self._may_take(consumer, self._hash_of(offset)):
+                    consumer.reserved.discard(offset, offset + 1)
+                    self._deliver(consumer, offset, out)
+
+    def _give_waiting(self, consumer: Attached, out: list[Delivery]) -> None:
+        books, ready = self._books, self._ready[consumer.spec.consumer_id]
+        while ready and books.can_try(consumer):
+            first, hashed = ready[0]
+            listed = self._listed.get(hashed) == first
+            if listed and first in books.waiting and not self._has_room(consumer, first):
+                return  # what else waits for it waits behind that
+            heappop(ready)
+            if not listed:
+                continue
+            del self._listed[hashed]
+            if first in books.waiting and self._may_take(consumer, hashed):
+                books.waiting.discard(first, first + 1)
+                self._deliver(consumer, first, out)
+            self._list(hashed)
+
+    def _has_room(self, consumer: Attached, offset: int) -> bool:
+        """Whether the consumer may get a suspect, or an entry that is none."""
+        losses = self._books.suspects.losses(offset)
+        if not losses:
+            return not consumer.on_trial
+        consumer.draining = room(consumer, losses) <= 0
+        return not consumer.draining
+
+    def _deliver(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
+        books = self._books
+        books.deliver_one(consumer, offset, out)
+        key = books.chunks.key_of(offset) if books.chunks else None
+        if key is not None:
+            books.chunks.bind(key, consumer.spec.consumer_id)
+            for other in books.chunks.members(key):
+                if other in books.waiting:
+                    self._reserve(other)
+
+    def _space(self) -> int:
+        """How many more entries may wait."""
+        consumers, chunks = self._books.consumers, self._books.chunks
+        waiting = self._books.waiting.size()
+        if chunks:
+            waiting += sum(consumer.reserved.size() for consumer in consumers.values())
+        return min(LOOK_AHEAD_PER_CONSUMER * len(consumers), LOOK_AHEAD) - waiting
+
+    def _give_new(self, out: list[Delivery]) -> bool:
+        """Give out or put aside new entries; False if there are none, or nobody to take any, or
+        too many wait.
+        """
+        books, can_take = self._books, self._books.can_take
+        unread, space = books.unread(), self._space()
+        able = sum(can_take(consumer) for consumer in books.consumers.values())
+        if unread is None or not able or space <= 0:
+            return False
+        for offset, hashed in enumerate(self._hashes.run(*unread), unread[0]):
+            books.next_offset = offset + 1
+            consumer = self._consumer_of(hashed)
+            if consumer is not None and books.suspects.losses(offset) and can_take(consumer):
+                consumer.draining = True  # that comes next
+                able -= 1
+            if (
+                consumer is None
+                or hashed in self._queues
+                or not can_take(consumer)
+                or not self._may_take(consumer, hashed)
+                or (books.chunks and self._is_bound(offset))
+            ):
+                books.waiting.add(offset, offset + 1)
+                self.waits([(offset, offset + 1)])
+                space -= 1
+                if not space or not able:
+                    break
+                continue
+            self._deliver(consumer, offset, out)
+            if not can_take(consumer):
+                able -= 1
+                if not able or books.limits.blocked:
+                    break
+        return True
+
+    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+        """What is missing of the chunks' messages goes to the same consumer."""
+        for offset, key in chunk_keys.items():
+            if not self._books.cursor.is_acked(offset):
+                self._books.chunks.bind(key, consumer.spec.consumer_id)
+
+    # ---- what is where
+
+    def draining(self) -> int:
+        """How many hashes are un-acknowledged at a consumer that has them no longer."""
+        return sum(
+            known is None or known.spec.consumer_id != owner
+            for known, owner in (
+                (self._consumer_of(hashed), owner) for hashed, owner, _ in self._pending or ()
+            )
+        )
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        for first, end in self._books.waiting:
+            for offset in range(first, end):
+                require(
+                    offset in self._queues.get(self._hash_of(offset), ()),
+                    "what waits is in the queue of its hash",
+                    str(offset),
+                )
+        drained = set() if self._pending is None else set(self._pending.drained())
+        for hashed, queue in self._queues.items():
+            # Not `_first`, which would drop what doesn't wait any longer.
+            longest = min((at for at in queue if at in self._books.waiting), default=None)
+            consumer = self._consumer_of(hashed)
+            may = consumer is not None and self._may_take(consumer, hashed)
+            require(
+                longest is None or not may or hashed in drained or self._is_listed(hashed, longest),
+                "what may go on is known",
+                f"{longest} of hash {hashed}",
+            )
+
+    def _is_listed(self, hashed: int, longest: int) -> bool:
+        """Whether the hash's consumer comes upon it, no later than what waits longest of it."""
+        listed, consumer = self._listed.get(hashed), self._consumer_of(hashed)
+        return (
+            listed is not None
+            and consumer is not None
+            and listed <= longest
+            and (listed, hashed) in self._ready[consumer.spec.consumer_id]
+        )

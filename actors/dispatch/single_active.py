@@ -1,0 +1,122 @@
+"""Exclusive and Failover: one consumer, the active one, gets all entries in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from velaray.actors.dispatch.consumers import (
+    ActiveChange,
+    Attached,
+    ConsumerSpec,
+    Delivery,
+    SubscriptionType,
+)
+from velaray.actors.dispatch.in_flight import InFlightTracker
+from velaray.actors.machine import Reason, Refusal, require
+from velaray.actors.sets.ranges import Range
+
+
+class SingleActive:
+    """The active consumer is of the best priority level; there, by name, each partition has
+    the next one.
+    """
+
+    def __init__(self, books: InFlightTracker, partition: int, kind: SubscriptionType) -> None:
+        self._books = books
+        self._partition = partition
+        self._kind = kind
+        self._active: Attached | None = None
+
+    def refusal(self, spec: ConsumerSpec) -> Refusal | None:
+        """BUSY for a second Exclusive one."""
+        if self._kind is SubscriptionType.EXCLUSIVE and self._active is not None:
+            return Refusal(Reason.BUSY, "the Exclusive subscription has a consumer already")
+        return None
+
+    def joined(self, consumer: Attached) -> list[ActiveChange]:
+        """It may be the active one from now on."""
+        return self._elect(consumer)
+
+    def left(self, consumer: Attached) -> list[ActiveChange]:
+        """Another one may be the active one from now on."""
+        return self._elect(None)
+
+    def _elect(self, joined: Attached | None) -> list[ActiveChange]:
+        """Choose the active consumer; returns who is to be told.
+
+        What the previous one held goes back: its successor must get it before newer entries.
+        """
+        consumers, previous = self._books.consumers.values(), self._active
+        if not consumers:
+            self._active = None
+            return []
+        best = min(consumer.spec.priority for consumer in consumers)
+        level = sorted(
+            (known for known in consumers if known.spec.priority == best),
+            key=lambda known: known.spec.name,
+        )
+        self._active = elected = level[self._partition % len(level)]
+        if previous is not elected and previous is not None:
+            self._books.give_back(previous)
+        if self._kind is SubscriptionType.EXCLUSIVE:
+            return []
+        return [
+            ActiveChange(known.spec.consumer_id, known is elected)
+            for known in consumers
+            if previous is not elected or known is joined
+        ]
+
+    def waits(self, ranges: Sequence[Range]) -> None:
+        """Nothing to note: what waits is taken from the books."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def can_take(self, consumer: Attached) -> None:
+        """Nothing to note: only one is asked."""
+
+    def candidates(self) -> Iterable[Attached]:
+        """The active one."""
+        return () if self._active is None else (self._active,)
+
+    def only_candidate(self) -> Attached | None:
+        """The active one."""
+        return self._active
+
+    def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
+        """All that it holds, for the sake of order."""
+        return self._books.held.of(consumer.spec.consumer_id)
+
+    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+        """Nothing to note: chunks go where everything goes."""
+
+    def is_active(self, consumer: Attached) -> bool:
+        """Whether it is the active one."""
+        return consumer is self._active
+
+    def dispatch(self, out: list[Delivery]) -> None:
+        """Give the active consumer what waits, then what is new."""
+        consumer, books = self._active, self._books
+        while consumer is not None and consumer.permits > 0:
+            front = books.front()
+            if front is None:
+                return
+            first, end = front
+            books.passed(first, books.deliver(consumer, first, end, consumer.permits, out))
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        consumers, active = self._books.consumers, self._active
+        require(
+            active is not None and active in consumers.values(),
+            "one active consumer in Exclusive and Failover",
+        )
+        assert active is not None
+        if self._kind is SubscriptionType.EXCLUSIVE:
+            require(len(consumers) == 1, "an Exclusive consumer is alone")
+        for first, _, owner in self._books.held:
+            require(
+                active.spec.consumer_id == owner,
+                "only the active consumer holds entries",
+                f"{first}: {owner}",
+            )

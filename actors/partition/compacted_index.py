@@ -1,0 +1,101 @@
+"""What a generation of compacted entries holds: the index of its journal.
+
+The journal of a generation has the kept entries, in the order of the log, and then one event
+that completes it. Nothing is decided here: who compacts stages the events, and this machine says
+what they come to, for its checkpoints, for readers and for who verifies the journal.
+
+Events: EntryCompacted, GenerationCompleted.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from google.protobuf.message import Message
+
+from velaray.actors.machine import Decision, require
+from velaray.actors.subscription.cursor import words_to_mask
+from velaray.events.events_pb2 import EntryCompacted, GenerationCompleted
+
+PART = 1 << 16
+"""Kept entries per segment."""
+
+_ABOUT, _OFFSETS, _MASKS = "about", "offsets/", "masks/"
+_ITEM = "Q"
+
+
+@dataclass(slots=True)
+class CompactedIndex:
+    """Which offsets are kept, ascending, and what is kept of batches kept in part, by offset.
+
+    ``horizon`` is 0 until the generation is complete: all below it was compacted. ``ledgers`` are
+    those that held what is kept, as (ledger id, offset of its entry 0).
+    """
+
+    offsets: array[int] = field(default_factory=lambda: array(_ITEM))
+    masks: dict[int, int] = field(default_factory=dict)
+    horizon: int = 0
+    ledgers: list[tuple[int, int]] = field(default_factory=list)
+
+
+class CompactedIndexMachine:
+    """Folds the journal of one generation."""
+
+    def initial(self) -> CompactedIndex:
+        """Nothing kept yet."""
+        return CompactedIndex()
+
+    def decide(self, state: CompactedIndex, command: Any, now_ms: int) -> Decision:
+        """There are no commands. Raises TypeError."""
+        raise TypeError(f"a compacted generation knows no {type(command).__name__}")
+
+    def evolve(self, state: CompactedIndex, event: Message) -> None:
+        """Apply ``event``. Raises TypeError for an event of a machine."""
+        match event:
+            case EntryCompacted(offset=offset):
+                state.offsets.append(offset)
+                if event.kept:
+                    state.masks[offset] = words_to_mask(event.kept)
+            case GenerationCompleted(horizon=horizon):
+                state.horizon = horizon
+                state.ledgers = [(ledger.ledger_id, ledger.first) for ledger in event.ledgers]
+            case _:
+                raise TypeError(f"a compacted generation knows no {type(event).__name__}")
+
+    def check(self, state: CompactedIndex) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        offsets = state.offsets
+        ascending = all(a < b for a, b in pairwise(offsets))
+        require(ascending, "kept entries are in the order of the log")
+        require(set(state.masks).issubset(offsets), "what is kept in part is kept")
+        require(all(state.masks.values()), "something of each is kept")
+        if state.horizon:
+            require(not offsets or offsets[-1] < state.horizon, "they are below the horizon")
+
+    def snapshot(self, state: CompactedIndex) -> Mapping[str, bytes]:
+        """Segments: about; and of every 65536 kept entries, offsets/<n> and masks/<n>."""
+        about = {"horizon": state.horizon, "ledgers": state.ledgers}
+        segments = {_ABOUT: json.dumps(about, sort_keys=True).encode()}
+        for number, first in enumerate(range(0, len(state.offsets), PART)):
+            part = state.offsets[first : first + PART]
+            masks = [[at, f"{state.masks[at]:x}"] for at in part if at in state.masks]
+            segments[f"{_OFFSETS}{number}"] = part.tobytes()
+            segments[f"{_MASKS}{number}"] = json.dumps(masks).encode()
+        return segments
+
+    def restore(self, segments: Mapping[str, bytes]) -> CompactedIndex:
+        """The state whose snapshot is ``segments``."""
+        about = json.loads(segments[_ABOUT])
+        state = CompactedIndex(
+            horizon=about["horizon"], ledgers=[(each[0], each[1]) for each in about["ledgers"]]
+        )
+        for number in range(sum(name.startswith(_OFFSETS) for name in segments)):
+            state.offsets.frombytes(segments[f"{_OFFSETS}{number}"])
+            for offset, mask in json.loads(segments[f"{_MASKS}{number}"]):
+                state.masks[offset] = int(mask, 16)
+        return state

@@ -1,0 +1,104 @@
+"""Sequence ids of messages whose transactions are undecided: part of a partition's state.
+
+A message takes its producer's sequence id when it is stored, so that it is stored once. If its
+transaction is aborted the id is free again: who sends the message once more, in another
+transaction, under the same id, has it stored. What is kept for that is, for each ongoing
+transaction of a producer, up to where the ids were used without it.
+
+An id stays used if its producer has sent anything else since, or batches by key: then what came
+later may have been judged by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from velaray.actors.machine import require
+from velaray.actors.partition.producer_state import Producer
+from velaray.events.events_pb2 import EntryAppended, TransactionEnded
+from velaray.events.ids import TransactionId
+
+
+@dataclass(slots=True)
+class UnsettledSequenceIds:
+    """Of one producer: the transaction of its newest entry (None: of none), and up to which
+    sequence id it had got when each ongoing one began its newest run of entries.
+    """
+
+    newest: TransactionId | None = None
+    before: dict[TransactionId, int] = field(default_factory=dict)
+
+
+def appended(
+    known: dict[int, UnsettledSequenceIds], producer: Producer, event: EntryAppended
+) -> None:
+    """An entry is about to be counted as its producer's newest one."""
+    mine = known.get(producer.index)
+    if mine is None:
+        if not event.txn_sequence:
+            return
+        mine = known[producer.index] = UnsettledSequenceIds()
+    last = producer.last_sequence_id
+    for transaction in mine.before:
+        if transaction != mine.newest:
+            mine.before[transaction] = last
+    mine.newest = None
+    if event.txn_sequence:
+        mine.newest = TransactionId(event.txn_coordinator, event.txn_sequence)
+        mine.before.setdefault(mine.newest, last)
+
+
+def ended(
+    known: dict[int, UnsettledSequenceIds],
+    producers: Mapping[int, Producer],
+    event: TransactionEnded,
+) -> None:
+    """A transaction is over: after an abort its ids are free again."""
+    transaction = TransactionId(event.coordinator, event.sequence)
+    for index, mine in list(known.items()):
+        before = mine.before.pop(transaction, None)
+        producer = producers.get(index)
+        if before is not None and producer is not None and not event.commit:
+            _free(mine, producer, transaction, before)
+        if not mine.before:
+            del known[index]
+
+
+def _free(
+    mine: UnsettledSequenceIds, producer: Producer, transaction: TransactionId, before: int
+) -> None:
+    if mine.newest == transaction and producer.interleaving is None:
+        producer.last_sequence_id = before
+        if producer.skipped:
+            producer.skipped.cut(before + 1)
+            producer.skipped = producer.skipped or None
+        producer.chunk_sequence_id, producer.chunk_uuid, producer.chunk_id = -1, "", -1
+
+
+def check(known: Mapping[int, UnsettledSequenceIds], ongoing: Mapping[TransactionId, Any]) -> None:
+    """Raise `InvariantViolation` if an invariant is broken."""
+    for index, mine in known.items():
+        require(bool(mine.before), "a producer with nothing undecided isn't listed", str(index))
+        gone = [transaction for transaction in mine.before if transaction not in ongoing]
+        require(not gone, "sequence ids of ongoing transactions are undecided", repr(gone))
+
+
+def to_fields(known: Mapping[int, UnsettledSequenceIds]) -> list[Any]:
+    """What a checkpoint keeps."""
+    return [
+        [index, mine.newest, [[*transaction, last] for transaction, last in mine.before.items()]]
+        for index, mine in sorted(known.items())
+    ]
+
+
+def from_fields(fields: list[Any]) -> dict[int, UnsettledSequenceIds]:
+    """The inverse of `to_fields`."""
+    return {
+        index: UnsettledSequenceIds(
+            None if newest is None else TransactionId(*newest),
+            {TransactionId(number, sequence): last for number, sequence, last in before},
+        )
+        for index, newest, before in fields
+    }

@@ -1,0 +1,423 @@
+"""What is acknowledged beyond a cursor's mark, in segments, as far as memory goes.
+
+Offsets are cut into segments of a fixed size, so that none is large, whatever the ledgers of
+the partition are. A segment is *open* (a set of offsets and the masks of batches that are
+acknowledged in part), *packed* (its stored form, not looked into yet), or *cold*: only its
+summary is in memory, and where a checkpoint has the rest. What changes a segment makes it
+forget where it is stored; it is *dirty* until a checkpoint has it again, and only what isn't
+dirty may become cold. So what isn't in memory is on disk, always.
+
+Beyond the budget the segments that were used longest ago become cold: after a checkpoint, and
+when a cold one is read. That is on demand and at once: a few KiB. Which ones are cold changes
+nothing that a caller sees, but that a read may raise `JournalError`; the host must end then.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+
+from sortedcontainers import SortedDict
+
+from velaray.actors.machine import require
+from velaray.actors.sets.ack_segments import (
+    Mask,
+    Summary,
+    decode_segment,
+    encode_segment,
+    read_summary,
+    summarize,
+)
+from velaray.actors.sets.bitmaps import Bitmap
+from velaray.actors.sets.offset_sets import OffsetSet, Range, gaps
+from velaray.events.segments import Segment, StoredSegment
+
+SEGMENT = 1 << 16
+"""Offsets per segment: so many bits are 8 KiB."""
+BUDGET = 3 << 20
+"""Bytes of memory beyond which segments of one subscription become cold, as Pulsar's
+``maxIndividualAckCacheBytesPerCursor`` was to be."""
+FORM: Callable[[], OffsetSet] = Bitmap
+"""What an open segment is kept as: `Bitmap` or `RangeSet`."""
+
+_SEGMENT_BYTES = 500
+_MASK_BYTES = 200
+
+
+class _Segment:
+    """One segment; see the module's docstring. ``summary`` is kept unless it is open."""
+
+    __slots__ = ("acked", "packed", "partial", "stored", "summary")
+
+    def __init__(self) -> None:
+        self.acked: OffsetSet | None = None
+        self.partial: SortedDict | None = None
+        self.packed: bytes | None = None
+        self.stored: StoredSegment | None = None
+        self.summary: Summary | None = None
+
+    def memory(self) -> int:
+        """Roughly how many bytes it takes."""
+        size = _SEGMENT_BYTES + len(self.packed or b"")
+        if self.acked is not None:
+            size += self.acked.memory() + _MASK_BYTES * len(self.partial or ())
+        return size
+
+    def masks(self, first: int, end: int) -> list[Mask]:
+        """Of an open segment: the masks from ``first`` to ``end`` - 1."""
+        partial = self.partial
+        if not partial:
+            return []
+        return [(offset, partial[offset]) for offset in partial.irange(first, end - 1)]
+
+    def drop_masks(self, first: int, end: int) -> None:
+        """Forget the masks from ``first`` to ``end`` - 1."""
+        for offset, _ in self.masks(first, end):
+            assert self.partial is not None
+            del self.partial[offset]
+
+
+class AcknowledgedRanges:
+    """Acknowledged offsets, and masks of what remains of batches acknowledged in part."""
+
+    __slots__ = ("_budget", "_form", "_recent", "_segments", "_size")
+
+    def __init__(
+        self, form: Callable[[], OffsetSet] | None = None, budget: int | None = None
+    ) -> None:
+        self._form = FORM if form is None else form
+        self._budget = BUDGET if budget is None else budget
+        self._size = SEGMENT
+        self._segments: SortedDict = SortedDict()  # number -> _Segment
+        self._recent: OrderedDict[int, _Segment] = OrderedDict()  # those in memory
+
+    # -- what there is -------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._segments)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AcknowledgedRanges):
+            return NotImplemented
+        return self._segments.keys() == other._segments.keys() and all(
+            self._encoded(number) == other._encoded(number) for number in self._segments
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Range]:
+        """The acknowledged ranges, ascending. Nothing must be changed meanwhile."""
+        waiting: Range | None = None
+        for number in self._segments:
+            for first, end in self._part(number, 0, self._size):
+                if waiting is not None and waiting[1] == first:
+                    first = waiting[0]
+                elif waiting is not None:
+                    yield waiting
+                waiting = (first, end)
+        if waiting is not None:
+            yield waiting
+
+    def size(self) -> int:
+        """How many entries are acknowledged."""
+        return sum(self._count(segment) for segment in self._segments.values())
+
+    def range_count(self) -> int:
+        """How many ranges they make."""
+        count, border = 0, -1
+        for number, segment in self._segments.items():
+            known = self._summary(segment)
+            count += known.ranges - (known.first and border == number)
+            border = number + 1 if known.last else -1
+        return count
+
+    def partial_count(self) -> int:
+        """How many batches are acknowledged in part."""
+        return sum(self._summary(segment).partial for segment in self._segments.values())
+
+    def all_masks(self) -> Iterator[Mask]:
+        """(offset, remaining mask) of all batches acknowledged in part, ascending."""
+        for number, segment in self._segments.items():
+            if self._summary(segment).partial:
+                base = number * self._size
+                for offset, mask in self._open(number).masks(0, self._size):
+                    yield base + offset, mask
+
+    def masks(self, first: int, end: int) -> list[Mask]:
+        """The same of ``first`` to ``end`` - 1."""
+        found = []
+        for number in self._numbers(first, end):
+            base = number * self._size
+            if self._summary(self._segments[number]).partial:
+                parts = self._open(number).masks(first - base, min(end - base, self._size))
+                found += [(base + offset, mask) for offset, mask in parts]
+        return found
+
+    def mask(self, offset: int) -> int | None:
+        """What remains of the batch at ``offset``; None unless it is acknowledged in part."""
+        number, within = divmod(offset, self._size)
+        if number not in self._segments:
+            return None
+        partial = self._open(number).partial
+        mask: int | None = partial.get(within) if partial else None
+        return mask
+
+    def __contains__(self, offset: int) -> bool:
+        number, within = divmod(offset, self._size)
+        segment = self._segments.get(number)
+        if segment is None:
+            return False
+        return self._count(segment) == self._size or within in self._acked(number)
+
+    def within(self, first: int, end: int) -> list[Range]:
+        """The acknowledged ranges of ``first`` to ``end`` - 1, ascending."""
+        found: list[Range] = []
+        for number in self._numbers(first, end):
+            base = number * self._size
+            part = self._part(number, max(first - base, 0), min(end - base, self._size))
+            if found and part and found[-1][1] == part[0][0]:
+                part[0] = (found.pop()[0], part[0][1])
+            found += part
+        return found
+
+    def missing(self, first: int, end: int) -> list[Range]:
+        """What of ``first`` to ``end`` - 1 isn't acknowledged, ascending."""
+        return gaps(first, end, self.within(first, end))
+
+    def next_missing(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't acknowledged."""
+        while True:
+            number, within = divmod(offset, self._size)
+            segment = self._segments.get(number)
+            if segment is None:
+                return offset
+            if self._count(segment) < self._size:
+                found = self._acked(number).next_missing(within)
+                if found < self._size:
+                    return number * self._size + found
+            offset = (number + 1) * self._size
+
+    def next_acked(self, offset: int, limit: int) -> int:
+        """The first acknowledged offset at or after ``offset``; at most ``limit``."""
+        for number in self._numbers(offset, limit):
+            base, count = number * self._size, self._count(self._segments[number])
+            if count == self._size:
+                return min(max(base, offset), limit)
+            if not count:
+                continue
+            acked, within = self._acked(number), max(offset - base, 0)
+            if within in acked:
+                return base + within
+            found = acked.next_start(within, self._size)
+            if found < self._size:
+                return min(base + found, limit)
+        return limit
+
+    def end(self) -> int:
+        """The offset after the last one that is acknowledged, wholly or in part; 0 if none."""
+        if not self._segments:
+            return 0
+        number = self._segments.peekitem(-1)[0]
+        segment = self._open(number)
+        assert segment.acked is not None
+        masked = segment.partial.peekitem(-1)[0] + 1 if segment.partial else 0
+        return int(number * self._size + max(segment.acked.end(), masked))
+
+    # -- changes -------------------------------------------------------------------
+
+    def add(self, first: int, end: int) -> None:
+        """Acknowledge ``first`` to ``end`` - 1 as a whole."""
+        size = self._size
+        while first < end:
+            number, within = divmod(first, size)
+            stop = min(end - number * size, size)
+            segment = self._changing(number)
+            assert segment.acked is not None
+            segment.acked.add(within, stop)
+            segment.drop_masks(within, stop)
+            first = (number + 1) * size
+
+    def put_mask(self, offset: int, mask: int) -> None:
+        """``mask`` (not 0) remains of the batch at ``offset``, which isn't acknowledged."""
+        number, within = divmod(offset, self._size)
+        segment = self._changing(number)
+        if segment.partial is None:
+            segment.partial = SortedDict()
+        segment.partial[within] = mask
+
+    def drop_before(self, mark: int) -> None:
+        """Forget everything before ``mark``."""
+        number, within = divmod(mark, self._size)
+        for passed in list(self._segments.irange(maximum=number, inclusive=(True, False))):
+            self._remove(passed)
+        if not within or number not in self._segments:
+            return
+        segment = self._open(number)
+        assert segment.acked is not None
+        if segment.acked.lowest(within) == within and not segment.masks(0, within):
+            return
+        self._changing(number)
+        segment.acked.discard(0, within)
+        segment.drop_masks(0, within)
+        if not segment.acked and not segment.partial:
+            self._remove(number)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._segments.clear()
+        self._recent.clear()
+
+    # -- checkpoints and memory ----------------------------------------------------
+
+    def snapshot(self) -> dict[int, Segment]:
+        """Every segment by number: where it is stored, or its stored form."""
+        return {
+            number: segment.stored or self._encoded(number)
+            for number, segment in self._segments.items()
+        }
+
+    @property
+    def segment_size(self) -> int:
+        """Offsets per segment; that of a restored state is the one that it was made with."""
+        return self._size
+
+    def restore(self, segment_size: int, packed: Mapping[int, bytes]) -> None:
+        """Be what `snapshot` was taken of, with every segment in its stored form."""
+        self.clear()
+        self._size = segment_size
+        for number in sorted(packed):
+            segment = self._segments[number] = _Segment()
+            segment.packed = packed[number]
+            segment.summary = read_summary(segment.packed)
+            self._recent[number] = segment
+
+    def settle(self, stored: Mapping[int, StoredSegment]) -> None:
+        """A checkpoint of what is here now is durable, and has segments at these places."""
+        for number, place in stored.items():
+            self._segments[number].stored = place
+        self._evict(None)
+
+    def memory(self) -> int:
+        """Roughly how many bytes the segments in memory take."""
+        return sum(segment.memory() for segment in self._recent.values())
+
+    def dirty_memory(self) -> int:
+        """Roughly how many bytes those take that only a checkpoint can free."""
+        return sum(s.memory() for s in self._recent.values() if s.stored is None)
+
+    def crowded(self) -> bool:
+        """Whether a checkpoint is due since more than the budget is dirty."""
+        return self.dirty_memory() > self._budget
+
+    def cold_count(self) -> int:
+        """How many segments aren't in memory."""
+        return len(self._segments) - len(self._recent)
+
+    def check(self, mark: int) -> None:
+        """Raise `InvariantViolation` if an invariant is broken; reads nothing."""
+        for number, segment in self._segments.items():
+            base, known = number * self._size, self._summary(segment)
+            require(bool(known.acked or known.partial), "no segment is empty", str(number))
+            require(base + self._size > mark, "no segment is below the mark", f"{number} {mark}")
+            if number not in self._recent:
+                cold = segment.acked is None and segment.packed is None
+                require(cold, "what is in memory is known to be", str(number))
+                require(segment.stored is not None, "what isn't in memory is stored", str(number))
+            if segment.acked is None:
+                continue
+            segment.acked.check()
+            lowest = base + segment.acked.lowest(self._size)
+            detail = f"{lowest} {mark}"
+            require(lowest > mark, "holes are beyond the mark and don't touch it", detail)
+            for offset, mask in segment.masks(0, self._size):
+                place = str(base + offset)
+                require(mask > 0, "something remains of a partly acknowledged batch", place)
+                whole = offset in segment.acked or base + offset < mark
+                require(not whole, "an entry is acked or partly acked", place)
+
+    # -- inside --------------------------------------------------------------------
+
+    def _numbers(self, first: int, end: int) -> list[int]:
+        if first >= end or not self._segments:
+            return []
+        return list(self._segments.irange(first // self._size, (end - 1) // self._size))
+
+    def _part(self, number: int, first: int, end: int) -> list[Range]:
+        """Of one segment, by offsets within it; the result's are those of the log."""
+        base, segment = number * self._size, self._segments[number]
+        count = self._count(segment)
+        if count in (0, self._size):
+            return [(base + first, base + end)] if count else []
+        return [
+            (base + start, base + stop) for start, stop in self._acked(number).within(first, end)
+        ]
+
+    def _summary(self, segment: _Segment) -> Summary:
+        if segment.acked is None:
+            assert segment.summary is not None
+            return segment.summary
+        return summarize(segment.acked, len(segment.partial or ()), self._size)
+
+    def _count(self, segment: _Segment) -> int:
+        if segment.acked is None:
+            assert segment.summary is not None
+            return segment.summary.acked
+        return segment.acked.size()
+
+    def _encoded(self, number: int) -> bytes:
+        segment = self._segments[number]
+        if segment.packed is not None:
+            return bytes(segment.packed)
+        self._open(number)
+        return encode_segment(segment.acked, segment.masks(0, self._size), self._size)
+
+    def _acked(self, number: int) -> OffsetSet:
+        acked = self._open(number).acked
+        assert acked is not None
+        return acked
+
+    def _open(self, number: int) -> _Segment:
+        segment: _Segment = self._segments[number]
+        if segment.acked is None:
+            self._unpack(number, segment)
+        self._recent.move_to_end(number)
+        return segment
+
+    def _unpack(self, number: int, segment: _Segment) -> None:
+        raw = segment.packed
+        if raw is None:
+            assert segment.stored is not None
+            raw = segment.stored.read()
+        acked = self._form()
+        masks = decode_segment(raw, acked)
+        segment.acked, segment.partial = acked, SortedDict(masks) if masks else None
+        segment.packed = segment.summary = None
+        self._recent[number] = segment
+        self._evict(number)
+
+    def _changing(self, number: int) -> _Segment:
+        """An open segment that is about to differ from what is stored of it."""
+        segment: _Segment | None = self._segments.get(number)
+        if segment is None:
+            segment = self._segments[number] = self._recent[number] = _Segment()
+            segment.acked = self._form()
+        else:
+            self._open(number)
+        segment.stored = None
+        return segment
+
+    def _remove(self, number: int) -> None:
+        del self._segments[number]
+        self._recent.pop(number, None)
+
+    def _evict(self, needed: int | None) -> None:
+        """Let go of segments until the budget is kept, oldest first, dirty ones excepted."""
+        left = self.memory()
+        for number, segment in list(self._recent.items()):
+            if left <= self._budget:
+                return
+            if segment.stored is not None and number != needed:
+                left -= segment.memory()
+                segment.summary = self._summary(segment)
+                segment.acked = segment.partial = segment.packed = None
+                del self._recent[number]

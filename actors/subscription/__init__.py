@@ -1,0 +1,1 @@
+"""The subscription: its cursor, its pending acknowledgements, and what it tells other clusters."""

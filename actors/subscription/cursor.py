@@ -1,0 +1,201 @@
+"""A subscription's cursor: what is acknowledged, as a mark, ranges beyond it, parts of batches.
+
+`acked_before` is the mark-delete: every offset below it is acknowledged. Beyond it there are
+*holes*: ranges that are acknowledged out of order. A batch that is acknowledged in part has a
+mask of what remains: bit i set = message i is not acknowledged. An entry whose mask becomes 0
+is acknowledged as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+from velaray.actors.sets.ack_segments import Mask
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
+from velaray.actors.sets.offset_sets import Range
+
+_WORD = (1 << 64) - 1
+
+
+class Cursor:
+    """What of a log is acknowledged. Ranges are (first, last + 1)."""
+
+    __slots__ = ("_holes", "acked_before")
+
+    def __init__(
+        self,
+        acked_before: int = 0,
+        holes: Iterable[Range] = (),
+        partial: Iterable[Mask] = (),
+        *,
+        beyond: AcknowledgedRanges | None = None,
+    ) -> None:
+        """``beyond`` is where the rest is kept, and how; it must be empty."""
+        self.acked_before = acked_before
+        self._holes = AcknowledgedRanges() if beyond is None else beyond
+        for first, end in holes:
+            self.ack_range(first, end)
+        for offset, remaining in partial:
+            self.ack_partial(offset, remaining)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cursor):
+            return NotImplemented
+        return self.acked_before == other.acked_before and self._holes == other._holes
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        partial = self.all_partials()
+        return f"Cursor({self.acked_before}, holes={list(self._holes)}, partial={partial})"
+
+    @property
+    def beyond(self) -> AcknowledgedRanges:
+        """What is acknowledged beyond the mark, for checkpoints; change it through the cursor."""
+        return self._holes
+
+    def ack_range(self, first: int, end: int) -> None:
+        """Acknowledge offsets ``first`` to ``end`` - 1."""
+        if first <= self.acked_before:
+            self.ack_before(end)
+        else:
+            self._holes.add(first, end)
+
+    def ack_partial(self, offset: int, remaining: int) -> None:
+        """Of the batch at ``offset`` at most the messages in ``remaining`` are still to be
+        acknowledged; a part acknowledged earlier stays so. 0 acknowledges the whole entry.
+        """
+        if self.is_acked(offset):
+            return
+        known = self._holes.mask(offset)
+        if known is not None:
+            remaining &= known
+        if remaining:
+            self._holes.put_mask(offset, remaining)
+        else:
+            self.ack_range(offset, offset + 1)
+
+    def ack_before(self, offset: int) -> None:
+        """Acknowledge everything before ``offset``."""
+        if offset <= self.acked_before:
+            return
+        if self._holes:
+            offset = self._holes.next_missing(offset)
+            self._holes.drop_before(offset)
+        self.acked_before = offset
+
+    def reset(self, next_offset: int) -> None:
+        """Everything before ``next_offset`` is acknowledged, nothing beyond it is."""
+        self._holes.clear()
+        self.acked_before = next_offset
+
+    def is_acked(self, offset: int) -> bool:
+        """Whether the whole entry is acknowledged."""
+        return offset < self.acked_before or (bool(self._holes) and offset in self._holes)
+
+    def remaining(self, offset: int) -> int | None:
+        """The mask of a batch that is acknowledged in part; None for any other entry."""
+        return self._holes.mask(offset) if self._holes else None
+
+    def partials(self, first: int, end: int) -> list[Mask]:
+        """(offset, remaining mask) of batches acknowledged in part within the range."""
+        return self._holes.masks(max(first, self.acked_before), end) if self._holes else []
+
+    def all_partials(self) -> list[Mask]:
+        """(offset, remaining mask) of all batches acknowledged in part, ascending."""
+        return list(self._holes.all_masks())
+
+    def partial_count(self) -> int:
+        """How many batches are acknowledged in part."""
+        return self._holes.partial_count()
+
+    def next_unacked(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't wholly acknowledged."""
+        if offset < self.acked_before:
+            offset = self.acked_before
+        return self._holes.next_missing(offset) if self._holes else offset
+
+    def next_acked(self, offset: int, limit: int) -> int:
+        """The first offset after the un-acknowledged ``offset`` that is wholly acknowledged,
+        ``limit`` if there is none before it.
+        """
+        return self._holes.next_acked(offset, limit)
+
+    def untouched_from(self) -> int:
+        """The first offset from which on nothing is acknowledged, not even in part."""
+        return max(self.acked_before, self._holes.end())
+
+    def unacked_ranges(self, first: int, end: int) -> list[Range]:
+        """What isn't wholly acknowledged of the range, ascending."""
+        return self._holes.missing(max(first, self.acked_before), end)
+
+    def holes(self) -> Iterator[Range]:
+        """The acknowledged ranges beyond `acked_before`, ascending, never touching."""
+        return iter(self._holes)
+
+    def hole_count(self) -> int:
+        """How many holes there are."""
+        return self._holes.range_count()
+
+    def acked_count(self) -> int:
+        """How many entries are wholly acknowledged."""
+        return self.acked_before + self._holes.size()
+
+    def backlog(self, end_offset: int) -> int:
+        """Entries before ``end_offset`` that aren't wholly acknowledged."""
+        return max(end_offset - self.acked_before, 0) - self._holes.size()
+
+    def check(self) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        self._holes.check(self.acked_before)
+
+
+def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
+    """What remains of each batch after acknowledging these as well, ascending, where that is less
+    than now."""
+    after: dict[int, int] = {}
+    for offset, mask in partial:
+        if not cursor.is_acked(offset):
+            after[offset] = mask & after.get(offset, mask)
+    merged = []
+    for offset, mask in sorted(after.items()):
+        before = cursor.remaining(offset)
+        mask = mask if before is None else mask & before
+        if mask != before:
+            merged.append((offset, mask))
+    return merged
+
+
+def pack_ranges(ranges: Iterable[Range]) -> list[int]:
+    """Ascending ranges as events hold them: distance from the previous end, length, ..."""
+    packed: list[int] = []
+    previous = 0
+    for first, end in ranges:
+        packed += (first - previous, end - first)
+        previous = end
+    return packed
+
+
+def unpack_ranges(packed: Sequence[int]) -> list[Range]:
+    """The inverse of `pack_ranges`."""
+    ranges = []
+    at = 0
+    numbers = iter(packed)
+    for distance, length in zip(numbers, numbers, strict=True):
+        first = at + distance
+        at = first + length
+        ranges.append((first, at))
+    return ranges
+
+
+def mask_to_words(mask: int) -> list[int]:
+    """A mask as little-endian 64-bit words, as events and ack sets on the wire hold it."""
+    words = (mask.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{words}Q", mask.to_bytes(words * 8, "little")))
+
+
+def words_to_mask(words: Sequence[int]) -> int:
+    """The inverse of `mask_to_words`; takes signed words, as the wire has them, too."""
+    unsigned = struct.pack(f"<{len(words)}Q", *(word & _WORD for word in words))
+    return int.from_bytes(unsigned, "little")

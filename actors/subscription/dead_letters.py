@@ -1,0 +1,131 @@
+"""Entries of a subscription that go to its dead-letter topic: part of its state.
+
+A move is three steps, each durable before the next. It is *intended*: from then on nobody gets
+the entry any more. It is published, by the partition, under a producer name of this
+subscription's own and the number that the intent gave it; numbers ascend and never come again,
+so that de-duplication stores it once, whatever crashes and is done again. It is *moved*: that
+acknowledges it. An acknowledgement that comes after the intent changes nothing; one in a
+transaction is refused, for what is done of the message there would count besides its letter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from velaray.actors.machine import Decision, require
+from velaray.actors.sets.ranges import Range, normalized
+from velaray.actors.subscription.cursor import Cursor, pack_ranges, unpack_ranges
+from velaray.actors.subscription.pending_sets import PendingAcks
+from velaray.events.events_pb2 import DeadLettersIntended, DeadLettersMoved
+
+
+@dataclass(slots=True)
+class IntendDeadLetters:
+    """Nobody is to get these any more. Reply: `Intended`, which lacks what is acknowledged, or
+    pending in a transaction."""
+
+    ranges: Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """What is to be published: (offset, number), in the order of the numbers."""
+
+    letters: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class ConfirmMoved:
+    """These are in the dead-letter topic, durably. Reply: `Moved`, of those that were intended."""
+
+    offsets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """They are acknowledged."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """The moves that are under way: numbers by offset."""
+
+    next_number: int = 0
+    intended: dict[int, int] = field(default_factory=dict)
+
+    def letters(self) -> list[tuple[int, int]]:
+        """(offset, number), in the order of the numbers."""
+        return sorted(self.intended.items(), key=lambda letter: letter[1])
+
+
+def decide_intent(
+    dead: DeadLetters, cursor: Cursor, pending: PendingAcks, command: IntendDeadLetters
+) -> Decision:
+    """What the command leads to."""
+    ranges = normalized(
+        (offset, offset + 1)
+        for first, end in command.ranges
+        for start, stop in cursor.unacked_ranges(first, end)
+        for offset in range(start, stop)
+        if offset not in dead.intended and pending.holder_of(offset, -1) is None
+    )
+    offsets = [offset for first, end in ranges for offset in range(first, end)]
+    letters = tuple((offset, dead.next_number + at) for at, offset in enumerate(offsets))
+    if not letters:
+        return Decision(reply=Intended(()))
+    event = DeadLettersIntended(ranges=pack_ranges(ranges), first_sequence=dead.next_number)
+    return Decision((event,), Intended(letters))
+
+
+def decide_moved(dead: DeadLetters, command: ConfirmMoved) -> Decision:
+    """What the command leads to."""
+    known = normalized((at, at + 1) for at in command.offsets if at in dead.intended)
+    if not known:
+        return Decision(reply=Moved(()))
+    return Decision((DeadLettersMoved(ranges=pack_ranges(known)),), Moved(tuple(known)))
+
+
+def evolve_intended(dead: DeadLetters, event: DeadLettersIntended) -> None:
+    """Apply the event."""
+    number = event.first_sequence
+    for first, end in unpack_ranges(event.ranges):
+        for offset in range(first, end):
+            dead.intended[offset] = number
+            number += 1
+    dead.next_number = number
+
+
+def evolve_moved(dead: DeadLetters, cursor: Cursor, event: DeadLettersMoved) -> None:
+    """Apply the event."""
+    for first, end in unpack_ranges(event.ranges):
+        for offset in range(first, end):
+            del dead.intended[offset]
+        cursor.ack_range(first, end)
+
+
+def check(dead: DeadLetters) -> None:
+    """Raise `InvariantViolation` if an invariant is broken."""
+    numbers = set(dead.intended.values())
+    require(len(numbers) == len(dead.intended), "dead letters have numbers of their own")
+    require(
+        not numbers or max(numbers) < dead.next_number, "numbers of dead letters never come again"
+    )
+
+
+def snapshot(dead: DeadLetters) -> bytes | None:
+    """None if there never was any."""
+    if not dead.next_number:
+        return None
+    return json.dumps([dead.next_number, dead.letters()], separators=(",", ":")).encode()
+
+
+def restore(segment: bytes | None) -> DeadLetters:
+    """The inverse of `snapshot`."""
+    if segment is None:
+        return DeadLetters()
+    number, letters = json.loads(segment)
+    return DeadLetters(number, dict(letters))

@@ -1,0 +1,77 @@
+"""Entries that a subscription isn't to receive any more, though nobody acknowledged them.
+
+They are too old (time to live), there are too many of them (backlog quota), an administrator
+says so, or they are trimmed away and can't be read. The cursor takes them for acknowledged; how
+many there were, and why, is kept apart. A rule of the subscription's machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from velaray.actors.machine import Decision, Reason, refuse
+from velaray.actors.sets.offset_sets import Range
+from velaray.actors.subscription.cursor import Cursor, pack_ranges, unpack_ranges
+from velaray.events.events_pb2 import EntriesExpired
+
+
+class Why(StrEnum):
+    """What entries expire of."""
+
+    TTL = "ttl"
+    QUOTA = "quota"
+    TRIMMED = "trimmed"
+    ADMINISTRATOR = "administrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Take entries (``ranges`` of (first, last + 1), ascending) for acknowledged.
+
+    Reply: `Expired`; what was acknowledged before stays as it is. Refused INVALID, as a whole, if
+    anything is at or beyond ``end_offset``, the partition's end; NOT_FOUND before `Create`.
+    """
+
+    end_offset: int
+    ranges: Sequence[Range]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What was new, as ascending (first, last + 1)."""
+
+    ranges: tuple[Range, ...] = ()
+
+
+def decide_expire(cursor: Cursor, command: Expire) -> Decision:
+    """See `Expire`."""
+    for first, end in command.ranges:
+        if not 0 <= first < end <= command.end_offset:
+            return refuse(
+                Reason.INVALID,
+                f"can't expire {first} to {end - 1}: the log ends at {command.end_offset}",
+            )
+    new = missing(cursor, command.ranges)
+    if not new:
+        return Decision(reply=Expired())
+    return Decision((expired(new, command.why),), Expired(tuple(new)))
+
+
+def missing(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
+    """What of ``ranges`` isn't acknowledged as a whole, ascending."""
+    return [part for first, end in ranges for part in cursor.unacked_ranges(first, end)]
+
+
+def expired(ranges: Sequence[Range], why: Why) -> EntriesExpired:
+    """The event of it."""
+    return EntriesExpired(ranges=pack_ranges(ranges), reason=why)
+
+
+def evolve_expired(cursor: Cursor, counts: dict[str, int], event: EntriesExpired) -> None:
+    """Acknowledge, and count in ``counts``, entries by reason."""
+    for first, end in unpack_ranges(event.ranges):
+        counts[event.reason] = counts.get(event.reason, 0) + end - first
+        cursor.ack_range(first, end)

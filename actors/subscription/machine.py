@@ -1,0 +1,442 @@
+"""The subscription: what of a partition has been acknowledged, and where it goes on.
+
+States: until `Create` it isn't there and refuses everything; from then on it holds a cursor.
+What is journaled is what an acknowledgement changed, never the request: acks are idempotent
+and commute, and one that says nothing new writes nothing.
+
+The state also counts failed deliveries (`velaray.actors.subscription.redelivery`) and includes the
+acknowledgements of other clusters' subscriptions of the same name
+(`velaray.actors.subscription.remote_progress`).
+
+Commands: `Create`, `Ack`, `AckBefore`, `Reset`, `velaray.actors.subscription.expiry.Expire`,
+`velaray.actors.subscription.undoing.Restore`,
+`velaray.actors.subscription.redelivery.NoteDeliveries`, `velaray.actors.subscription.tracing.Note`,
+`velaray.actors.subscription.remote_progress.TakeProgress`, and those of
+`velaray.actors.subscription.dead_letters` and `velaray.actors.subscription.pending_acks`. Events:
+CursorCreated, EntriesAcked, MarkDeleted, CursorReset, CursorRestored, EntriesExpired,
+EntriesDelivered, DeliveriesReturned, DeadLettersIntended, DeadLettersMoved, AckedInTransaction,
+AckedBeforeInTransaction, TransactionAcksEnded, ProgressTaken (and LedgerOpened and the facts of
+`velaray.actors.subscription.tracing`, which change nothing here).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from velaray.actors.machine import Decision, Reason, refuse, require
+from velaray.actors.sets.offset_sets import Range
+from velaray.actors.sets.ranges import RangeSet, normalized
+from velaray.actors.subscription import (
+    dead_letters,
+    pending_acks,
+    pending_sets,
+    redelivery,
+    remote_progress,
+)
+from velaray.actors.subscription.cursor import (
+    Cursor,
+    mask_to_words,
+    new_partials,
+    pack_ranges,
+    unpack_ranges,
+    words_to_mask,
+)
+from velaray.actors.subscription.dead_letters import ConfirmMoved, DeadLetters, IntendDeadLetters
+from velaray.actors.subscription.expiry import (
+    Expire,
+    Why,
+    decide_expire,
+    evolve_expired,
+    expired,
+)
+from velaray.actors.subscription.pending_acks import (
+    AckBeforeInTransaction,
+    AckInTransaction,
+    EndTransactionAcks,
+)
+from velaray.actors.subscription.pending_sets import PendingAcks
+from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
+from velaray.actors.subscription.remote_progress import Foreign, Taken, TakeProgress
+from velaray.actors.subscription.tracing import FACTS, Note, decide_note
+from velaray.actors.subscription.undoing import Restore, decide_restore, evolve_restored
+from velaray.events.events_pb2 import (
+    AckedBeforeInTransaction,
+    AckedInTransaction,
+    CursorCreated,
+    CursorReset,
+    CursorRestored,
+    DeadLettersIntended,
+    DeadLettersMoved,
+    DeliveriesReturned,
+    EntriesAcked,
+    EntriesDelivered,
+    EntriesExpired,
+    LedgerOpened,
+    MarkDeleted,
+    PartialAck,
+    ProgressTaken,
+    TransactionAcksEnded,
+)
+from velaray.events.segments import Segment, StoredSegment
+
+SegmentT = TypeVar("SegmentT")
+
+_HOLES = "holes/"
+_END = "the log ends at"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Begin at ``start_offset``. Reply: `CursorAt`. Doing it again changes nothing."""
+
+    start_offset: int
+
+
+@dataclass(slots=True)
+class Ack:
+    """Acknowledge entries (``ranges`` of (first, last + 1)) and parts of batches (``partial``:
+    (offset, mask of what is still un-acknowledged: bit i set = message i isn't)), in any order.
+
+    Reply: `Acked`. Refused INVALID, as a whole, if anything is at or beyond ``end_offset``,
+    the partition's end; NOT_FOUND before `Create`.
+    """
+
+    end_offset: int
+    ranges: Sequence[tuple[int, int]] = ()
+    partial: Sequence[tuple[int, int]] = ()
+    consumer: int = 0  # who does, for the record (`velaray.actors.subscription.tracing`)
+
+
+@dataclass(slots=True)
+class AckBefore:
+    """Acknowledge everything before ``offset`` and, with ``remaining``, all of the batch at
+    ``offset`` but the messages whose bits are set.
+
+    Reply: `Acked`; going back changes nothing. Refused INVALID beyond ``end_offset`` (or at
+    it, with ``remaining``); NOT_FOUND before `Create`.
+    """
+
+    end_offset: int
+    offset: int
+    remaining: int | None = None
+    reason: str = ""  # of who skips; empty if it is a consumer's acknowledgement
+    consumer: int = 0
+
+
+@dataclass(slots=True)
+class Acked:
+    """Where something was new: ascending whole entries as (first, last + 1), and what now remains
+    of partly acknowledged ones as (offset, mask). Both empty if nothing was. After `AckBefore`
+    entries that were acknowledged before may be among the former.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    partial: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it, those
+    pending in transactions included, but for ``gone``: ranges (first, last + 1) of entries that
+    are trimmed away.
+
+    Reply: `CursorAt`. Refused INVALID below 0; NOT_FOUND before `Create`. That the offset
+    isn't beyond the partition's end is for the caller to see to. If the progress is ``shared``
+    with other clusters, what those say of it isn't to undo this.
+    """
+
+    next_offset: int
+    reason: str
+    gone: Sequence[Range] = ()
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CursorAt:
+    """Everything before the offset is acknowledged."""
+
+    acked_before: int
+
+
+@dataclass(slots=True)
+class SubscriptionState:
+    """A cursor, once it is created; ``expired`` counts entries by why they expired."""
+
+    created: bool = False
+    cursor: Cursor = field(default_factory=Cursor)
+    expired: dict[str, int] = field(default_factory=dict)
+    # Not compared: what it counts of what is acknowledged doesn't matter.
+    deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
+    dead: DeadLetters = field(default_factory=DeadLetters)
+    pending: PendingAcks = field(default_factory=PendingAcks)
+    foreign: Foreign = field(default_factory=Foreign)
+
+
+def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
+    end_offset = command.end_offset
+    for first, end in command.ranges:
+        if not 0 <= first < end <= end_offset:
+            return refuse(
+                Reason.INVALID, f"can't acknowledge {first} to {end - 1}: {_END} {end_offset}"
+            )
+    for offset, mask in command.partial:
+        if not 0 <= offset < end_offset or mask < 0:
+            return refuse(
+                Reason.INVALID, f"can't acknowledge part of {offset}: {_END} {end_offset}"
+            )
+    whole, partial = list(command.ranges), []
+    if command.partial:
+        partial = new_partials(cursor, command.partial)
+        whole += [(offset, offset + 1) for offset, mask in partial if mask == 0]
+    new = [part for first, end in normalized(whole) for part in cursor.unacked_ranges(first, end)]
+    if partial:
+        acked = RangeSet(new)
+        partial = [(offset, mask) for offset, mask in partial if mask and offset not in acked]
+    if not new and not partial:
+        return Decision(reply=Acked())
+    event = EntriesAcked(
+        ranges=pack_ranges(new),
+        partial=[_partial_ack(offset, mask) for offset, mask in partial],
+        consumer=command.consumer,
+    )
+    return Decision((event,), Acked(tuple(new), tuple(partial)))
+
+
+def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
+    offset, remaining = command.offset, command.remaining
+    end = offset if remaining is None else offset + 1
+    if offset < 0 or end > command.end_offset or (remaining or 0) < 0:
+        return refuse(
+            Reason.INVALID, f"can't acknowledge before {offset}: {_END} {command.end_offset}"
+        )
+    partial: list[tuple[int, int]] = []
+    if remaining is not None:
+        partial = new_partials(cursor, [(offset, remaining)])
+        if partial and partial[0][1] == 0:
+            offset, partial = offset + 1, []
+    # Not which of them exactly: there may be millions of holes in between.
+    new = [(cursor.acked_before, offset)] if cursor.acked_before < offset else []
+    if not new and not partial:
+        return Decision(reply=Acked())
+    event = MarkDeleted(before_offset=offset, reason=command.reason, consumer=command.consumer)
+    for batch, mask in partial:
+        event.partial.CopyFrom(_partial_ack(batch, mask))
+    return Decision((event,), Acked(tuple(new), tuple(partial)))
+
+
+def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
+    next_offset = command.next_offset
+    if next_offset < 0:
+        return refuse(Reason.INVALID, f"reset to offset {next_offset}")
+    reply = CursorAt(next_offset)
+    gone = [(max(first, next_offset), end) for first, end in command.gone if end > next_offset]
+    counted = redelivery.snapshot(state.deliveries, state.cursor) is not None
+    forgets = counted or state.dead.intended or state.pending
+    if state.cursor == Cursor(next_offset, gone) and not forgets:
+        return Decision(reply=reply)
+    moved = CursorReset(next_offset=next_offset, reason=command.reason, shared=command.shared)
+    events: list[Message] = [moved]
+    if gone:
+        events.append(expired(gone, Why.TRIMMED))
+    return Decision(tuple(events), reply)
+
+
+def _decide_progress(state: SubscriptionState, command: TakeProgress) -> Decision:
+    if problem := remote_progress.invalid(command):
+        return refuse(Reason.INVALID, problem)
+    news = remote_progress.news(state.foreign, command)
+    if news.event is None:
+        return Decision(reply=Taken())
+    acked = _decide_ack(state.cursor, Ack(command.end_offset, news.ranges, news.partial))
+    for event in acked.events:
+        assert isinstance(event, EntriesAcked)
+        event.cluster = command.cluster
+    reply = Taken(acked.reply.ranges, acked.reply.partial, tuple(news.counts))
+    return Decision((*acked.events, news.event), reply)
+
+
+def _partial_ack(offset: int, mask: int) -> PartialAck:
+    return PartialAck(offset=offset, remaining=mask_to_words(mask))
+
+
+_NEED_CURSOR = (
+    *(Ack, AckBefore, Reset, Expire, Restore),
+    *(NoteDeliveries, IntendDeadLetters, ConfirmMoved),
+    *(AckInTransaction, AckBeforeInTransaction, EndTransactionAcks, TakeProgress),
+)
+
+
+class SubscriptionMachine:
+    """Decides for one durable subscription."""
+
+    def initial(self) -> SubscriptionState:
+        """Not created."""
+        return SubscriptionState()
+
+    def decide(self, state: SubscriptionState, command: Any, now_ms: int) -> Decision:
+        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        cursor = state.cursor
+        match command:
+            case Create() if state.created:
+                return Decision(reply=CursorAt(cursor.acked_before))
+            case Create(start_offset) if start_offset < 0:
+                return refuse(Reason.INVALID, f"a subscription can't start at {start_offset}")
+            case Create(start_offset):
+                return Decision((CursorCreated(start_offset=start_offset),), CursorAt(start_offset))
+            case _ if not state.created and isinstance(command, _NEED_CURSOR):
+                return refuse(Reason.NOT_FOUND, "the subscription isn't created yet")
+            case Ack():
+                return _decide_ack(cursor, command)
+            case AckBefore():
+                return _decide_ack_before(cursor, command)
+            case Reset():
+                return _decide_reset(state, command)
+            case Expire():
+                return decide_expire(cursor, command)
+            case Restore():
+                return decide_restore(cursor, command)
+            case NoteDeliveries():
+                return redelivery.decide(cursor, command)
+            case TakeProgress():
+                return _decide_progress(state, command)
+            case Note():
+                return decide_note(command)
+            case IntendDeadLetters():
+                return dead_letters.decide_intent(state.dead, cursor, state.pending, command)
+            case ConfirmMoved():
+                return dead_letters.decide_moved(state.dead, command)
+            case AckInTransaction():
+                return pending_acks.decide_ack(state.pending, cursor, state.dead.intended, command)
+            case AckBeforeInTransaction():
+                return pending_acks.decide_ack_before(state.pending, cursor, command)
+            case EndTransactionAcks():
+                return pending_acks.decide_end(state.pending, cursor, command)
+        raise TypeError(f"a subscription knows no {type(command).__name__}")
+
+    def evolve(self, state: SubscriptionState, event: Message) -> None:
+        """Apply ``event``. Raises TypeError for an event of another machine."""
+        cursor = state.cursor
+        match event:
+            case EntriesAcked():
+                for first, end in unpack_ranges(event.ranges):
+                    cursor.ack_range(first, end)
+                for partial in event.partial:
+                    cursor.ack_partial(partial.offset, words_to_mask(partial.remaining))
+            case MarkDeleted(before_offset=offset):
+                cursor.ack_before(offset)
+                if event.HasField("partial"):
+                    remaining = words_to_mask(event.partial.remaining)
+                    cursor.ack_partial(event.partial.offset, remaining)
+            case CursorCreated(start_offset=start_offset):
+                state.created = True
+                cursor.reset(start_offset)
+            case CursorReset(next_offset=next_offset, shared=shared):
+                remote_progress.moved(state.foreign, cursor, state.deliveries, shared=shared)
+                cursor.reset(next_offset)
+                state.deliveries.clear()
+                state.dead.intended.clear()
+            case CursorRestored(shared=shared):
+                remote_progress.moved(state.foreign, cursor, state.deliveries, shared=shared)
+                evolve_restored(cursor, event)
+                state.deliveries.clear()
+                state.dead.intended.clear()
+            case EntriesExpired():
+                evolve_expired(cursor, state.expired, event)
+            case EntriesDelivered(ranges=ranges):
+                state.deliveries.forget(0, cursor.acked_before)
+                state.deliveries.add(unpack_ranges(ranges), 1)
+            case DeadLettersIntended():
+                dead_letters.evolve_intended(state.dead, event)
+            case DeadLettersMoved():
+                dead_letters.evolve_moved(state.dead, cursor, event)
+            case DeliveriesReturned(ranges=ranges):
+                state.deliveries.add(unpack_ranges(ranges), -1)
+            case AckedInTransaction() | AckedBeforeInTransaction() | TransactionAcksEnded():
+                pending_acks.evolve(state.pending, event)
+            case ProgressTaken():
+                remote_progress.evolve(state.foreign, state.deliveries, event)
+            case LedgerOpened():
+                pass
+            case _ if isinstance(event, FACTS):
+                pass
+            case _:
+                raise TypeError(f"a subscription knows no {type(event).__name__}")
+        if state.pending:
+            pending_acks.forget_acked(state.pending, cursor, event)
+
+    def check(self, state: SubscriptionState) -> None:
+        """Raise `InvariantViolation` if an invariant is broken."""
+        state.cursor.check()
+        state.deliveries.check()
+        dead_letters.check(state.dead)
+        pending_sets.check(state.pending, state.cursor)
+        remote_progress.check(state.foreign)
+        require(
+            state.created or state.cursor == Cursor(),
+            "nothing is acknowledged before the subscription is created",
+        )
+
+    def snapshot(self, state: SubscriptionState) -> Mapping[str, Segment]:
+        """Segments: ``cursor``, and ``holes/<n>``, which are those of
+        `velaray.actors.sets.acknowledged_ranges`; and those of
+        `velaray.actors.subscription.remote_progress`.
+
+        A segment of holes that didn't change since a checkpoint is where that has it.
+        """
+        cursor = state.cursor
+        segments: dict[str, Segment] = {
+            "cursor": _to_json([state.created, cursor.acked_before, cursor.beyond.segment_size])
+        }
+        if state.expired:
+            segments["expired"] = _to_json(sorted(state.expired.items()))
+        counts = redelivery.snapshot(state.deliveries, cursor)
+        if counts is not None:
+            segments["deliveries"] = counts
+        dead = dead_letters.snapshot(state.dead)
+        if dead is not None:
+            segments["dead"] = dead
+        pending = pending_sets.snapshot(state.pending)
+        if pending is not None:
+            segments["pending"] = pending
+        for number, segment in cursor.beyond.snapshot().items():
+            segments[f"{_HOLES}{number}"] = segment
+        return segments | remote_progress.snapshot(state.foreign)
+
+    def restore(self, segments: Mapping[str, bytes]) -> SubscriptionState:
+        """The state whose snapshot is ``segments``."""
+        created, acked_before, size = json.loads(segments["cursor"])
+        cursor = Cursor(acked_before)
+        cursor.beyond.restore(size, _numbered(segments))
+        gone = dict(json.loads(segments.get("expired", b"[]")))
+        counts = redelivery.restore(segments.get("deliveries"))
+        dead = dead_letters.restore(segments.get("dead"))
+        pending = pending_sets.restore(segments.get("pending"))
+        others = remote_progress.restore(segments)
+        return SubscriptionState(created, cursor, gone, counts, dead, pending, others)
+
+    def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
+        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        state.cursor.beyond.settle(_numbered(stored))
+        remote_progress.settle(state.foreign, stored)
+
+    def crowded(self, state: SubscriptionState) -> bool:
+        """Whether a checkpoint is due, so that memory can be freed."""
+        return state.cursor.beyond.crowded() or remote_progress.crowded(state.foreign)
+
+
+def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
+    """The segments of holes by their numbers."""
+    return {
+        int(name.removeprefix(_HOLES)): segment
+        for name, segment in segments.items()
+        if name.startswith(_HOLES)
+    }
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

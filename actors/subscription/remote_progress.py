@@ -1,0 +1,587 @@
+"""What the subscription of the same name has in other clusters: part of a subscription's state.
+
+Another cluster tells its *progress*: which messages are acknowledged there, by where the cluster
+has them that stored them first (their origin), and how often others were delivered in vain. The
+partition says where those entries are here. What is here is *taken in*: acknowledged as by any
+consumer, and counted at least so often. What isn't here yet *waits*, by origin and position, until
+the partition says that it came; then it is taken in, before anybody gets it.
+
+Progress is only ever added to: late, again or out of order it changes nothing. What was taken in
+once is never taken in again: so when the cursor is moved back here, and the other cluster says
+once more what it had said, that acknowledges nothing of what is to be delivered again. Only what
+it hadn't said before does. Since other clusters are told what is acknowledged here, and say so in
+their turn, all that was acknowledged here when the cursor is moved counts as taken in, too. (Of a
+batch that was in part, nothing more is taken in: it is delivered as a whole again.) What waits
+keeps waiting: moving a cursor concerns what is here.
+
+Of what is trimmed away nothing is remembered. Of an origin nothing waits that isn't behind the
+newest entry that came from there.
+
+Command: `TakeProgress`. Events: ProgressTaken, and EntriesAcked for what is new to the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from velaray.actors.machine import require
+from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
+from velaray.actors.sets.offset_sets import Range
+from velaray.actors.sets.ranges import RangeSet, normalized
+from velaray.actors.subscription.cursor import (
+    Cursor,
+    mask_to_words,
+    new_partials,
+    pack_ranges,
+    unpack_ranges,
+    words_to_mask,
+)
+from velaray.actors.subscription.redelivery import CountRuns
+from velaray.events.events_pb2 import (
+    EntryPosition,
+    LedgerProgress,
+    PartialAck,
+    ProgressTaken,
+    ProgressWaiting,
+)
+from velaray.events.ids import Position
+from velaray.events.segments import Segment, StoredSegment
+
+SegmentT = TypeVar("SegmentT")
+
+NOWHERE = Position(-1, -1)
+LAST_ENTRY = (1 << 32) - 3
+"""Entries beyond this one can't wait: no ledger has so many."""
+
+_TAKEN = "taken/"
+_WAITING = "waiting/"
+
+
+class EntryRange(NamedTuple):
+    """Entries ``first`` to ``end`` - 1 of a ledger."""
+
+    ledger_id: int
+    first: int
+    end: int
+
+
+class EntryMask(NamedTuple):
+    """Of a batch the messages that aren't acknowledged: bit i set = message i isn't."""
+
+    ledger_id: int
+    entry_id: int
+    remaining: int
+
+
+class EntryCount(NamedTuple):
+    """Entries ``first`` to ``end`` - 1 of a ledger were delivered in vain so many ``times``."""
+
+    ledger_id: int
+    first: int
+    end: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Progress by positions of one origin: "all up to", and besides; see `TakeProgress`."""
+
+    up_to: Position = NOWHERE
+    ranges: Sequence[EntryRange] = ()
+    partial: Sequence[EntryMask] = ()
+    counts: Sequence[EntryCount] = ()
+
+    def __bool__(self) -> bool:
+        return self.up_to != NOWHERE or bool(self.ranges or self.partial or self.counts)
+
+
+@dataclass(slots=True)
+class TakeProgress:
+    """Take in what ``cluster``'s subscription has.
+
+    ``ranges``, ``partial`` and ``counts`` (first, last + 1, times) are of what is here, by offset:
+    below ``end_offset`` all of it, durably. ``ahead`` is what isn't here yet, by origin. ``came``
+    are the newest positions of origins that came, so far as they are known to the caller: nothing
+    up to there waits any longer. Before ``first_offset`` everything is trimmed away.
+
+    Reply: `Taken`. Refused INVALID, as a whole, if anything is at or beyond ``end_offset``, or
+    can't be an entry; NOT_FOUND before the subscription is created.
+    """
+
+    cluster: str
+    end_offset: int
+    first_offset: int = 0
+    ranges: Sequence[Range] = ()
+    partial: Sequence[tuple[int, int]] = ()
+    counts: Sequence[tuple[int, int, int]] = ()
+    ahead: Mapping[str, Ahead] = field(default_factory=dict)
+    came: Mapping[str, Position] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What is new to the cursor, as in `velaray.actors.subscription.machine.Acked`, and counts that
+    are."""
+
+    ranges: tuple[Range, ...] = ()
+    partial: tuple[tuple[int, int], ...] = ()
+    counts: tuple[tuple[int, int, int], ...] = ()
+
+
+class Waiting:
+    """What waits of one origin. Up to ``passed`` nothing does."""
+
+    __slots__ = ("counts", "ledgers", "passed", "up_to")
+
+    def __init__(self, passed: Position = NOWHERE, up_to: Position = NOWHERE) -> None:
+        self.passed = passed
+        self.up_to = up_to
+        self.ledgers: dict[int, AcknowledgedRanges] = {}
+        self.counts: dict[int, CountRuns] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Waiting):
+            return NotImplemented
+        mine, theirs = (self.passed, self.up_to), (other.passed, other.up_to)
+        return mine == theirs and self.ledgers == other.ledgers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        held = {ledger_id: list(holes) for ledger_id, holes in self.ledgers.items()}
+        return f"Waiting({tuple(self.passed)}, up_to={tuple(self.up_to)}, {held})"
+
+    def __bool__(self) -> bool:
+        return self.up_to > self.passed or bool(self.ledgers) or bool(self.counts)
+
+    def concerns(self, came: Position) -> bool:
+        """Whether anything that waits came, now that this is the newest that did."""
+        if self.up_to > self.passed and came > self.passed:
+            return True
+        return any(
+            ledger_id < came.ledger_id
+            or (ledger_id == came.ledger_id and self.first_of(ledger_id) <= came.entry_id)
+            for ledger_id in (*self.ledgers, *self.counts)
+        )
+
+    def first_of(self, ledger_id: int) -> int:
+        """The first entry of the ledger of which something waits."""
+        firsts = []
+        if ledger_id in self.ledgers:
+            holes = self.ledgers[ledger_id]
+            firsts += [holes.next_acked(0, LAST_ENTRY), *(at for at, _ in holes.all_masks())][:2]
+        if ledger_id in self.counts:
+            firsts += [run.first for run in self.counts[ledger_id]][:1]
+        return min(firsts)
+
+    def border(self, came: Position, most: int) -> Position:
+        """Up to where to take in what waits, now that this is the newest that came: all of it, or
+        about so many ranges and batches."""
+        for ledger_id in sorted(self.ledgers):
+            if ledger_id > came.ledger_id:
+                break
+            holes = self.ledgers[ledger_id]
+            most -= holes.partial_count()
+            for _, end in holes:
+                most -= 1
+                if most <= 0:
+                    return min(came, Position(ledger_id, end - 1))
+        return came
+
+    def due(self, came: Position) -> Ahead:
+        """What waits of what came, now that this is the newest that did."""
+        ranges: list[EntryRange] = []
+        partial: list[EntryMask] = []
+        counts: list[EntryCount] = []
+        for ledger_id in sorted({*self.ledgers, *self.counts}):
+            if ledger_id > came.ledger_id:
+                break
+            end = came.entry_id + 1 if ledger_id == came.ledger_id else LAST_ENTRY + 1
+            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            ranges += (EntryRange(ledger_id, *part) for part in holes.within(0, end))
+            partial += (EntryMask(ledger_id, *mask) for mask in holes.masks(0, end))
+            for first, stop, times in self.counts.get(ledger_id, ()):
+                if first < end:
+                    counts.append(EntryCount(ledger_id, first, min(stop, end), times))
+        return Ahead(min(self.up_to, came), tuple(ranges), tuple(partial), tuple(counts))
+
+    def news(self, told: Ahead, came: Position) -> Ahead:
+        """What of ``told`` doesn't wait yet, nor is behind what ``came``."""
+        passed = max(self.passed, came)
+        up_to = told.up_to if told.up_to > max(self.up_to, passed) else NOWHERE
+        border = max(passed, self.up_to, up_to)
+        ranges, partial, counts = [], [], []
+        for ledger_id, first, end in told.ranges:
+            first = beyond(border, ledger_id, first)
+            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            ranges += [EntryRange(ledger_id, *part) for part in holes.missing(first, end)]
+        for ledger_id, entry_id, remaining in told.partial:
+            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            if (ledger_id, entry_id) <= border or entry_id in holes:
+                continue
+            known = holes.mask(entry_id)
+            if known is None or remaining & known != known:
+                partial.append(EntryMask(ledger_id, entry_id, remaining))
+        for ledger_id, first, end, times in told.counts:
+            first = beyond(border, ledger_id, first)
+            runs = self.counts.get(ledger_id, CountRuns())
+            below = runs.below(first, end, times)
+            counts += [EntryCount(ledger_id, start, stop, times) for start, stop in below]
+        return Ahead(up_to, tuple(ranges), tuple(partial), tuple(counts))
+
+    def add(self, news: Ahead) -> None:
+        """This waits as well."""
+        if news.up_to > self.up_to:
+            self.up_to = news.up_to
+        for ledger_id, first, end in news.ranges:
+            self._holes(ledger_id).add(first, end)
+        for ledger_id, entry_id, remaining in news.partial:
+            holes = self._holes(ledger_id)
+            if entry_id in holes:
+                continue
+            known = holes.mask(entry_id)
+            mask = remaining if known is None else remaining & known
+            if mask:
+                holes.put_mask(entry_id, mask)
+            else:
+                holes.add(entry_id, entry_id + 1)
+        for ledger_id, first, end, times in news.counts:
+            self.counts.setdefault(ledger_id, CountRuns()).raise_to(first, end, times)
+        self._drop(max(self.passed, self.up_to))
+
+    def _holes(self, ledger_id: int) -> AcknowledgedRanges:
+        return self.ledgers.setdefault(ledger_id, AcknowledgedRanges())
+
+    def pass_to(self, came: Position) -> None:
+        """This is the newest that came."""
+        if came > self.passed:
+            self.passed = came
+        if self.up_to <= self.passed:
+            self.up_to = NOWHERE
+        self._drop(self.passed)
+
+    def _drop(self, border: Position) -> None:
+        """Forget the single ones up to here."""
+        for ledger_id in [known for known in self.ledgers if known <= border.ledger_id]:
+            if ledger_id == border.ledger_id:
+                self.ledgers[ledger_id].drop_before(border.entry_id + 1)
+            if ledger_id < border.ledger_id or not self.ledgers[ledger_id]:
+                del self.ledgers[ledger_id]
+        for ledger_id in [known for known in self.counts if known <= border.ledger_id]:
+            runs = self.counts[ledger_id]
+            left = runs.beyond(border.entry_id + 1) if ledger_id == border.ledger_id else []
+            if left:
+                self.counts[ledger_id] = CountRuns((at, end, times) for at, end, times in left)
+            else:
+                del self.counts[ledger_id]
+
+
+def beyond(border: Position, ledger_id: int, first: int) -> int:
+    """The first entry of the ledger from ``first`` on that is behind the border."""
+    if ledger_id == border.ledger_id:
+        return max(first, border.entry_id + 1)
+    return first if ledger_id > border.ledger_id else LAST_ENTRY + 1
+
+
+@dataclass(slots=True)
+class Foreign:
+    """What was ``taken`` in, by offset, and how often that was ``counted``; what waits, by
+    origin."""
+
+    taken: Cursor = field(default_factory=Cursor)
+    # Not compared: what it counts of what is taken in doesn't matter.
+    counted: CountRuns = field(default_factory=CountRuns, compare=False)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        taken = self.taken
+        return bool(taken.acked_before or taken.beyond or self.counted or self.waiting)
+
+
+def invalid(command: TakeProgress) -> str:
+    """Why it can't be meant, if so."""
+    end_offset = command.end_offset
+    for first, end in command.ranges:
+        if not 0 <= first < end <= end_offset:
+            return f"can't take in {first} to {end - 1}: the log ends at {end_offset}"
+    for offset, mask in command.partial:
+        if not 0 <= offset < end_offset or mask < 0:
+            return f"can't take in part of {offset}: the log ends at {end_offset}"
+    for first, end, times in command.counts:
+        if not 0 <= first < end <= end_offset or times < 1:
+            return f"can't count {first} to {end - 1}: the log ends at {end_offset}"
+    for cluster, ahead in command.ahead.items():
+        for ledger_id, first, end, *_ in (*ahead.ranges, *ahead.counts):
+            if not (0 <= first < end <= LAST_ENTRY + 1 and ledger_id >= 0):
+                return f"no such entries of cluster {cluster!r}: {ledger_id}:{first} to {end - 1}"
+        for mask_of in ahead.partial:
+            if not (0 <= mask_of.entry_id <= LAST_ENTRY and min(mask_of) >= 0):
+                return f"no such batch of cluster {cluster!r}: {tuple(mask_of)}"
+    return ""
+
+
+@dataclass(slots=True)
+class News:
+    """What a command says that wasn't known: to acknowledge, to count, and to journal if any."""
+
+    ranges: list[Range]
+    partial: list[tuple[int, int]]
+    counts: list[tuple[int, int, int]]
+    event: ProgressTaken | None
+
+
+def news(foreign: Foreign, command: TakeProgress) -> News:
+    """See `TakeProgress`; it isn't `invalid`."""
+    taken, oldest = foreign.taken, command.first_offset
+    masks = new_partials(taken, [each for each in command.partial if each[0] >= oldest])
+    whole = [(max(first, oldest), end) for first, end in command.ranges if end > oldest]
+    whole += [(offset, offset + 1) for offset, mask in masks if mask == 0]
+    ranges = [part for each in normalized(whole) for part in taken.unacked_ranges(*each)]
+    acked = RangeSet(ranges)
+    partial = [(offset, mask) for offset, mask in masks if mask and offset not in acked]
+    counts = [
+        (start, stop, times)
+        for first, end, times in command.counts
+        for start, stop in foreign.counted.below(max(first, oldest), end, times)
+    ]
+    waiting = list(_news_waiting(foreign, command))
+    event = None
+    if ranges or partial or counts or waiting:
+        event = ProgressTaken(
+            ranges=pack_ranges(ranges),
+            partial=[_part(offset, mask) for offset, mask in partial],
+            delivered=_pack_counts(counts),
+            first_offset=oldest,
+            waiting=waiting,
+        )
+    return News(ranges, partial, counts, event)
+
+
+def _news_waiting(foreign: Foreign, command: TakeProgress) -> Iterator[ProgressWaiting]:
+    for cluster in sorted({*command.ahead, *command.came}):
+        waiting = foreign.waiting.get(cluster, Waiting())
+        came = command.came.get(cluster, NOWHERE)
+        new = waiting.news(command.ahead.get(cluster, Ahead()), came)
+        concerned = waiting.concerns(came)
+        if not concerned and not new:
+            continue
+        event = ProgressWaiting(cluster=cluster)
+        if came > waiting.passed:
+            event.came.CopyFrom(_position(came))
+        if new.up_to != NOWHERE:
+            event.up_to.CopyFrom(_position(new.up_to))
+        for ledger_id in sorted({each[0] for each in (*new.ranges, *new.partial, *new.counts)}):
+            event.ledgers.append(_ledger(ledger_id, new))
+        yield event
+
+
+def _ledger(ledger_id: int, new: Ahead) -> LedgerProgress:
+    ranges = normalized(each[1:] for each in new.ranges if each.ledger_id == ledger_id)
+    masks: dict[int, int] = {}
+    for known, entry_id, remaining in new.partial:
+        if known == ledger_id:
+            masks[entry_id] = masks.get(entry_id, remaining) & remaining
+    counts = CountRuns()
+    for known, first, end, times in new.counts:
+        if known == ledger_id:
+            counts.raise_to(first, end, times)
+    return LedgerProgress(
+        ledger_id=ledger_id,
+        ranges=pack_ranges(ranges),
+        partial=[_part(*mask) for mask in sorted(masks.items())],
+        delivered=_pack_counts(counts),
+    )
+
+
+def _part(offset: int, mask: int) -> PartialAck:
+    return PartialAck(offset=offset, remaining=mask_to_words(mask))
+
+
+def _position(position: Position) -> EntryPosition:
+    return EntryPosition(ledger_id=position.ledger_id, entry_id=position.entry_id)
+
+
+def _pack_counts(runs: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Runs as triples: distance from the end of the one before (which may be negative), length,
+    times."""
+    packed: list[int] = []
+    previous = 0
+    for first, end, times in runs:
+        packed += (first - previous, end - first, times)
+        previous = end
+    return packed
+
+
+def _unpack_counts(packed: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The inverse of `_pack_counts`."""
+    runs, at = [], 0
+    numbers = iter(packed)
+    for distance, length, times in zip(numbers, numbers, numbers, strict=True):
+        first = at + distance
+        at = first + length
+        runs.append((first, at, times))
+    return runs
+
+
+# -- changes
+
+
+def evolve(foreign: Foreign, deliveries: CountRuns, event: ProgressTaken) -> None:
+    """Remember what was taken in, and count at least so often."""
+    taken = foreign.taken
+    taken.ack_before(event.first_offset)
+    for first, end in unpack_ranges(event.ranges):
+        taken.ack_range(first, end)
+    for part in event.partial:
+        taken.ack_partial(part.offset, words_to_mask(part.remaining))
+    for run in _unpack_counts(event.delivered):
+        foreign.counted.raise_to(*run)
+        deliveries.raise_to(*run)
+    foreign.counted.forget(0, taken.acked_before)
+    for each in event.waiting:
+        waiting = foreign.waiting.setdefault(each.cluster, Waiting())
+        if each.HasField("came"):
+            waiting.pass_to(Position(each.came.ledger_id, each.came.entry_id))
+        waiting.add(_read(each))
+        if not waiting:
+            del foreign.waiting[each.cluster]
+
+
+def _read(event: ProgressWaiting) -> Ahead:
+    found: tuple[list[EntryRange], list[EntryMask], list[EntryCount]] = ([], [], [])
+    for each in event.ledgers:
+        known = each.ledger_id
+        found[0].extend(EntryRange(known, *part) for part in unpack_ranges(each.ranges))
+        masks = ((part.offset, words_to_mask(part.remaining)) for part in each.partial)
+        found[1].extend(EntryMask(known, *mask) for mask in masks)
+        found[2].extend(EntryCount(known, *run) for run in _unpack_counts(each.delivered))
+    up_to = NOWHERE
+    if event.HasField("up_to"):
+        up_to = Position(event.up_to.ledger_id, event.up_to.entry_id)
+    return Ahead(up_to, *found)
+
+
+def moved(foreign: Foreign, cursor: Cursor, deliveries: CountRuns, *, shared: bool) -> None:
+    """The cursor is about to be moved; ``shared``: other clusters may have been told of it."""
+    taken = foreign.taken
+    if shared:
+        taken.ack_before(cursor.acked_before)
+        for first, end in cursor.holes():
+            taken.ack_range(first, end)
+        for offset, _ in cursor.all_partials():
+            taken.ack_range(offset, offset + 1)
+        for run in deliveries:
+            foreign.counted.raise_to(*run)
+        foreign.counted.forget(0, taken.acked_before)
+    for offset, _ in taken.all_partials():
+        taken.ack_range(offset, offset + 1)
+
+
+def check(foreign: Foreign) -> None:
+    """Raise `InvariantViolation` if an invariant is broken."""
+    foreign.taken.check()
+    foreign.counted.check()
+    for cluster, waiting in foreign.waiting.items():
+        require(bool(waiting), "who waits waits for something", cluster)
+        border = max(waiting.passed, waiting.up_to)
+        for ledger_id, holes in waiting.ledgers.items():
+            detail = f"{cluster}: {ledger_id}, {border}"
+            require(bool(holes), "no ledger is empty of what waits", detail)
+            holes.check(-1)
+            require(
+                (ledger_id, waiting.first_of(ledger_id)) > border,
+                "what waits is behind what came",
+                detail,
+            )
+        for counts in waiting.counts.values():
+            counts.check()
+
+
+# -- checkpoints
+
+
+def snapshot(foreign: Foreign) -> dict[str, Segment]:
+    """Segments, if there is anything: ``taken`` and ``taken/<n>``, ``waiting`` and
+    ``waiting/<n>/<ledger>/<cluster>``, numbered as those of
+    `velaray.actors.sets.acknowledged_ranges`."""
+    if not foreign:
+        return {}
+    taken = foreign.taken
+    counts = foreign.counted.beyond(taken.acked_before) if foreign.counted else []
+    about = [taken.acked_before, taken.beyond.segment_size, counts]
+    segments: dict[str, Segment] = {"taken": _to_json(about)}
+    for number, segment in taken.beyond.snapshot().items():
+        segments[f"{_TAKEN}{number}"] = segment
+    if not foreign.waiting:
+        return segments
+    rows = {}
+    for cluster, waiting in foreign.waiting.items():
+        sizes = {known: holes.segment_size for known, holes in waiting.ledgers.items()}
+        runs = {known: [list(run) for run in found] for known, found in waiting.counts.items()}
+        rows[cluster] = [waiting.passed, waiting.up_to, sorted(sizes.items()), sorted(runs.items())]
+        for ledger_id, holes in waiting.ledgers.items():
+            for number, segment in holes.snapshot().items():
+                segments[f"{_WAITING}{number}/{ledger_id}/{cluster}"] = segment
+    segments["waiting"] = _to_json(rows)
+    return segments
+
+
+def restore(segments: Mapping[str, bytes]) -> Foreign:
+    """The inverse of `snapshot`; other segments are ignored."""
+    foreign = Foreign()
+    if "taken" not in segments:
+        return foreign
+    foreign.taken.acked_before, size, counts = json.loads(segments["taken"])
+    foreign.taken.beyond.restore(size, _numbered(segments))
+    foreign.counted = CountRuns((first, end, times) for first, end, times in counts)
+    blocks = _blocks(segments)
+    for cluster, row in json.loads(segments.get("waiting", b"{}")).items():
+        passed, up_to, sizes, runs = row
+        waiting = foreign.waiting[cluster] = Waiting(Position(*passed), Position(*up_to))
+        for ledger_id, size in sizes:
+            holes = waiting.ledgers[ledger_id] = AcknowledgedRanges()
+            holes.restore(size, blocks[cluster, ledger_id])
+        for ledger_id, found in runs:
+            waiting.counts[ledger_id] = CountRuns((at, end, times) for at, end, times in found)
+    return foreign
+
+
+def settle(foreign: Foreign, stored: Mapping[str, StoredSegment]) -> None:
+    """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+    foreign.taken.beyond.settle(_numbered(stored))
+    for (cluster, ledger_id), found in _blocks(stored).items():
+        foreign.waiting[cluster].ledgers[ledger_id].settle(found)
+
+
+def crowded(foreign: Foreign) -> bool:
+    """Whether a checkpoint is due, so that memory can be freed."""
+    waiting = (each.ledgers.values() for each in foreign.waiting.values())
+    return foreign.taken.beyond.crowded() or any(
+        holes.crowded() for ledgers in waiting for holes in ledgers
+    )
+
+
+def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
+    """The segments of what is taken in by their numbers."""
+    return {
+        int(name.removeprefix(_TAKEN)): segment
+        for name, segment in segments.items()
+        if name.startswith(_TAKEN)
+    }
+
+
+def _blocks(segments: Mapping[str, SegmentT]) -> dict[tuple[str, int], dict[int, SegmentT]]:
+    """The segments of what waits by cluster, ledger and number."""
+    found: dict[tuple[str, int], dict[int, SegmentT]] = {}
+    for name, segment in segments.items():
+        if name.startswith(_WAITING):
+            number, ledger_id, cluster = name.removeprefix(_WAITING).split("/", 2)
+            found.setdefault((cluster, int(ledger_id)), {})[int(number)] = segment
+    return found
+
+
+def _to_json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

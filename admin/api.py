@@ -1,0 +1,86 @@
+"""The admin interface: HTTP in the shape of Pulsar's, so that its tools work.
+
+Routes stand in the ``ROUTES`` of the modules that answer them. Where the cluster has tokens,
+every request needs one (``Authorization: Bearer``). Requests of web pages are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from velaray.admin import brokers as admin_brokers
+from velaray.admin import clusters as admin_clusters
+from velaray.admin import compaction as admin_compaction
+from velaray.admin import ledgers as admin_ledgers
+from velaray.admin import levels as admin_levels
+from velaray.admin import metrics as admin_metrics
+from velaray.admin import migrations as admin_migrations
+from velaray.admin import namespaces as admin_namespaces
+from velaray.admin import policies as admin_policies
+from velaray.admin import pulls as admin_pulls
+from velaray.admin import replication as admin_replication
+from velaray.admin import schemas as admin_schemas
+from velaray.admin import subscriptions as admin_subscriptions
+from velaray.admin import tenants as admin_tenants
+from velaray.admin import topic_reads as admin_topic_reads
+from velaray.admin import topics as admin_topics
+from velaray.admin import transactions as admin_transactions
+from velaray.admin import unsupported as admin_unsupported
+from velaray.admin.callers import refuse_foreign_callers
+from velaray.admin.http import FABRIC, MAX_BODY, answer_errors, check_token
+from velaray.admin.metrics import SCRAPE_LOCK
+from velaray.admin.policies import QUOTA_LOCK
+from velaray.admin.unsupported import refuse_unsupported
+from velaray.topology.actor_system import ActorSystem
+
+_MODULES = (
+    admin_brokers,
+    admin_clusters,
+    admin_tenants,
+    admin_namespaces,
+    admin_levels,
+    admin_policies,
+    admin_replication,
+    admin_topics,
+    admin_topic_reads,
+    admin_compaction,
+    admin_subscriptions,
+    admin_transactions,
+    admin_schemas,
+    admin_ledgers,
+    admin_metrics,
+    admin_migrations,
+    admin_pulls,
+    admin_unsupported,
+)
+
+
+def admin_app(fabric: ActorSystem) -> web.Application:
+    """The application that answers for ``fabric``'s cluster."""
+    checks = [answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
+    app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
+    app[FABRIC] = fabric
+    app[QUOTA_LOCK] = asyncio.Lock()
+    app[SCRAPE_LOCK] = asyncio.Lock()
+    for module in _MODULES:
+        for method, path, handler in module.ROUTES:
+            app.router.add_route(method, path, handler)
+    return app
+
+
+async def serve_admin(fabric: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
+    """Listen on ``host``; port 0 takes a free one. Returns the runner and the port.
+
+    ``await runner.cleanup()`` ends it. Raises `OSError` if the port is taken.
+    """
+    runner = web.AppRunner(admin_app(fabric), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return runner, int(runner.addresses[0][1])

@@ -1,0 +1,236 @@
+"""Routes of the admin interface for brokers: which there are, whether they are well, how they are
+configured, and what Pulsar's ``broker-stats`` shows of them.
+
+Pulsar's brokers are one here: the proxy that was asked. It holds one bundle of every namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.catalog.policies import DEFAULTS
+from velaray.admin.clusters import known_cluster
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+)
+from velaray.admin.metrics import ACTOR_S, gathered
+from velaray.admin.stats import topic_stats
+from velaray.admin.topic_reads import WHOLE_RANGE
+from velaray.admin.topics import ledger_sizes
+from velaray.broker.session import SERVER_VERSION
+from velaray.events.ids import ActorKey, ActorKind
+
+# The settings that Pulsar's brokers have for policies that are set nowhere: policy and field.
+_DEFAULTS: dict[str, tuple[str, str]] = {
+    "allowAutoTopicCreation": ("autoTopicCreation", "allowAutoTopicCreation"),
+    "allowAutoSubscriptionCreation": ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
+    "brokerDeduplicationEnabled": ("deduplication", ""),
+    "defaultRetentionTimeInMinutes": ("retention", "retentionTimeInMinutes"),
+    "defaultRetentionSizeInMB": ("retention", "retentionSizeInMB"),
+    "ttlDurationDefaultInSeconds": ("messageTTL", ""),
+    "subscriptionExpirationTimeMinutes": ("subscriptionExpirationTime", ""),
+    "schemaCompatibilityStrategy": ("schemaCompatibilityStrategy", ""),
+    "isSchemaValidationEnforced": ("schemaValidationEnforced", ""),
+    "isAllowAutoUpdateSchemaEnabled": ("isAllowAutoUpdateSchema", ""),
+    "maxTopicsPerNamespace": ("maxTopicsPerNamespace", ""),
+    "maxProducersPerTopic": ("maxProducersPerTopic", ""),
+    "maxConsumersPerTopic": ("maxConsumersPerTopic", ""),
+    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", ""),
+    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", ""),
+    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", ""),
+    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", ""),
+}
+
+
+async def list_brokers(request: web.Request) -> web.Response:
+    """The proxies of this cluster: the one that was asked."""
+    if "cluster" in request.match_info:
+        await _check_own(request)
+    return answer([request.host])
+
+
+async def _check_own(request: web.Request) -> None:
+    """Raises `RemoteError` for an unknown cluster, `AdminError` for another one than this."""
+    await known_cluster(request)
+    if request.match_info["cluster"] != fabric_of(request).config.name:
+        raise AdminError(412, "ask that cluster's own admin interface for its brokers")
+
+
+async def leader(request: web.Request) -> web.Response:
+    """The broker that was asked: there is no other."""
+    return answer({"brokerId": request.host, "serviceUrl": str(request.url.origin())})
+
+
+async def health(request: web.Request) -> web.Response:
+    """``ok`` if the catalog answers; otherwise 503."""
+    await ask_catalog(request, "clusters")
+    return web.Response(text="ok")
+
+
+async def version(request: web.Request) -> web.Response:
+    """The version of velaray."""
+    return web.Response(text=SERVER_VERSION)
+
+
+async def backlog_quota_check(request: web.Request) -> web.Response:
+    """Have every running partition look at its backlog quota now, and at what else is due."""
+    await fabric_of(request).survey("upkeep", ACTOR_S)
+    return done()
+
+
+async def owned_namespaces(request: web.Request) -> web.Response:
+    """All namespaces, each as one bundle."""
+    await _check_own(request)
+    if request.match_info["broker"] != request.host:
+        raise AdminError(404, f"no broker {request.match_info['broker']}; there is {request.host}")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    names = [
+        name
+        for tenant in await ask_catalog(request, "tenants")
+        for name in await ask_catalog(request, "namespaces", tenant=tenant)
+    ]
+    return answer({f"{name}/{WHOLE_RANGE}": status for name in names})
+
+
+# -- configuration -----------------------------------------------------------------
+
+
+async def runtime_configuration(request: web.Request) -> web.Response:
+    """The cluster's settings, by Pulsar's names as far as it has them; all values are texts."""
+    config = fabric_of(request).config
+    clusters = await ask_catalog(request, "clusters")
+    set_here = await ask_catalog(request, "policies")
+    found: dict[str, Any] = {
+        "clusterName": config.name,
+        "bindAddress": config.host,
+        "advertisedAddress": config.host,
+        "brokerServiceUrl": clusters[config.name]["service_url"],
+        "webServiceUrl": clusters[config.name]["admin_url"],
+        "advertisedListeners": ",".join(f"{k}:{v}" for k, v in sorted(config.listeners.items())),
+        "authenticationEnabled": config.auth is not None,
+        "maxMessageSize": config.max_message_size,
+        "maxActiveTransactionsPerCoordinator": config.max_active_transactions,
+        "transactionCoordinatorEnabled": True,
+        "enablePersistentTopics": True,
+        "enableNonPersistentTopics": False,
+        "functionsWorkerEnabled": False,
+    }
+    for setting, (policy, field) in _DEFAULTS.items():
+        value = set_here.get(policy, DEFAULTS[policy])
+        found[setting] = value[field] if field else value
+    return answer({name: _as_text(value) for name, value in found.items()})
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+async def dynamic_names(request: web.Request) -> web.Response:
+    """No setting can be changed while a cluster runs: policies of the cluster are for that."""
+    return answer([])
+
+
+async def dynamic_values(request: web.Request) -> web.Response:
+    """See `dynamic_names`."""
+    return answer({})
+
+
+async def internal_configuration(request: web.Request) -> web.Response:
+    """Pulsar's metadata stores: there are none, the catalog is an actor."""
+    names = (
+        "metadataStoreUrl",
+        "configurationMetadataStoreUrl",
+        "ledgersRootPath",
+        "bookkeeperMetadataServiceUri",
+        "stateStorageServiceUrl",
+    )
+    return answer(dict.fromkeys(names))
+
+
+# -- statistics --------------------------------------------------------------------
+
+
+async def topics(request: web.Request) -> web.Response:
+    """Statistics of the partitions that run now, by namespace and bundle."""
+    fabric, found = fabric_of(request), dict[str, Any]()
+    for key, raw in (await _running(request)).items():
+        bundles = found.setdefault(f"{key.tenant}/{key.namespace}", {})
+        kinds = bundles.setdefault(WHOLE_RANGE, {"persistent": {}})
+        stats = topic_stats(raw, await ledger_sizes(fabric, key))
+        kinds["persistent"][str(key.topic_name)] = stats
+    return answer(found)
+
+
+async def _running(request: web.Request) -> dict[ActorKey, Any]:
+    found = await fabric_of(request).survey("stats", ACTOR_S)
+    return {
+        key: raw
+        for key, raw in sorted(found.items(), key=lambda item: item[0].text())
+        if key.kind is ActorKind.PARTITION and raw is not None
+    }
+
+
+async def load_report(request: web.Request) -> web.Response:
+    """What this broker serves. Ray knows what its machine does."""
+    config, clusters = fabric_of(request).config, await ask_catalog(request, "clusters")
+    own, running = clusters[config.name], await _running(request)
+    return answer(
+        {
+            "loadReportType": "LocalBrokerData",
+            "webServiceUrl": own["admin_url"],
+            "pulsarServiceUrl": own["service_url"],
+            "persistentTopicsEnabled": True,
+            "nonPersistentTopicsEnabled": False,
+            "brokerVersionString": SERVER_VERSION,
+            "numTopics": len(running),
+            "numProducers": sum(len(raw["producers"]) for raw in running.values()),
+            "numConsumers": sum(
+                len(each["consumers"])
+                for raw in running.values()
+                for each in raw["subscriptions"].values()
+            ),
+        }
+    )
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """What ``/metrics`` shows, as Pulsar's JSON: one entry for each set of labels."""
+    fabric = fabric_of(request)
+    samples = gathered(fabric.config.name, await fabric.survey("metrics", ACTOR_S))
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for sample in samples:
+        found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
+    return answer(
+        [{"dimensions": dict(labels), "metrics": values} for labels, values in found.items()]
+    )
+
+
+_BROKERS = f"{PREFIX}/brokers"
+_STATS = f"{PREFIX}/broker-stats"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", _BROKERS, list_brokers),
+    ("GET", f"{_BROKERS}/health", health),
+    ("GET", f"{_BROKERS}/ready", health),
+    ("GET", f"{_BROKERS}/version", version),
+    ("GET", f"{_BROKERS}/leaderBroker", leader),
+    ("GET", f"{_BROKERS}/backlog-quota-check", backlog_quota_check),
+    ("GET", f"{_BROKERS}/configuration", dynamic_names),
+    ("GET", f"{_BROKERS}/configuration/values", dynamic_values),
+    ("GET", f"{_BROKERS}/configuration/runtime", runtime_configuration),
+    ("GET", f"{_BROKERS}/internal-configuration", internal_configuration),
+    ("GET", f"{_BROKERS}/{{cluster}}", list_brokers),
+    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
+    ("GET", f"{_STATS}/topics", topics),
+    ("GET", f"{_STATS}/load-report", load_report),
+    ("GET", f"{_STATS}/metrics", metrics),
+)

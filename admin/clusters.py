@@ -1,0 +1,191 @@
+"""Routes of the admin interface for clusters, and for where tenants are at home.
+
+The token that this cluster presents to another one can be given, and is never shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.machine import Reason
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+    object_body,
+)
+from velaray.broker.catalog.pulsar_policies import says_nothing
+from velaray.events.ids import check_name
+from velaray.geo.tenant_migration.tenant_metadata import read_tenant
+from velaray.topology.rpc import RemoteError
+
+# Pulsar's fields that are honoured, and the catalog's names for them.
+_TEXTS = {"serviceUrl": "admin_url", "brokerServiceUrl": "service_url", "progress": "progress"}
+_CREDENTIALS = "authenticationParameters"
+_PLUGIN = "authenticationPlugin"
+# What this interface answers besides, and what Pulsar's tools send though it means nothing alone.
+_WITHOUT_MEANING = {
+    *("hasToken", "local"),
+    *("brokerClientTlsTrustStoreType", "brokerClientTlsKeyStoreType"),
+}
+# What Pulsar's tools send of what isn't applied, when they were told nothing of it.
+_DEFAULTS = {
+    "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory"
+}
+
+
+async def list_clusters(request: web.Request) -> web.Response:
+    """The names of the clusters that are known."""
+    return answer(list(await ask_catalog(request, "clusters")))
+
+
+async def get_cluster(request: web.Request) -> web.Response:
+    """Where a cluster answers, and whether this one has a token for it."""
+    found = await known_cluster(request)
+    return answer(
+        {
+            "serviceUrl": found["admin_url"],
+            "brokerServiceUrl": found["service_url"],
+            "progress": found["progress"],
+            "hasToken": found["has_token"],
+            "local": found["own"],
+        }
+    )
+
+
+async def known_cluster(request: web.Request) -> dict[str, Any]:
+    """The cluster of the path. Raises `RemoteError` (NOT_FOUND)."""
+    name = request.match_info["cluster"]
+    clusters = await ask_catalog(request, "clusters")
+    if name not in clusters:
+        raise RemoteError(Reason.NOT_FOUND, f"no cluster {name!r}")
+    return dict(clusters[name])
+
+
+async def create_cluster(request: web.Request) -> web.Response:
+    """Make another cluster known; 409 if it is."""
+    name, given = request.match_info["cluster"], await _given(request)
+    for field in ("serviceUrl", "brokerServiceUrl"):
+        if _TEXTS[field] not in given:
+            raise AdminError(400, f"cluster {name} needs a {field}")
+    reply = await ask_catalog(request, "register_cluster", cluster=name, **given)
+    if not reply["changed"]:
+        raise AdminError(409, f"cluster {name} exists")
+    return done()
+
+
+async def update_cluster(request: web.Request) -> web.Response:
+    """Change what the body names of another cluster; empty credentials take the token away."""
+    name, given = request.match_info["cluster"], await _given(request)
+    await ask_catalog(request, "update_cluster", cluster=name, **given)
+    return done()
+
+
+async def delete_cluster(request: web.Request) -> web.Response:
+    """Forget another cluster; 412 while a tenant may use it, or a policy names it."""
+    await ask_catalog(request, "delete_cluster", cluster=request.match_info["cluster"])
+    return done()
+
+
+async def _given(request: web.Request) -> dict[str, str]:
+    """What the body says of a cluster, in the catalog's names. Raises `AdminError`."""
+    given = {}
+    for field, value in (await object_body(request)).items():
+        if value is None or field in _WITHOUT_MEANING:
+            continue
+        if field == _CREDENTIALS:
+            given["token"] = _token(value)
+        elif field == _PLUGIN:
+            _check_plugin(value)
+        elif field in _TEXTS:
+            given[_TEXTS[field]] = _text(field, value)
+        elif not says_nothing(value) and value != _DEFAULTS.get(field):
+            raise AdminError(422, f"field {field!r} can't be honoured here; leave it out")
+    return given
+
+
+def _text(field: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise AdminError(400, f"{field} must be a text")
+    return value
+
+
+def _check_plugin(value: Any) -> None:
+    """Only tokens are presented to other clusters."""
+    name = _text(_PLUGIN, value)
+    if name and name != "token" and not name.endswith(".AuthenticationToken"):
+        raise AdminError(422, f"{_PLUGIN} can only be AuthenticationToken, not {name[:100]!r}")
+
+
+def _token(value: Any) -> str:
+    """The token of Pulsar's "token:..." or {"token": ...}; what is wrong isn't quoted."""
+    text = _text(_CREDENTIALS, value)
+    if text.startswith("{"):
+        try:
+            found: Mapping[str, Any] = json.loads(text)
+        except (ValueError, RecursionError):
+            found = {}
+        if isinstance(found.get("token"), str):
+            return str(found["token"])
+    elif not text or text.startswith("token:"):
+        return text.removeprefix("token:")
+    raise AdminError(422, f'{_CREDENTIALS} must be "token:..."')
+
+
+# -- homes -------------------------------------------------------------------------
+
+
+async def list_homes(request: web.Request) -> web.Response:
+    """The clusters of the tenants that are at home elsewhere, by tenant."""
+    return answer(await ask_catalog(request, "homes"))
+
+
+async def get_home(request: web.Request) -> web.Response:
+    """The cluster in which a tenant is at home, as far as this one knows."""
+    tenant = check_name("tenant", request.match_info["tenant"])
+    home = await ask_catalog(request, "home", tenant=tenant)
+    return answer({"cluster": home["cluster"] if home else fabric_of(request).config.name})
+
+
+async def set_home(request: web.Request) -> web.Response:
+    """Have a tenant's clients served by another cluster from now on, or (its own name) here."""
+    body = await object_body(request)
+    cluster = _text("cluster", body.get("cluster"))
+    if not cluster:
+        raise AdminError(400, "cluster must name a cluster")
+    await ask_catalog(request, "set_home", tenant=request.match_info["tenant"], cluster=cluster)
+    return done()
+
+
+# -- what a tenant has -------------------------------------------------------------
+
+
+async def get_metadata(request: web.Request) -> web.Response:
+    """All that this cluster has of a tenant, but for messages; see `TenantMetadata`."""
+    tenant = check_name("tenant", request.match_info["tenant"])
+    return answer((await read_tenant(fabric_of(request), tenant)).as_json())
+
+
+_CLUSTER = f"{PREFIX}/clusters/{{cluster}}"
+_HOME = f"{PREFIX}/tenants/{{tenant}}/home"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{PREFIX}/clusters", list_clusters),
+    ("GET", _CLUSTER, get_cluster),
+    ("PUT", _CLUSTER, create_cluster),
+    ("POST", _CLUSTER, update_cluster),
+    ("DELETE", _CLUSTER, delete_cluster),
+    ("GET", f"{PREFIX}/homes", list_homes),
+    ("GET", f"{PREFIX}/tenants/{{tenant}}/metadata", get_metadata),
+    ("GET", _HOME, get_home),
+    ("POST", _HOME, set_home),
+    ("PUT", _HOME, set_home),
+)

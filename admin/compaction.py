@@ -1,0 +1,26 @@
+"""Routes of the admin interface for compaction, in Pulsar's shape."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from velaray.admin.http import PREFIX, Route, answer, ask_each, done, find_target
+
+_WORST_FIRST = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
+
+
+async def compact(request: web.Request) -> web.Response:
+    """Begin to compact the topic, every partition of it; 409 while it is being compacted."""
+    await ask_each(request, await find_target(request), "compact")
+    return done()
+
+
+async def status(request: web.Request) -> web.Response:
+    """How the last compaction went; of several partitions, the one that it went worst for."""
+    found = await ask_each(request, await find_target(request), "compaction_status")
+    return answer(min(found, key=lambda each: _WORST_FIRST.index(each["status"])))
+
+
+_COMPACTION = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}/compaction"
+
+ROUTES: tuple[Route, ...] = (("PUT", _COMPACTION, compact), ("GET", _COMPACTION, status))

@@ -1,0 +1,47 @@
+"""A change to several partitions of a topic: what each one answers, or an error that names those
+that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from velaray.admin.http import AdminError, status_of
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+
+ResultT = TypeVar("ResultT")
+
+_FAILURES = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError)
+
+
+async def change_every(
+    work: Mapping[str, Callable[[], Awaitable[ResultT]]],
+) -> dict[str, ResultT]:
+    """Apply each change, a few at a time; returns the answers by name.
+
+    A failure doesn't stop the others. If all fail, raises the first error as it is; if some do,
+    raises `AdminError`, which names those that are changed, those that aren't, and why.
+    """
+    answers: dict[str, ResultT] = {}
+    failures: dict[str, Exception] = {}
+
+    async def change(name: str) -> None:
+        try:
+            answers[name] = await work[name]()
+        except _FAILURES as error:
+            failures[name] = error
+
+    await each(list(work), change)
+    if not failures:
+        return {name: answers[name] for name in work}
+    first = failures[min(failures)]
+    if not answers:
+        raise first
+    reasons = "; ".join(f"not for {name}: {reason_of(failures[name])}" for name in sorted(failures))
+    raise AdminError(
+        status_of(first),
+        f"done for {', '.join(sorted(answers))}, but {reasons}. "
+        "Repeat it for the partitions that lack it, by their names",
+    )

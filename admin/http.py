@@ -1,0 +1,319 @@
+"""What the routes of the admin interface share: names, bodies, answers, errors, fan-out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.catalog.machine import SYSTEM_NAMESPACE, SYSTEM_TENANT
+from velaray.actors.catalog.policies import InvalidPolicyError
+from velaray.actors.machine import Reason
+from velaray.broker.coordinator.coordinators import is_systems
+from velaray.broker.garbage_collection.deletion import is_deletion_topic
+from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName, check_name
+from velaray.events.portable import PortableError
+from velaray.journal.errors import JournalError, StorageFull
+from velaray.schemas import InvalidSchemaError
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.auth import AuthenticationFailed, authenticate
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.wire.replication import CLIENT_VERSION
+
+PREFIX = "/admin/v2"
+MAX_BODY = 1 << 20
+RETRY_AFTER_S = 1
+
+FABRIC = web.AppKey("fabric", ActorSystem)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, Handler]
+
+_STATUS = {
+    Reason.NOT_FOUND: 404,
+    Reason.ALREADY_EXISTS: 409,
+    Reason.INVALID: 422,
+    Reason.CONFLICT: 409,
+    Reason.BUSY: 412,
+    Reason.FENCED: 503,
+    Reason.TERMINATED: 409,
+    Reason.NOT_ALLOWED: 412,
+    Reason.NOT_EMPTY: 409,
+    Reason.UNAVAILABLE: 503,
+    Reason.ELSEWHERE: 503,
+    Reason.STORAGE_FULL: 507,
+    Reason.NO_SUBSCRIPTION: 404,
+    Reason.QUOTA_HELD: 503,
+    Reason.QUOTA_EXCEEDED: 412,
+    Reason.UNASSIGNABLE: 409,
+    Reason.INCOMPATIBLE_SCHEMA: 409,
+    Reason.INVALID_SCHEMA: 422,
+}
+
+
+class AdminError(PortableError):
+    """A request that is refused with this HTTP status; the text is for the caller."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def _problem(status: int, reason: str, **headers: str) -> web.Response:
+    if status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return web.json_response({"reason": reason}, status=status, headers=headers)
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of a partition's refusal, or of a call that got no answer (503)."""
+    if not isinstance(error, RemoteError):
+        return 503
+    try:
+        return _STATUS[Reason(error.kind)]
+    except ValueError:
+        return 500
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal and failure as ``{"reason": ...}`` with Pulsar's status."""
+    try:
+        return await handler(request)
+    except AdminError as error:
+        return _problem(error.status, str(error))
+    except (InvalidNameError, InvalidPolicyError, InvalidSchemaError) as error:
+        return _problem(422, str(error))
+    except RemoteError as error:
+        if error.kind == Reason.ELSEWHERE:
+            return await _sent_home(request, error)
+        return _problem(status_of(error), error.message)
+    except (Unreachable, RpcConnectionClosed, TimeoutError) as error:
+        return _problem(503, f"{reason_of(error)}; try again")
+    except JournalError as error:
+        return _problem(507 if isinstance(error, StorageFull) else 500, error.told)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return _problem(error.status, f"{error.reason}: {request.method} {request.path}", **allowed)
+
+
+async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
+    """As Pulsar does it: the client is to ask the cluster where the tenant is at home."""
+    tenant = request.match_info["tenant"]
+    try:
+        home = await ask_catalog(request, "home", tenant=tenant)
+    except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as failure:
+        return _problem(503, f"{reason_of(failure)}; try again")
+    if home is None:  # it has come back meanwhile
+        return _problem(503, f"{error.message}; try again")
+    location = home["admin_url"].rstrip("/") + str(request.rel_url)
+    return web.json_response({"reason": error.message}, status=307, headers={"Location": location})
+
+
+@web.middleware
+async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Where the cluster has tokens, let nobody pass without a good one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    try:
+        authenticate(
+            request.app[FABRIC].config.auth, token.strip() if scheme.lower() == "bearer" else ""
+        )
+    except AuthenticationFailed as error:
+        return _problem(401, str(error), **{"WWW-Authenticate": "Bearer"})
+    return await handler(request)
+
+
+# -- what a request says -----------------------------------------------------------
+
+
+def fabric_of(request: web.Request) -> ActorSystem:
+    """The fabric behind this application."""
+    return request.app[FABRIC]
+
+
+def means_home(request: web.Request) -> bool:
+    """Whether the cluster is meant in which the tenant is at home. Replicators, and who moves
+    tenants, say by their ``User-Agent`` that they mean this very one."""
+    return not request.headers.get("User-Agent", "").startswith(CLIENT_VERSION)
+
+
+def namespace_of(request: web.Request) -> str:
+    """``tenant/namespace`` of the path. Raises `InvalidNameError`."""
+    tenant = check_name("tenant", request.match_info["tenant"])
+    return f"{tenant}/{check_name('namespace', request.match_info['namespace'])}"
+
+
+def users_namespace_of(request: web.Request) -> str:
+    """`namespace_of`. Raises `AdminError` if it is the system's, but for who only wants to see."""
+    name = namespace_of(request)
+    if request.method != "GET" and name == f"{SYSTEM_TENANT}/{SYSTEM_NAMESPACE}":
+        raise AdminError(405, f"namespace {name} belongs to the system: nobody changes it")
+    return name
+
+
+def topic_of(request: web.Request) -> TopicName:
+    """The topic, or partition of one, of the path. Raises `InvalidNameError`."""
+    return TopicName.parse(f"persistent://{namespace_of(request)}/{request.match_info['topic']}")
+
+
+def _users_topic_of(request: web.Request) -> TopicName:
+    """`topic_of`. Raises `AdminError` if it is the system's, but for who only wants to see what
+    is to be deleted."""
+    name = topic_of(request)
+    if is_systems(name) and not (request.method == "GET" and is_deletion_topic(name)):
+        raise AdminError(405, f"{name} belongs to the system: nobody reads or changes it")
+    return name
+
+
+def whole_topic_of(request: web.Request) -> TopicName:
+    """The topic of the path, which must not name a partition, nor be the system's.
+
+    Raises `InvalidNameError`, `AdminError`.
+    """
+    name = _users_topic_of(request)
+    if name.partition >= 0:
+        raise InvalidNameError(f"{name} names a partition; name the topic {name.topic}")
+    return name
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """A query parameter that is ``true`` or ``false`` (also: absent). Raises `AdminError`."""
+    text = request.query.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise AdminError(400, f"query parameter {name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def number_in_path(request: web.Request, name: str, most: int = INT64_MAX) -> int:
+    """A number of the path, 0 to ``most``. Raises `AdminError`."""
+    text = request.match_info[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+        raise AdminError(400, f"{name} must be a whole number, at most {most}, not {text[:40]!r}")
+    return int(text)
+
+
+async def json_body(request: web.Request) -> Any:
+    """The body, parsed; None if there is none. Raises `AdminError`."""
+    raw = await request.read()
+    if not raw.strip():
+        return None
+    try:
+        value = json.loads(raw)
+        # JSON can spell halves of surrogate pairs, which no UTF-8 text can hold.
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise AdminError(400, f"the body isn't JSON: {error}") from error
+    return value
+
+
+async def object_body(request: web.Request) -> dict[str, Any]:
+    """The body as an object; empty if there is none. Raises `AdminError`."""
+    body = await json_body(request)
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise AdminError(400, f"the body must be a JSON object, not {type(body).__name__}")
+    return body
+
+
+def texts(body: Mapping[str, Any], name: str) -> list[str]:
+    """A list of texts in ``body``; empty if it's absent. Raises `AdminError`."""
+    value = body.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise AdminError(400, f"{name} must be a list of texts")
+    return value
+
+
+def properties(value: Any) -> dict[str, str]:
+    """``value`` as properties: texts by name; None means none. Raises `AdminError`."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise AdminError(400, "properties must be an object whose values are texts")
+    return value
+
+
+# -- answers -----------------------------------------------------------------------
+
+
+def done() -> web.Response:
+    """It is as was asked; nothing to tell."""
+    return web.Response(status=204)
+
+
+def answer(value: Any) -> web.Response:
+    """``value`` as JSON."""
+    return web.json_response(value)
+
+
+# -- the cluster -------------------------------------------------------------------
+
+
+async def ask_catalog(request: web.Request, method: str, **args: Any) -> Any:
+    """Call the catalog. Raises what `ActorSystem.call` raises."""
+    return await fabric_of(request).call(ActorKey.catalog(), method, args)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic, or one partition of it, as the catalog knows it.
+
+    ``partitions`` is 0 for a plain topic.
+    """
+
+    name: TopicName
+    partitions: int
+    incarnation: int
+    properties: Mapping[str, str]
+
+    @property
+    def is_many(self) -> bool:
+        """Whether this is a partitioned topic as a whole."""
+        return self.partitions > 0 and self.name.partition < 0
+
+    def members(self) -> list[TopicName]:
+        """The names that partition actors serve: all partitions, or the one that is meant."""
+        return self.name.members(self.partitions) if self.is_many else [self.name]
+
+    def keys(self) -> list[ActorKey]:
+        """The partition actors of `members`."""
+        return [ActorKey.of_partition(name, self.incarnation) for name in self.members()]
+
+
+async def find_target(request: web.Request) -> Target:
+    """The topic or partition of the path. Raises `RemoteError` (NOT_FOUND), and `AdminError` if
+    it is the system's."""
+    name = _users_topic_of(request)
+    found = await ask_catalog(request, "topic", topic=str(name))
+    return Target(name, found["partitions"], found["incarnation"], found["properties"])
+
+
+async def find_single(request: web.Request, what: str) -> Target:
+    """As `find_target`, for what has no meaning for a partitioned topic as a whole."""
+    target = await find_target(request)
+    if target.is_many:
+        raise AdminError(
+            405,
+            f"{what} is not allowed on a partitioned topic: name a partition, "
+            f"{target.name.of_partition(0)} to {target.name.of_partition(target.partitions - 1)}",
+        )
+    return target
+
+
+async def ask_each(
+    request: web.Request, target: Target, method: str, args: dict[str, Any] | None = None
+) -> list[Any]:
+    """Call every partition of ``target``; the answers are in their order.
+
+    A few at a time. Raises the first error; the rest may or may not have been executed.
+    """
+    fabric = fabric_of(request)
+    return await each(target.keys(), lambda key: fabric.call(key, method, args))

@@ -1,0 +1,108 @@
+"""Routes of the admin interface for ledgers: the census, dead letters, one ledger.
+
+All of it is velaray's own. Whoever may use the admin interface may have orphans deleted and dead
+letters tried again: nothing that is listed is deleted by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from velaray.admin.http import (
+    AdminError,
+    Route,
+    answer,
+    fabric_of,
+    number_in_path,
+    object_body,
+    texts,
+)
+from velaray.broker.garbage_collection.audit_run import describe_ledger, repair, take_census
+from velaray.broker.garbage_collection.deletion_backlog import (
+    Waiting,
+    dead_letters,
+    described,
+    forget,
+    take_up,
+)
+from velaray.broker.garbage_collection.ledger_audit import LedgerAudit, State
+
+BASE = "/admin/v3/ledgers"
+SHOWN = 1000
+"""So many ledgers of each state that needs attention are named."""
+
+
+def _told(census: LedgerAudit) -> dict[str, Any]:
+    named = {}
+    for state in (State.ORPHAN, State.MISSING, State.DEAD, State.PENDING, State.CREATING):
+        named[str(state)] = [
+            {"journal": each.journal, "ledgerId": each.ledger_id, "bytes": each.bytes}
+            for each in census.of(state)[:SHOWN]
+        ]
+    unread = [{"journal": each.journal, "why": each.why} for each in census.unread]
+    told = {"totals": census.totals(), "kinds": census.kinds(), "ledgers": named}
+    return {**told, "unreadable": unread}
+
+
+async def census(request: web.Request) -> web.Response:
+    """Ledgers and bytes by state, in all and by kind of actor; those that aren't listed by name."""
+    return answer(_told(await take_census(fabric_of(request))))
+
+
+async def repair_orphans(request: web.Request) -> web.Response:
+    """The census; and what are orphans in it are announced, so that a deleter deletes them."""
+    fabric = fabric_of(request)
+    found = await take_census(fabric)
+    announced = await repair(fabric, found.of(State.ORPHAN))
+    return answer({**_told(found), "announced": announced})
+
+
+async def describe(request: web.Request) -> web.Response:
+    """Where a ledger is, whose it is, and what is to become of it."""
+    return answer(await describe_ledger(fabric_of(request), number_in_path(request, "ledger")))
+
+
+async def list_dead(request: web.Request) -> web.Response:
+    """The dead letters, as far as nobody has dealt with them."""
+    return answer([described(each) async for each in dead_letters(fabric_of(request))])
+
+
+async def _wanted(request: web.Request) -> Sequence[Waiting]:
+    """The dead letters ``ids`` of the body; without one all. Raises `AdminError`."""
+    body = await object_body(request)
+    found = [each async for each in dead_letters(fabric_of(request))]
+    if "ids" not in body:
+        return found
+    known = {described(each)["id"]: each for each in found}
+    ids = texts(body, "ids")
+    for each in ids:
+        if each not in known:
+            raise AdminError(404, f"there is no dead letter {each[:80]!r}")
+    return [known[each] for each in dict.fromkeys(ids)]
+
+
+async def retry(request: web.Request) -> web.Response:
+    """Have dead letters tried again, up to ten times as any event."""
+    letters = await _wanted(request)
+    await take_up(fabric_of(request), letters)
+    return answer({"retried": len(letters)})
+
+
+async def forget_dead(request: web.Request) -> web.Response:
+    """Have dead letters listed no more. Their ledgers are orphans then, if they are stored."""
+    letters = await _wanted(request)
+    await forget(fabric_of(request), letters)
+    return answer({"forgotten": len(letters)})
+
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{BASE}/census", census),
+    ("POST", f"{BASE}/census/repair", repair_orphans),
+    ("GET", f"{BASE}/dlq", list_dead),
+    ("POST", f"{BASE}/dlq/retry", retry),
+    ("POST", f"{BASE}/dlq/forget", forget_dead),
+    ("GET", f"{BASE}/{{ledger}}", describe),
+)

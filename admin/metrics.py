@@ -1,0 +1,99 @@
+"""The Prometheus endpoint: ``/metrics`` on the admin port, under the same rules of access.
+
+Only actors that run are asked; none is started, and a scrape keeps none from passivation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from velaray.admin.http import Route, fabric_of
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.metrics import METRICS, Kind, Labels, Sample
+
+ACTOR_S = 2.0
+"""How long one actor may take to answer."""
+SCRAPE_S = 8.0
+"""How long a scrape may take: less than Prometheus waits, with its own settings."""
+
+SCRAPE_LOCK = web.AppKey("scrape_lock", asyncio.Lock)
+
+
+_FAMILIES: Mapping[Kind, Callable[..., Any]] = {
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.UNTYPED: UnknownMetricFamily,
+}
+
+
+class _Scraped(Collector):
+    """Samples as Prometheus's families."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = {}
+        for sample in samples:
+            self._by_name.setdefault(sample.name, []).append(sample)
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each name, with the labels of its samples."""
+        for name, samples in self._by_name.items():
+            kind, text = METRICS[name]
+            labels = sorted({label for sample in samples for label in sample.labels})
+            family = _FAMILIES[kind](name, text, labels=labels)
+            for sample in samples:
+                values = [sample.labels.get(label, "") for label in labels]
+                family.add_metric(values, sample.value)
+            yield family
+
+
+def as_text(samples: Iterable[Sample]) -> bytes:
+    """The text form that Prometheus reads. Raises `KeyError` for a metric without a name here."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Scraped(samples))
+    return generate_latest(registry)
+
+
+def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
+    """What the actors answered, and what only all of them together say."""
+    samples = [Sample(*sample) for answer in found.values() for sample in answer or ()]
+    mine = {"cluster": cluster}
+    running = [key for key, answer in found.items() if answer is not None]
+    for kind in ActorKind:
+        count = sum(key.kind is kind for key in running)
+        samples.append(Sample("velaray_actors", {**mine, "kind": kind.value}, count))
+    silent = len(found) - len(running)
+    samples.append(Sample("velaray_actors_silent", mine, silent))
+    spaces = Counter(
+        Labels(cluster, key).of_namespace()["namespace"]
+        for key in running
+        if key.kind is ActorKind.PARTITION
+    )
+    for space, count in sorted(spaces.items()):
+        samples.append(Sample("pulsar_topics_count", {**mine, "namespace": space}, count))
+    return samples
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """What every running actor measures; scrapes wait for each other."""
+    fabric = fabric_of(request)
+    async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
+        found = await fabric.survey("metrics", ACTOR_S)
+    body = as_text(gathered(fabric.config.name, found))
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+ROUTES: tuple[Route, ...] = (("GET", "/metrics", metrics),)

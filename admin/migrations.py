@@ -1,0 +1,150 @@
+"""Routes of the admin interface for tenants that move: asked by people at the cluster that they
+leave, and by that cluster at the one they move to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.catalog.state import Progress
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+    object_body,
+)
+from velaray.broker.catalog.catalog_moves import MAX_LAG
+from velaray.events.ids import INT64_MAX, check_name
+from velaray.geo.tenant_migration import migration_target_steps
+from velaray.geo.tenant_migration.failover import fail_over, received
+from velaray.geo.tenant_migration.migration_checks import begin, examine
+
+
+def _tenant(request: web.Request) -> str:
+    return check_name("tenant", request.match_info["tenant"])
+
+
+def _field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A field of the body of this type. Raises `AdminError`."""
+    value = body.get(name, default)
+    in_range = not isinstance(value, int) or 0 <= value <= INT64_MAX
+    if type(value) is not kind or not in_range:
+        words = {str: "a text", int: "a whole number", bool: "true or false"}
+        raise AdminError(400, f"{name} must be {words.get(kind, kind.__name__)}, not {value!r}")
+    return value
+
+
+# -- for people ------------------------------------------------------------------------
+
+
+async def begin_migration(request: web.Request) -> web.Response:
+    """Have a tenant move, or (``dryRun``) look whether it can; what would move, either way."""
+    body = await object_body(request)
+    asked = {
+        "tenant": _tenant(request),
+        "target": _field(body, "target", str),
+        "progress": _field(body, "progress", str, str(Progress.EXACT)),
+        "max_lag": _field(body, "maxLag", int, MAX_LAG),
+    }
+    if _field(body, "dryRun", bool, False):
+        return answer((await examine(fabric_of(request), asked)).as_json())
+    await begin(fabric_of(request), asked)
+    return await get_migration(request)
+
+
+async def get_migration(request: web.Request) -> web.Response:
+    """How far the newest migration of a tenant is; 404 if there never was one."""
+    return answer(await ask_catalog(request, "migration_status", tenant=_tenant(request)))
+
+
+async def list_migrations(request: web.Request) -> web.Response:
+    """The newest migrations of all tenants that were to move from here."""
+    return answer(await ask_catalog(request, "migrations"))
+
+
+async def roll_back_migration(request: web.Request) -> web.Response:
+    """Have a tenant stay; 409 once it is decided that it moves."""
+    why = request.query.get("why", "asked to")[:500]
+    await ask_catalog(request, "roll_back_migration", tenant=_tenant(request), why=why)
+    return await get_migration(request)
+
+
+async def fail_over_tenant(request: web.Request) -> web.Response:
+    """Have a tenant go on here whose home is lost; what may be missing, and what can come again."""
+    body = await object_body(request)
+    lost = _field(body, "lost", str, "") or None
+    return answer(await fail_over(fabric_of(request), _tenant(request), lost))
+
+
+async def get_received(request: web.Request) -> web.Response:
+    """What a partition of a tenant has of another cluster, by that one's positions."""
+    topic = request.query.get("topic", "")
+    found = await received(fabric_of(request), _tenant(request), topic, request.query["cluster"])
+    parts = {
+        name: [base64.b64encode(part).decode() for part in each]
+        for name, each in found["subscriptions"].items()
+    }
+    return answer({**found, "subscriptions": parts})
+
+
+# -- for the cluster that it leaves ----------------------------------------------------
+
+
+async def look_at_arrival(request: web.Request) -> web.Response:
+    """What of a tenant is here, and who this cluster is."""
+    return answer(await migration_target_steps.look(fabric_of(request), _tenant(request)))
+
+
+async def take_step(request: web.Request) -> web.Response:
+    """One step of a migration to here; 409 if it isn't expected, or not any more."""
+    body = await object_body(request)
+    args = {**body, **{name: _field(body, name, kind) for name, kind in _WHO.items()}}
+    for name, kind in _ARGUMENTS.get(request.match_info["step"], {}).items():
+        args[name] = _field(body, name, kind)
+    if "parts" in args:
+        args["parts"] = [_decoded(part) for part in args["parts"]]
+    step = request.match_info["step"]
+    found = await migration_target_steps.take(fabric_of(request), _tenant(request), step, args)
+    return done() if found is None else answer(found)
+
+
+_WHO: Mapping[str, type] = {"source": str, "migration": int}
+_ARGUMENTS: Mapping[str, Mapping[str, type]] = {
+    "newest": {"topics": list},
+    "settle": {"topics": list},
+    "progress": {"topic": str, "parts": list},
+    "producers": {"topic": str, "rows": list},
+    "terminate": {"topic": str},
+    "end": {"stays": bool, "found": list},
+}
+
+
+def _decoded(part: Any) -> bytes:
+    try:
+        return base64.b64decode(part, validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise AdminError(400, f"a part of progress isn't base64: {error}") from error
+
+
+_MIGRATIONS = f"{PREFIX}/velaray/migrations"
+_FAILOVER = f"{PREFIX}/velaray/failovers/{{tenant}}"
+_ARRIVAL = f"{PREFIX}/velaray/arrivals/{{tenant}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", _MIGRATIONS, list_migrations),
+    ("POST", f"{_MIGRATIONS}/{{tenant}}", begin_migration),
+    ("GET", f"{_MIGRATIONS}/{{tenant}}", get_migration),
+    ("DELETE", f"{_MIGRATIONS}/{{tenant}}", roll_back_migration),
+    ("POST", _FAILOVER, fail_over_tenant),
+    ("GET", f"{_FAILOVER}/received", get_received),
+    ("GET", _ARRIVAL, look_at_arrival),
+    ("POST", f"{_ARRIVAL}/{{step}}", take_step),
+)

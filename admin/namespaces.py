@@ -1,0 +1,187 @@
+"""Routes of the admin interface for what is done with all topics of a namespace, its bundles and
+its properties.
+
+Every namespace has one bundle; routes of bundles take its range alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Handler,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+    json_body,
+    namespace_of,
+    properties,
+    users_namespace_of,
+)
+from velaray.admin.policies import QUOTA_LOCK
+from velaray.admin.topic_reads import WHOLE_RANGE
+from velaray.events.ids import ActorKey, TopicName, check_local_name
+from velaray.topology.fan_out import each
+from velaray.wire.replication import REPLICATOR_PREFIX
+
+_PROPERTIES = "properties"
+
+
+async def bundles(request: web.Request) -> web.Response:
+    """The one bundle of the namespace."""
+    await _policies(request)
+    return answer({"boundaries": WHOLE_RANGE.split("_"), "numBundles": 1})
+
+
+async def _policies(request: web.Request) -> Any:
+    """What is set on the namespace of the path. Raises `RemoteError` (NOT_FOUND)."""
+    return await ask_catalog(request, "policies", namespace=namespace_of(request))
+
+
+def _of_bundle(handler: Handler) -> Handler:
+    async def check(request: web.Request) -> web.StreamResponse:
+        bundle = request.match_info["bundle"]
+        if bundle.lower() != WHOLE_RANGE:
+            raise AdminError(404, f"no bundle {bundle[:40]!r}; the only one is {WHOLE_RANGE}")
+        return await handler(request)
+
+    return check
+
+
+async def _partitions(request: web.Request) -> list[ActorKey]:
+    """The partition actors of all topics."""
+    found = await ask_catalog(request, "topics", namespace=users_namespace_of(request))
+    names = [(TopicName.parse(topic["topic"]), topic) for topic in found]
+    return [
+        key
+        for name, topic in names
+        for key in ActorKey.of_partitions(name, topic["incarnation"], topic["partitions"])
+    ]
+
+
+async def unload(request: web.Request) -> web.Response:
+    """Stop the partition actors of all topics in good order; the next use starts them again."""
+    await each(await _partitions(request), fabric_of(request).dismiss)
+    return done()
+
+
+async def _each_subscription(
+    request: web.Request, work: Callable[[ActorKey, str], Awaitable[Any]]
+) -> None:
+    """``work`` on the subscription of the path, or on all, wherever there are such."""
+    wanted = request.match_info.get("subscription")
+    if wanted is not None:
+        check_local_name("subscription", wanted)
+    fabric = fabric_of(request)
+
+    async def on_partition(key: ActorKey) -> None:
+        for name in await fabric.call(key, "subscriptions"):
+            if wanted in (None, name) and not name.startswith(REPLICATOR_PREFIX):
+                await work(key, name)
+
+    await each(await _partitions(request), on_partition)
+
+
+async def clear_backlog(request: web.Request) -> web.Response:
+    """Acknowledge the whole backlog of one subscription, or of all, in every topic."""
+    fabric = fabric_of(request)
+    await _each_subscription(request, lambda key, name: fabric.call(key, "skip_to", {"name": name}))
+    return done()
+
+
+async def unsubscribe(request: web.Request) -> web.Response:
+    """Delete a subscription in every topic; 412 if consumers are connected."""
+    fabric = fabric_of(request)
+    await _each_subscription(
+        request, lambda key, name: fabric.call(key, "delete_subscription", {"name": name})
+    )
+    return done()
+
+
+async def permissions(request: web.Request) -> web.Response:
+    """No role has permissions of its own: who has a token may do everything."""
+    await _policies(request)
+    return answer({})
+
+
+# -- properties --------------------------------------------------------------------
+
+
+async def _change_properties(
+    request: web.Request, change: Callable[[dict[str, str]], Any]
+) -> web.Response:
+    scope = {"namespace": users_namespace_of(request), "name": _PROPERTIES}
+    async with request.app[QUOTA_LOCK]:
+        own = dict((await _policies(request)).get(_PROPERTIES, {}))
+        removed = change(own)
+        if own:
+            await ask_catalog(request, "set_policy", value=json.dumps(own).encode(), **scope)
+        else:
+            await ask_catalog(request, "remove_policy", **scope)
+    return web.Response(text=removed) if isinstance(removed, str) else done()
+
+
+async def get_properties(request: web.Request) -> web.Response:
+    """All properties of a namespace."""
+    return answer((await _policies(request)).get(_PROPERTIES, {}))
+
+
+async def add_properties(request: web.Request) -> web.Response:
+    """Set the properties of the body; others stay."""
+    given = properties(await json_body(request))
+    return await _change_properties(request, lambda own: own.update(given))
+
+
+async def clear_properties(request: web.Request) -> web.Response:
+    """Remove all properties."""
+    return await _change_properties(request, lambda own: own.clear())
+
+
+async def get_property(request: web.Request) -> web.Response:
+    """One property; 204 if it isn't set."""
+    found = (await _policies(request)).get(_PROPERTIES, {}).get(request.match_info["key"])
+    return done() if found is None else web.Response(text=found)
+
+
+async def set_property(request: web.Request) -> web.Response:
+    """Set one property."""
+    key, value = request.match_info["key"], request.match_info["value"]
+    return await _change_properties(request, lambda own: own.update({key: value}))
+
+
+async def remove_property(request: web.Request) -> web.Response:
+    """Remove one property; answers its value."""
+    key = request.match_info["key"]
+    return await _change_properties(request, lambda own: own.pop(key, None))
+
+
+_NAMESPACE = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"
+_BUNDLE = f"{_NAMESPACE}/{{bundle}}"
+_ACTIONS: tuple[Route, ...] = (
+    ("PUT", "unload", unload),
+    ("POST", "clearBacklog", clear_backlog),
+    ("POST", "clearBacklog/{subscription}", clear_backlog),
+    ("POST", "unsubscribe/{subscription}", unsubscribe),
+)
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{_NAMESPACE}/bundles", bundles),
+    *((method, f"{_NAMESPACE}/{path}", handler) for method, path, handler in _ACTIONS),
+    *((method, f"{_BUNDLE}/{path}", _of_bundle(handler)) for method, path, handler in _ACTIONS),
+    ("GET", f"{_NAMESPACE}/permissions", permissions),
+    ("GET", f"{_NAMESPACE}/permissions/subscription", permissions),
+    ("GET", f"{_NAMESPACE}/properties", get_properties),
+    ("PUT", f"{_NAMESPACE}/properties", add_properties),
+    ("DELETE", f"{_NAMESPACE}/properties", clear_properties),
+    ("GET", f"{_NAMESPACE}/property/{{key}}", get_property),
+    ("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", set_property),
+    ("DELETE", f"{_NAMESPACE}/property/{{key}}", remove_property),
+)

@@ -1,0 +1,90 @@
+"""The front door as a Ray actor: on fixed ports, back by itself after a crash.
+
+It runs on an event loop of its own thread, so that it listens as soon as Ray has started
+it again: clients come to its ports without asking Ray first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from velaray.broker.proxy.proxy import Proxy
+from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.actor_kinds import make_body
+from velaray.topology.config import ClusterConfig
+from velaray.topology.ownership import check_tenure
+from velaray.topology.ray_system import RayActorSystem, activate
+
+TENURE_CHECK_S = 1.0
+
+
+class ProxyActor:
+    """Serves the service URL and the admin interface, on the node where the cluster was started."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+        self._fabric = RayActorSystem(config, make_body)
+        self._door = Proxy(self._fabric)
+        started: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(started)), name="front door", daemon=True
+        )
+        self._thread.start()
+        started.result()
+
+    async def _run(self, started: Future[None]) -> None:
+        """The life of the thread; if it ends after the start, the process ends with it."""
+        serving = asyncio.ensure_future(self._serve(started))
+        await asyncio.wait([serving])
+        error = serving.exception()
+        if not started.done():
+            started.set_exception(error)
+            return
+        print(f"velaray: the front door closes: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    async def _serve(self, started: Future[None]) -> None:
+        """Serve until another cluster owns the data, or it can't be told which one does."""
+        # The admin interface brings a large library along, which no other actor loads.
+        from velaray.admin.api import serve_admin
+
+        await check_tenure(self._fabric.store, self._config)
+        await self._door.start(self._config.service_port)
+        self._admin = await serve_admin(self._fabric, self._config.host, self._config.admin_port)
+        self._loop = asyncio.get_running_loop()
+        started.set_result(None)
+        while True:
+            await asyncio.sleep(TENURE_CHECK_S)
+            await check_tenure(self._fabric.store, self._config)
+
+    def resolve(self, topic: str) -> int:
+        """The incarnation of a topic, which is created if policy allows."""
+        found = self._fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
+        answer = asyncio.run_coroutine_threadsafe(found, self._loop).result()
+        return int(answer["incarnation"])
+
+    def handle(self, topic: str) -> Any:
+        """The Ray handle of a topic partition's actor, which is activated if need be.
+
+        It is made here: the cluster's settings, with its secrets, stay with its own actors.
+        """
+        key = ActorKey.of_partition(TopicName.parse(topic), self.resolve(topic))
+        return activate(key, self._config, make_body)
+
+    def describe(self) -> dict[str, Any]:
+        """Which process this is, and its URLs."""
+        return {
+            "key": "front-door",
+            "pid": os.getpid(),
+            "node": ray.get_runtime_context().get_node_id(),
+            "service_url": f"pulsar://{self._config.host}:{self._config.service_port}",
+            "admin_url": f"http://{self._config.host}:{self._config.admin_port}",
+            "data_dir": self._config.data_dir,
+        }

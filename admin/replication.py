@@ -1,0 +1,81 @@
+"""Routes of the admin interface for replication as a whole; velaray's own. What concerns one topic
+is in its statistics as well, where Pulsar has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from velaray.admin.http import Route, answer, ask_catalog, fabric_of, object_body
+from velaray.events.ids import ActorKey, ActorKind, TopicName
+from velaray.topology.fan_out import each
+
+BASE = "/admin/v3/replication"
+SURVEY_S = 10.0
+
+
+async def status(request: web.Request) -> web.Response:
+    """The replicators of ``?topic=``; or of the partitions that run now, of ``?namespace=`` or of
+    the whole cluster: those that sleep have nothing to replicate. One row for each partition and
+    other cluster."""
+    topic = request.query.get("topic")
+    if topic is not None:
+        found = await _of_topic(request, TopicName.parse(topic))
+    else:
+        found = await _of_all(request, request.query.get("namespace"))
+    return answer(
+        [
+            {"topic": str(key.topic_name), "cluster": cluster, **facts}
+            for key, replicators in sorted(found.items(), key=lambda item: item[0].text())
+            for cluster, facts in sorted(replicators.items())
+        ]
+    )
+
+
+async def _of_topic(request: web.Request, topic: TopicName) -> dict[ActorKey, Any]:
+    keys = await _keys(request, topic)
+    fabric = fabric_of(request)
+    answers = await each(keys, lambda key: fabric.call(key, "replication"))
+    return dict(zip(keys, answers, strict=True))
+
+
+async def _keys(request: web.Request, topic: TopicName) -> list[ActorKey]:
+    """Its partitions."""
+    found = await ask_catalog(request, "topic", topic=str(topic))
+    count = found["partitions"] if topic.partition < 0 else 0
+    return ActorKey.of_partitions(topic, found["incarnation"], count)
+
+
+async def _of_all(request: web.Request, namespace: str | None) -> dict[ActorKey, Any]:
+    found = await fabric_of(request).survey("replication", SURVEY_S)
+    return {
+        key: replicators
+        for key, replicators in found.items()
+        if key.kind is ActorKind.PARTITION
+        and replicators
+        and namespace in (None, f"{key.tenant}/{key.namespace}")
+    }
+
+
+async def give_up(request: web.Request) -> web.Response:
+    """Give up what came of transactions of ``cluster`` to partitions of ``topics`` and isn't all
+    there; one row for each partition: how many were given up, and how many released."""
+    body = await object_body(request)
+    cluster, topics = body.get("cluster"), body.get("topics")
+    if not isinstance(cluster, str) or not isinstance(topics, list):
+        raise web.HTTPBadRequest(text='{"cluster": ..., "topics": [...]} is needed')
+    names = [TopicName.parse(str(topic)) for topic in topics]
+    keys = [key for name in names for key in await _keys(request, name)]
+    fabric = fabric_of(request)
+    # What is complete everywhere is released: some may be asleep, and have told nobody.
+    await each(keys, lambda key: fabric.call(key, "settle_foreign"))
+    rows = await each(keys, lambda key: fabric.call(key, "give_up_foreign", {"cluster": cluster}))
+    told = zip(keys, rows, strict=True)
+    return answer([{"topic": str(key.topic_name), **row} for key, row in told])
+
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", BASE, status),
+    ("POST", f"{BASE}/give-up", give_up),
+)

@@ -1,0 +1,259 @@
+"""Routes of the admin interface for the schemas of topics, as Pulsar's, and with what was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.machine import Reason
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    fabric_of,
+    flag,
+    means_home,
+    namespace_of,
+    number_in_path,
+    object_body,
+    properties,
+    topic_of,
+)
+from velaray.broker.coordinator.coordinators import check_not_systems
+from velaray.broker.history import Moment
+from velaray.broker.schema_registry.schema_calls import (
+    AUTO_UPDATE,
+    LEGACY_JSON,
+    POLICIES,
+    STRATEGY,
+    asked,
+    find_schema,
+    has_registry,
+    info_of,
+    no_schema,
+)
+from velaray.broker.schema_registry.schema_history import versions_at
+from velaray.events.ids import ActorKey
+from velaray.schemas import SchemaInfo, SchemaType
+from velaray.schemas.compatibility import Strategy
+from velaray.schemas.json_form import data_text, info_from_text
+from velaray.schemas.validation import validate
+from velaray.topology.rpc import RemoteError
+
+# -- schemas as JSON ---------------------------------------------------------------
+
+
+def _proposed(body: dict[str, Any]) -> SchemaInfo:
+    """The schema in a request's body. Raises `InvalidSchemaError`, `AdminError`."""
+    text = body.get("schema", "")
+    if not isinstance(text, str):
+        raise AdminError(400, "schema must be a text")
+    return info_from_text(body.get("type"), text, properties(body.get("properties")))
+
+
+def described(found: dict[str, Any]) -> dict[str, Any]:
+    """A version in Pulsar's words; of a deletion there is no schema to tell."""
+    told = {
+        "version": found["version"],
+        "type": found.get("type", str(SchemaType.NONE)),
+        "timestamp": found["at_ms"],
+        "data": "",
+        "properties": found.get("properties", {}),
+        "deleted": found["deleted"],
+        "role": found["role"],
+        "strategy": found["strategy"],
+        "predecessor": found["predecessor"],
+    }
+    return told if found["deleted"] else {**told, "data": data_text(info_of(found))}
+
+
+# -- whose registry ----------------------------------------------------------------
+
+
+async def _registry(request: web.Request) -> ActorKey:
+    """The registry of the topic of the path, or of the topic that a partition belongs to.
+
+    Raises `RemoteError` with NOT_FOUND if there is no such topic, with ELSEWHERE if its tenant
+    is at home in another cluster, which has its schemas.
+    """
+    topic = check_not_systems(topic_of(request)).topic
+    at_home = means_home(request)
+    found = await ask_catalog(request, "topic", topic=str(topic), at_home=at_home)
+    return ActorKey.of_schema_registry(topic, found["incarnation"])
+
+
+async def _policies(request: web.Request, key: ActorKey) -> dict[str, Any]:
+    found = await ask_catalog(
+        request, "policies", topic=str(key.topic_name), effective=list(POLICIES)
+    )
+    return dict(found)
+
+
+def _moment(request: web.Request) -> Moment | None:
+    """``asOf``: a time in milliseconds; ``sequence``: an event's number."""
+    given = [name for name in ("asOf", "sequence") if name in request.query]
+    if not given:
+        return None
+    text = request.query[given[0]]
+    if len(given) > 1 or not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise AdminError(400, "give asOf (milliseconds since 1970) or sequence, a whole number")
+    return Moment(at_ms=int(text)) if given == ["asOf"] else Moment(sequence=int(text))
+
+
+async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[str, Any]]:
+    """Every version now, or as of a moment; ``gone``: deleted ones and deletions too."""
+    fabric, moment = fabric_of(request), _moment(request)
+    if not await has_registry(fabric, key):
+        return []
+    if moment is not None:
+        return await versions_at(fabric.store, key, moment, gone=gone)
+    return list(await fabric.call(key, "schemas", {"all": gone}))
+
+
+# -- reading -----------------------------------------------------------------------
+
+
+async def read_latest(request: web.Request) -> web.Response:
+    """The latest version that lives."""
+    key = await _registry(request)
+    if _moment(request) is None:
+        return answer(described(await find_schema(fabric_of(request), key, None)))
+    found = await _all(request, key, gone=False)
+    if not found:
+        raise no_schema(key)
+    return answer(described(found[-1]))
+
+
+async def read_one(request: web.Request) -> web.Response:
+    """One version, also if it is deleted: messages may bear its number."""
+    key = await _registry(request)
+    version = number_in_path(request, "version")
+    return answer(described(await find_schema(fabric_of(request), key, version)))
+
+
+async def read_all(request: web.Request) -> web.Response:
+    """Every version that lives; with ``deleted`` the others and the deletions too."""
+    found = await _all(request, await _registry(request), gone=flag(request, "deleted"))
+    return answer({"getSchemaResponses": [described(each) for each in found]})
+
+
+async def metadata(request: web.Request) -> web.Response:
+    """Numbers, times and hashes, without the schemas."""
+    key = await _registry(request)
+    found = await _all(request, key, gone=True)
+    if not found:
+        raise no_schema(key)
+    index = [
+        {
+            "version": each["version"],
+            "timestamp": each["at_ms"],
+            "hash": each["identity"].hex(),
+            "deleted": each["deleted"],
+        }
+        for each in found
+    ]
+    return answer({"info": index[-1], "index": index})
+
+
+async def find_version(request: web.Request) -> web.Response:
+    """The live version that the schema in the body is; 404 if it is none."""
+    key = await _registry(request)
+    info, fabric = _proposed(await object_body(request)), fabric_of(request)
+    policies = await _policies(request, key)
+    validate(info, legacy_json=policies[LEGACY_JSON])
+    version = None
+    if await has_registry(fabric, key):
+        version = await fabric.call(key, "find", asked(info, policies))
+    if version is None:
+        raise RemoteError(Reason.NOT_FOUND, f"{key.topic_name} has no such schema")
+    return answer({"version": version})
+
+
+async def check(request: web.Request) -> web.Response:
+    """Whether the schema in the body could be registered, and if not, why.
+
+    Under ``?strategy=`` instead of the topic's own, if that is given; with ``all`` it is compared
+    with every version, deleted ones too.
+    """
+    key = await _registry(request)
+    policies = await _policies(request, key)
+    if "strategy" in request.query:
+        policies[STRATEGY] = _strategy(request.query["strategy"])
+    info, every = _proposed(await object_body(request)), flag(request, "all")
+    validate(info, legacy_json=policies[LEGACY_JSON])
+    problems = []
+    if await has_registry(fabric_of(request), key):
+        call = {**asked(info, policies), "all": every}
+        problems = await fabric_of(request).call(key, "check", call)
+    return answer(
+        {
+            "compatibility": not problems,
+            "schemaCompatibilityStrategy": policies[STRATEGY],
+            "problems": problems,
+        }
+    )
+
+
+def _strategy(text: str) -> str:
+    try:
+        return Strategy(text)
+    except ValueError:
+        raise AdminError(422, f"strategy must be one of {', '.join(Strategy)}") from None
+
+
+# -- changing ----------------------------------------------------------------------
+
+
+async def upload(request: web.Request) -> web.Response:
+    """Register the schema in the body, also where producers and consumers may not.
+
+    A topic that doesn't exist is created as for the first producer: by policy autoTopicCreation.
+    """
+    proposed = _proposed(await object_body(request))
+    try:
+        key = await _registry(request)
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise
+        key = await _create(request, proposed)
+    info = replace(proposed, name=key.topic)
+    policies = {**await _policies(request, key), AUTO_UPDATE: True}
+    found = await fabric_of(request).call(key, "register", asked(info, policies))
+    return answer({"version": {"version": found["version"]}})
+
+
+async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
+    """The registry of a new topic; a schema that isn't valid creates none."""
+    namespace, topic = namespace_of(request), topic_of(request).topic
+    policies = await ask_catalog(request, "policies", namespace=namespace, effective=list(POLICIES))
+    validate(info, legacy_json=policies[LEGACY_JSON])
+    at_home = means_home(request)
+    found = await ask_catalog(request, "ensure_topic", topic=str(topic), at_home=at_home)
+    return ActorKey.of_schema_registry(topic, found["incarnation"])
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Delete all versions that there are; ``force`` is noted, and deletes no more than that."""
+    key = await _registry(request)
+    fabric, forced = fabric_of(request), flag(request, "force")
+    latest = await find_schema(fabric, key, None)
+    call = {"through": latest["version"], "forced": forced, "role": ""}
+    return answer({"version": await fabric.call(key, "delete", call)})
+
+
+_SCHEMAS = f"{PREFIX}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{_SCHEMAS}/schema", read_latest),
+    ("GET", f"{_SCHEMAS}/schema/{{version}}", read_one),
+    ("GET", f"{_SCHEMAS}/schemas", read_all),
+    ("GET", f"{_SCHEMAS}/metadata", metadata),
+    ("POST", f"{_SCHEMAS}/schema", upload),
+    ("DELETE", f"{_SCHEMAS}/schema", delete),
+    ("POST", f"{_SCHEMAS}/version", find_version),
+    ("POST", f"{_SCHEMAS}/compatibility", check),
+)

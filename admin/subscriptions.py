@@ -1,0 +1,474 @@
+"""Routes of the admin interface for subscriptions: create, delete, seek, skip, peek.
+
+On a partitioned topic they act on every partition. Where some partitions fail, the error names
+those that are changed and those that aren't.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.machine import Reason
+from velaray.admin.entries import entry_answer, read_message_id
+from velaray.admin.every_partition import change_every
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    Target,
+    answer,
+    ask_each,
+    done,
+    fabric_of,
+    find_single,
+    find_target,
+    flag,
+    json_body,
+    number_in_path,
+    object_body,
+    properties,
+)
+from velaray.broker.explain import described, history_of
+from velaray.broker.explain_log import with_decision
+from velaray.events.ids import (
+    INT64_MAX,
+    ActorKey,
+    InvalidMessageIdError,
+    MessageId,
+    Position,
+    check_local_name,
+)
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, is_replicated
+
+MOST_SECONDS = INT64_MAX // 1000
+"""More are not a time in milliseconds that 64 bits hold."""
+
+
+def _name(request: web.Request) -> str:
+    return check_local_name("subscription", request.match_info["subscription"])
+
+
+def _position(target: Target, found: MessageId) -> str | list[int]:
+    """Where ``found`` is, as partitions understand it. Raises `AdminError` if it says nothing
+    about all that is meant."""
+    if found == MessageId.earliest:
+        return "earliest"
+    if found == MessageId.latest:
+        return "latest"
+    if target.is_many:
+        raise AdminError(
+            405,
+            "a message id belongs to one partition: name it, "
+            f"such as {target.name.of_partition(max(found.partition, 0))}",
+        )
+    return [found.ledger_id, found.entry_id]
+
+
+async def _subscriptions(request: web.Request, target: Target) -> list[list[str]]:
+    found: list[list[str]] = await ask_each(request, target, "subscriptions")
+    return found
+
+
+async def _change_holders(
+    request: web.Request, holders: list[Target], method: str, arguments: dict[str, Any]
+) -> None:
+    """Call a method of every partition of these. Raises as `change_every` does."""
+    fabric = fabric_of(request)
+    work = {
+        topic: partial(fabric.call, key, method, arguments)
+        for topic, key in _keys_of(holders).items()
+    }
+    await change_every(work)
+
+
+def _keys_of(holders: list[Target]) -> dict[str, ActorKey]:
+    """The actor of each of these partitions, by its name."""
+    return {str(holder.name): holder.keys()[0] for holder in holders}
+
+
+async def _holders(request: web.Request, target: Target) -> list[Target]:
+    """The partitions of ``target`` that have the subscription of the path.
+
+    Raises `RemoteError` (NOT_FOUND) if none has it.
+    """
+    name = _name(request)
+    found = await _subscriptions(request, target)
+    members = target.members()
+    holders = [
+        Target(member, target.partitions, target.incarnation, target.properties)
+        for member, names in zip(members, found, strict=True)
+        if name in names
+    ]
+    if not holders:
+        raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no subscription {name!r}")
+    return holders
+
+
+# -- routes ------------------------------------------------------------------------
+
+
+async def list_subscriptions(request: web.Request) -> web.Response:
+    """The names of the durable subscriptions of a topic, those of all partitions."""
+    found = await _subscriptions(request, await find_target(request))
+    every = {name for names in found for name in names}
+    return answer(sorted(name for name in every if not name.startswith(REPLICATOR_PREFIX)))
+
+
+async def create(request: web.Request) -> web.Response:
+    """Create a durable subscription at the message id of the body (absent: at the end).
+
+    409 if every partition has it. The body may hold ``properties``. With ``replicated`` what it has
+    goes to other clusters.
+    """
+    name, body = _name(request), await object_body(request)
+    target = await find_target(request)
+    given = properties(body.pop("properties", None))
+    if flag(request, "replicated"):
+        given = {**given, REPLICATED_SUBSCRIPTION: "true"}
+    start = read_message_id(body) if body else MessageId.latest
+    if all(name in names for names in await _subscriptions(request, target)):
+        raise AdminError(409, f"{target.name} has a subscription {name!r}")
+    arguments = {"name": name, "position": _position(target, start), "properties": given}
+    await ask_each(request, target, "create_subscription", arguments)
+    return done()
+
+
+async def set_replicated(request: web.Request) -> web.Response:
+    """Whether what a subscription has is to go to other clusters: true or false, as JSON."""
+    name, replicated = _name(request), await json_body(request)
+    if not isinstance(replicated, bool):
+        raise AdminError(400, "say true or false")
+    holders = await _holders(request, await find_target(request))
+    arguments = {"name": name, "replicated": replicated}
+    await _change_holders(request, holders, "set_replicated", arguments)
+    return done()
+
+
+async def replicated(request: web.Request) -> web.Response:
+    """Whether what a subscription has goes to other clusters, by partition."""
+    found = {}
+    for holder in await _holders(request, await find_target(request)):
+        (given,) = await ask_each(request, holder, "subscription_properties")
+        found[str(holder.name)] = is_replicated(given.get(_name(request), {}))
+    return answer(found)
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Delete a subscription; 412 while consumers are connected, unless ``force``."""
+    name, force = _name(request), flag(request, "force")
+    holders = await _holders(request, await find_target(request))
+    if not force:
+        await _refuse_if_consumed(request, holders)
+
+    async def delete_from(holder: Target) -> None:
+        try:
+            await ask_each(request, holder, "delete_subscription", {"name": name, "force": force})
+        except RemoteError as error:
+            # It was there: a call that was repeated, since its link broke, finds it deleted.
+            if error.kind != Reason.NOT_FOUND:
+                raise
+
+    await change_every({str(holder.name): partial(delete_from, holder) for holder in holders})
+    return done()
+
+
+async def _refuse_if_consumed(request: web.Request, holders: list[Target]) -> None:
+    """So that not some partitions lose the subscription before another one refuses."""
+    for holder in holders:
+        (stats,) = await ask_each(request, holder, "stats")
+        if consumers := stats["subscriptions"][_name(request)]["consumers"]:
+            raise AdminError(
+                412,
+                f"subscription {_name(request)!r} of {holder.name} has {len(consumers)} connected "
+                "consumers: close them, or delete with force",
+            )
+
+
+async def describe(request: web.Request) -> web.Response:
+    """Cursor, consumers and what holds entries back, by partition."""
+    target, name = await find_target(request), _name(request)
+    found = []
+    for member in target.members():
+        one = Target(member, target.partitions, target.incarnation, target.properties)
+        try:
+            found += await ask_each(request, one, "describe_subscription", {"name": name})
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+    if not found:
+        raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no subscription {name!r}")
+    return answer({each["topic"]: each for each in found})
+
+
+async def reset_to_time(request: web.Request) -> web.Response:
+    """Move a subscription to the first message published at or after a time (ms since 1970)."""
+    arguments = {"name": _name(request), "time_ms": number_in_path(request, "timestamp")}
+    holders = await _holders(request, await find_target(request))
+    await _change_holders(request, holders, "seek", arguments)
+    return done()
+
+
+async def reset_to_id(request: web.Request) -> web.Response:
+    """Move a subscription to the message id of the body, which comes next.
+
+    With ``excluded`` (or ``isExcluded``) the one after it comes next. The ids of the earliest and
+    the latest message are good for all partitions.
+    """
+    target, body = await find_target(request), await object_body(request)
+    excluded = _is_excluded(body)
+    found = read_message_id(body)
+    position = _position(target, found)
+    if isinstance(position, str):
+        position = [found.ledger_id, found.entry_id]
+    elif excluded:
+        position = [found.ledger_id, found.entry_id + 1]
+    arguments = {"name": _name(request), "position": position}
+    await _change_holders(request, await _holders(request, target), "seek", arguments)
+    return done()
+
+
+def _is_excluded(body: dict[str, Any]) -> bool:
+    """Pulsar's tools say ``excluded``, its documentation says ``isExcluded``."""
+    given = [body[name] for name in ("excluded", "isExcluded") if body.get(name) is not None]
+    if not all(isinstance(each, bool) for each in given):
+        raise AdminError(400, "excluded must be true or false")
+    return any(given)
+
+
+async def skip(request: web.Request) -> web.Response:
+    """Acknowledge a subscription's next entries, this many on every partition."""
+    name, count = _name(request), number_in_path(request, "count")
+    keys, fabric = _keys_of(await _holders(request, await find_target(request))), fabric_of(request)
+    # Every partition is asked before the first one skips: a partition that doesn't answer leaves
+    # all of them as they are, and a call that is repeated skips nothing more.
+    wanted = {"name": name, "number": count + 1}
+    offsets = await each(list(keys.values()), lambda key: fabric.call(key, "find_unacked", wanted))
+    work = {}
+    for (topic, key), offset in zip(keys.items(), offsets, strict=True):
+        target = {"name": name} if offset is None else {"name": name, "offset": offset}
+        work[topic] = partial(fabric.call, key, "skip_to", target)
+    await change_every(work)
+    return done()
+
+
+async def skip_all(request: web.Request) -> web.Response:
+    """Acknowledge all of a subscription's backlog."""
+    holders = await _holders(request, await find_target(request))
+    await _change_holders(request, holders, "skip_to", {"name": _name(request)})
+    return done()
+
+
+async def expire(request: web.Request) -> web.Response:
+    """Have messages published so many seconds ago, or longer, expire now."""
+    arguments = {
+        "name": _name(request),
+        "age_ms": number_in_path(request, "seconds", MOST_SECONDS) * 1000,
+    }
+    holders = await _holders(request, await find_target(request))
+    await _change_holders(request, holders, "expire", arguments)
+    return done()
+
+
+async def expire_to_id(request: web.Request) -> web.Response:
+    """Acknowledge what is up to the message id of the body; with ``excluded`` not itself."""
+    target = await find_single(request, "expiring up to a message id")
+    body = await object_body(request)
+    found = read_message_id(body)
+    position = [found.ledger_id, found.entry_id + (not _is_excluded(body))]
+    arguments = {"name": _name(request), "position": position}
+    await ask_each(request, target, "skip_to", arguments)
+    return done()
+
+
+async def analyze_backlog(request: web.Request) -> web.Response:
+    """How many entries and messages a subscription hasn't acknowledged, by reading them."""
+    target = await find_single(request, "analyzing a backlog")
+    body = await object_body(request)
+    arguments: dict[str, Any] = {"name": _name(request)}
+    if body:
+        found = read_message_id(body)
+        arguments["position"] = [found.ledger_id, found.entry_id]
+    (read,) = await ask_each(request, target, "analyze_backlog", arguments)
+    return answer(
+        {
+            "entries": read["entries"],
+            "messages": read["messages"],
+            "filterAcceptedEntries": read["entries"],
+            "filterAcceptedMessages": read["messages"],
+            "filterRejectedEntries": 0,
+            "filterRejectedMessages": 0,
+            "filterRescheduledEntries": 0,
+            "filterRescheduledMessages": 0,
+            "aborted": not read["complete"],
+        }
+    )
+
+
+async def get_properties(request: web.Request) -> web.Response:
+    """The properties of a subscription; of several partitions those of the first that has it."""
+    holder = (await _holders(request, await find_target(request)))[0]
+    (found,) = await ask_each(request, holder, "subscription_properties")
+    own = found.get(_name(request), {})
+    return answer({key: value for key, value in own.items() if key != REPLICATED_SUBSCRIPTION})
+
+
+async def set_properties(request: web.Request) -> web.Response:
+    """Give a subscription these properties instead of its own."""
+    given = properties(await json_body(request))
+    if REPLICATED_SUBSCRIPTION in given:
+        raise AdminError(422, f"{REPLICATED_SUBSCRIPTION} is set by replicatedSubscriptionStatus")
+    for holder in await _holders(request, await find_target(request)):
+        arguments = {"name": _name(request), "properties": given}
+        await ask_each(request, holder, "set_properties", arguments)
+    return done()
+
+
+async def expire_all(request: web.Request) -> web.Response:
+    """As `expire`, of every durable subscription."""
+    age_ms = number_in_path(request, "seconds", MOST_SECONDS) * 1000
+    target = await find_target(request)
+    found, fabric = await _subscriptions(request, target), fabric_of(request)
+
+    async def expire_in(key: ActorKey, names: list[str]) -> None:
+        for name in names:
+            await fabric.call(key, "expire", {"name": name, "age_ms": age_ms})
+
+    work = {
+        str(topic): partial(expire_in, key, names)
+        for topic, key, names in zip(target.members(), target.keys(), found, strict=True)
+    }
+    await change_every(work)
+    return done()
+
+
+def _moment(request: web.Request) -> dict[str, int]:
+    """The query parameters ``event`` or ``time``. Raises `AdminError`."""
+    found = {}
+    for name, field in (("event", "sequence"), ("time", "at_ms")):
+        text = request.query.get(name)
+        if text is not None:
+            if not (text.isascii() and text.isdigit() and int(text) <= INT64_MAX):
+                raise AdminError(400, f"{name} must be a whole number, not {text[:40]!r}")
+            found[field] = int(text)
+    if len(found) == 2:
+        raise AdminError(400, "give event or time, not both")
+    return found
+
+
+async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
+    """What undoing would change, by partition; without those where nothing moved.
+
+    Raises `RemoteError` (NOT_FOUND) if nothing moved anywhere, the first refusal of a partition,
+    and `AdminError` for an event of no certain partition.
+    """
+    target, fabric = await find_target(request), fabric_of(request)
+    moment = _moment(request)
+    if target.is_many and "sequence" in moment:
+        raise AdminError(
+            400,
+            "an event's number belongs to the journal of one partition: name it, "
+            f"such as {target.name.of_partition(0)}, or give a time",
+        )
+    keys = _keys_of(await _holders(request, target))
+    arguments = {"name": _name(request), **moment}
+    plans = await each(list(keys.values()), lambda key: fabric.call(key, "plan_undo", arguments))
+    moved = {topic: plan for topic, plan in zip(keys, plans, strict=True) if plan is not None}
+    if not moved:
+        since = "since then" if moment else "to undo"
+        text = f"there is no seek, skip or expiry on request {since}"
+        raise RemoteError(Reason.NOT_FOUND, f"{target.name}: {text}")
+    return moved
+
+
+async def preview_undo(request: web.Request) -> web.Response:
+    """What undoing would change, by partition: back to before the last seek, skip or expiry on
+    request, to after ``event`` of the subscription's journal, or to ``time``.
+
+    Partitions where nothing moved are left out; 404 if nothing moved anywhere.
+    """
+    return answer(await _plans(request))
+
+
+async def undo(request: web.Request) -> web.Response:
+    """Do what the same request with GET tells; consumers are closed and come again.
+
+    Nothing is changed if a partition refuses or doesn't answer when it is asked for its plan.
+    """
+    name, fabric = _name(request), fabric_of(request)
+    keys = _keys_of(await _holders(request, await find_target(request)))
+    work = {}
+    for topic, plan in (await _plans(request)).items():
+        # The event makes it the same however often the call is repeated.
+        arguments = {"name": name, "sequence": plan["after_event"]}
+        work[topic] = partial(fabric.call, keys[topic], "undo", arguments)
+    return answer(await change_every(work))
+
+
+async def why(request: web.Request) -> web.Response:
+    """What happened to a message, ``ledger:entry`` (of a partitioned topic with ``:partition``),
+    and where it is now."""
+    target, name = await find_target(request), _name(request)
+    try:
+        found = MessageId.parse(request.match_info["message"])
+    except InvalidMessageIdError as error:
+        raise AdminError(400, str(error)) from error
+    if target.is_many and 0 <= found.partition < target.partitions:
+        member = target.name.of_partition(found.partition)
+        target = Target(member, target.partitions, target.incarnation, target.properties)
+    if target.is_many:
+        raise AdminError(400, f"say which partition of {target.name}: ledger:entry:partition")
+    position = Position(found.ledger_id, found.entry_id)
+    fabric, (partition,) = fabric_of(request), target.keys()
+    now = await fabric.call(partition, "whereabouts", {"name": name, "position": list(position)})
+    (ref,) = await ask_each(request, target, "subscription", {"name": name})
+    key = partition.of_subscription(name, ref["incarnation"])
+    now = await with_decision(fabric, now)
+    return answer(described(await history_of(fabric.store, key, position), now))
+
+
+async def peek(request: web.Request) -> web.Response:
+    """A subscription's n-th (from 1) un-acknowledged entry: its payload, uncompressed.
+
+    Headers tell the rest, as Pulsar's do; a batch comes as a batch.
+    """
+    target = await find_single(request, "peeking")
+    number = number_in_path(request, "position")
+    if number < 1:
+        raise AdminError(400, "positions count from 1")
+    arguments = {"name": _name(request), "number": number}
+    found = await fabric_of(request).call(target.keys()[0], "peek", arguments)
+    if found is None:
+        raise RemoteError(Reason.NOT_FOUND, f"there is no un-acknowledged entry {number}")
+    return entry_answer(found)
+
+
+_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+_ONE = f"{_TOPIC}/subscription/{{subscription}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{_TOPIC}/subscriptions", list_subscriptions),
+    ("PUT", _ONE, create),
+    ("DELETE", _ONE, delete),
+    ("GET", f"{_ONE}/describe", describe),
+    ("GET", f"{_ONE}/why/{{message}}", why),
+    ("GET", f"{_ONE}/undo", preview_undo),
+    ("POST", f"{_ONE}/undo", undo),
+    ("POST", f"{_ONE}/resetcursor", reset_to_id),
+    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
+    ("POST", f"{_ONE}/skip/{{count}}", skip),
+    ("POST", f"{_ONE}/skip_all", skip_all),
+    ("POST", f"{_ONE}/expireMessages/{{seconds}}", expire),
+    ("POST", f"{_ONE}/expireMessages", expire_to_id),
+    ("POST", f"{_ONE}/analyzeBacklog", analyze_backlog),
+    ("GET", f"{_ONE}/properties", get_properties),
+    ("PUT", f"{_ONE}/properties", set_properties),
+    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
+    ("GET", f"{_ONE}/position/{{position}}", peek),
+    ("GET", f"{_ONE}/replicatedSubscriptionStatus", replicated),
+    ("POST", f"{_ONE}/replicatedSubscriptionStatus", set_replicated),
+)

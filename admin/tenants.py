@@ -1,0 +1,193 @@
+"""Routes of the admin interface for look-ups, tenants and namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.catalog.clusters import REPLICATION
+from velaray.actors.machine import Reason
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+    flag,
+    means_home,
+    namespace_of,
+    object_body,
+    texts,
+    topic_of,
+)
+from velaray.admin.unsupported import refusal
+from velaray.broker.catalog.pulsar_policies import as_namespace_document, from_namespace_document
+from velaray.broker.garbage_collection.topic_deletion import delete_namespace as delete_whole
+from velaray.broker.proxy.proxy import Proxy
+from velaray.events.ids import check_name
+from velaray.topology.rpc import RemoteError
+
+# -- look-ups ----------------------------------------------------------------------
+
+
+async def lookup(request: web.Request) -> web.Response:
+    """Where a topic partition is served; it's created if policy allows, and activated."""
+    if request.match_info["domain"] != "persistent":
+        raise refusal(request, "non-persistent topics")
+    listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
+    if listener:
+        raise refusal(
+            request,
+            f"look-ups over HTTP by way of a listener (here {listener[:100]!r}): "
+            "name it with a pulsar:// service URL",
+        )
+    door = Proxy(fabric_of(request))
+    url = await door.locate(topic_of(request), at_home=means_home(request))
+    return answer(
+        {
+            "brokerUrl": url,
+            "brokerUrlTls": "",
+            "httpUrl": str(request.url.origin()),
+            "httpUrlTls": "",
+            "nativeUrl": url,
+        }
+    )
+
+
+# -- tenants -----------------------------------------------------------------------
+
+
+async def list_tenants(request: web.Request) -> web.Response:
+    """The names of all tenants."""
+    return answer(list(await ask_catalog(request, "tenants")))
+
+
+async def get_tenant(request: web.Request) -> web.Response:
+    """A tenant's admin roles and allowed clusters."""
+    name = request.match_info["tenant"]
+    tenants = await ask_catalog(request, "tenants")
+    if name not in tenants:
+        raise RemoteError(Reason.NOT_FOUND, f"no tenant {name!r}")
+    found = tenants[name]
+    return answer(
+        {"adminRoles": found["admin_roles"], "allowedClusters": found["allowed_clusters"]}
+    )
+
+
+async def _tenant_arguments(request: web.Request) -> dict[str, Any]:
+    body = await object_body(request)
+    return {
+        "tenant": request.match_info["tenant"],
+        "admin_roles": texts(body, "adminRoles"),
+        "allowed_clusters": texts(body, "allowedClusters"),
+    }
+
+
+async def create_tenant(request: web.Request) -> web.Response:
+    """Create a tenant; 409 if it exists."""
+    arguments = await _tenant_arguments(request)
+    reply = await ask_catalog(request, "create_tenant", **arguments)
+    if not reply["changed"]:
+        raise AdminError(409, f"tenant {arguments['tenant']} exists")
+    return done()
+
+
+async def update_tenant(request: web.Request) -> web.Response:
+    """Give a tenant these roles and clusters instead of its own."""
+    await ask_catalog(request, "update_tenant", **await _tenant_arguments(request))
+    return done()
+
+
+async def delete_tenant(request: web.Request) -> web.Response:
+    """Delete a tenant without namespaces."""
+    await ask_catalog(request, "delete_tenant", tenant=request.match_info["tenant"])
+    return done()
+
+
+# -- namespaces --------------------------------------------------------------------
+
+
+async def list_namespaces(request: web.Request) -> web.Response:
+    """A tenant's namespaces, as ``tenant/namespace``."""
+    tenant = check_name("tenant", request.match_info["tenant"])
+    return answer(await ask_catalog(request, "namespaces", tenant=tenant))
+
+
+async def get_namespace(request: web.Request) -> web.Response:
+    """The policies that are set on a namespace, in Pulsar's names."""
+    own = await ask_catalog(request, "policies", namespace=namespace_of(request))
+    return answer(as_namespace_document(own, fabric_of(request).config.name))
+
+
+async def create_namespace(request: web.Request) -> web.Response:
+    """Create a namespace with the policies of the body; 409 if it exists.
+
+    The body is checked first. A crash may leave the namespace without some of its policies.
+    """
+    namespace = namespace_of(request)
+    body = await object_body(request)
+    policies = from_namespace_document(body, fabric_of(request).config.name)
+    if REPLICATION in policies:
+        tenant = request.match_info["tenant"]
+        await ask_catalog(request, "may_replicate", tenant=tenant, value=policies[REPLICATION])
+    reply = await ask_catalog(request, "create_namespace", namespace=namespace)
+    if not reply["changed"]:
+        raise AdminError(409, f"namespace {namespace} exists")
+    for name, value in policies.items():
+        await ask_catalog(request, "set_policy", namespace=namespace, name=name, value=value)
+    return done()
+
+
+async def delete_namespace(request: web.Request) -> web.Response:
+    """Delete a namespace; 409 if it holds topics, unless ``force`` deletes them as well."""
+    force = flag(request, "force")
+    await delete_whole(fabric_of(request), namespace_of(request), force=force)
+    return done()
+
+
+async def namespace_topics(request: web.Request) -> web.Response:
+    """The names of a namespace's topics, each partition as one, by ``mode``."""
+    mode = request.query.get("mode", "PERSISTENT").upper()
+    if mode not in ("PERSISTENT", "NON_PERSISTENT", "ALL"):
+        raise AdminError(400, f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
+    found = await served_topics(request, at_home=means_home(request))
+    return answer([] if mode == "NON_PERSISTENT" else found)
+
+
+async def served_topics(request: web.Request, *, at_home: bool = False) -> list[str]:
+    """What partition actors serve in the namespace of the path, by name.
+
+    With ``at_home``: if the tenant is at home here; else raises `RemoteError` (ELSEWHERE).
+    """
+    asked = {"namespace": namespace_of(request), "partitions": True, "at_home": at_home}
+    found = await ask_catalog(request, "topics", **asked)
+    return [str(name) for name in found]
+
+
+async def no_topics(request: web.Request) -> web.Response:
+    """Non-persistent topics of a namespace: there are none, but the namespace must exist."""
+    await ask_catalog(request, "topics", namespace=namespace_of(request))
+    return answer([])
+
+
+_NAMESPACE = f"{PREFIX}/namespaces/{{tenant}}/{{namespace}}"
+_NON_PERSISTENT = f"{PREFIX}/non-persistent/{{tenant}}/{{namespace}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup),
+    ("GET", f"{PREFIX}/tenants", list_tenants),
+    ("GET", f"{PREFIX}/tenants/{{tenant}}", get_tenant),
+    ("PUT", f"{PREFIX}/tenants/{{tenant}}", create_tenant),
+    ("POST", f"{PREFIX}/tenants/{{tenant}}", update_tenant),
+    ("DELETE", f"{PREFIX}/tenants/{{tenant}}", delete_tenant),
+    ("GET", f"{PREFIX}/namespaces/{{tenant}}", list_namespaces),
+    ("GET", _NAMESPACE, get_namespace),
+    ("PUT", _NAMESPACE, create_namespace),
+    ("DELETE", _NAMESPACE, delete_namespace),
+    ("GET", f"{_NAMESPACE}/topics", namespace_topics),
+    ("GET", _NON_PERSISTENT, no_topics),
+    ("GET", f"{_NON_PERSISTENT}/partitioned", no_topics),
+)

@@ -1,0 +1,139 @@
+"""Routes of the admin interface for what is stored of a topic: single entries, ids, sizes.
+
+Like their models of Pulsar's, those of single entries need a partition's name if there are several.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from velaray.actors.machine import Reason
+from velaray.admin.entries import entry_answer, read_message_id
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    answer,
+    ask_each,
+    done,
+    find_single,
+    find_target,
+    number_in_path,
+    object_body,
+    whole_topic_of,
+)
+from velaray.admin.stats import message_id
+from velaray.events.ids import INT64_MAX
+from velaray.topology.rpc import RemoteError
+
+WHOLE_RANGE = "0x00000000_0xffffffff"
+"""The one bundle of every namespace: there are no others to divide it with."""
+
+
+async def get_entry(request: web.Request) -> web.Response:
+    """The entry of a ledger id and an entry id."""
+    target = await find_single(request, "reading an entry by its id")
+    position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
+    (found,) = await ask_each(request, target, "entry_at", {"position": position})
+    return entry_answer(found)
+
+
+async def examine(request: web.Request) -> web.Response:
+    """The n-th entry (``messagePosition``, from 1) from the earliest or the latest one."""
+    target = await find_single(request, "examining messages")
+    start = request.query.get("initialPosition", "latest")
+    if start not in ("earliest", "latest"):
+        raise AdminError(412, f"initialPosition must be earliest or latest, not {start[:40]!r}")
+    text = request.query.get("messagePosition", "1")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= INT64_MAX):
+        raise AdminError(412, f"messagePosition counts from 1, it can't be {text[:40]!r}")
+    wanted = {"number": int(text), "latest": start == "latest"}
+    (found,) = await ask_each(request, target, "nth_entry", wanted)
+    if found is None:
+        raise RemoteError(Reason.NOT_FOUND, f"{target.name} has no messages")
+    return entry_answer(found)
+
+
+async def id_at_time(request: web.Request) -> web.Response:
+    """The id of the first entry published at or after a time (ms since 1970), else of the last."""
+    target = await find_single(request, "finding a message by time")
+    wanted = {"time_ms": number_in_path(request, "timestamp")}
+    (found,) = await ask_each(request, target, "id_at_time", wanted)
+    if found is None:
+        (found,) = await ask_each(request, target, "last_message_id")
+    return answer(message_id(found))
+
+
+async def backlog_size(request: web.Request) -> web.Response:
+    """About how many bytes there are from the message id of the body on."""
+    target = await find_single(request, "the size of a backlog")
+    found = read_message_id(await object_body(request))
+    position = [found.ledger_id, found.entry_id]
+    (size,) = await ask_each(request, target, "backlog_size", {"position": position})
+    return answer(size)
+
+
+async def internal_info(request: web.Request) -> web.Response:
+    """The ledgers of a topic, by partition if it has several."""
+    target = await find_target(request)
+    found = [
+        {
+            "ledgers": [
+                {"ledgerId": each["ledger_id"], "entries": each["entries"]}
+                for each in raw["ledgers"]
+            ]
+        }
+        for raw in await ask_each(request, target, "stats")
+    ]
+    if not target.is_many:
+        return answer(found[0])
+    names = [str(name) for name in target.members()]
+    return answer({"partitions": dict(zip(names, found, strict=True))})
+
+
+async def create_missed_partitions(request: web.Request) -> web.Response:
+    """Nothing is ever missed: a partitioned topic is created with all of its partitions."""
+    target = await find_target(request)
+    if not target.is_many:
+        raise AdminError(404, f"{target.name} is not a partitioned topic")
+    return done()
+
+
+async def trim(request: web.Request) -> web.Response:
+    """Let go of the ledgers that nobody needs any more, now and not in the next round."""
+    await ask_each(request, await find_target(request), "upkeep")
+    return done()
+
+
+async def offload_status(request: web.Request) -> web.Response:
+    """No ledger was ever moved to another store."""
+    await find_target(request)
+    return answer({"status": "NOT_RUN", "lastError": ""})
+
+
+async def permissions(request: web.Request) -> web.Response:
+    """No role has permissions of its own: who has a token may do everything."""
+    await find_target(request)
+    return answer({})
+
+
+async def bundle_range(request: web.Request) -> web.Response:
+    """The bundle of a topic: the only one there is."""
+    whole_topic_of(request)
+    return web.Response(text=WHOLE_RANGE)
+
+
+_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", get_entry),
+    ("GET", f"{_TOPIC}/examinemessage", examine),
+    ("GET", f"{_TOPIC}/messageid/{{timestamp}}", id_at_time),
+    ("PUT", f"{_TOPIC}/backlogSize", backlog_size),
+    ("GET", f"{_TOPIC}/internal-info", internal_info),
+    ("POST", f"{_TOPIC}/createMissedPartitions", create_missed_partitions),
+    ("POST", f"{_TOPIC}/trim", trim),
+    ("GET", f"{_TOPIC}/offload", offload_status),
+    ("GET", f"{_TOPIC}/permissions", permissions),
+    ("GET", "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle", bundle_range),
+)

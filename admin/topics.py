@@ -1,0 +1,328 @@
+"""Routes of the admin interface for topics: create, delete, grow, look, terminate, unload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.machine import Reason
+from velaray.admin.http import (
+    PREFIX,
+    AdminError,
+    Route,
+    Target,
+    answer,
+    ask_catalog,
+    ask_each,
+    done,
+    fabric_of,
+    find_single,
+    find_target,
+    flag,
+    json_body,
+    means_home,
+    namespace_of,
+    object_body,
+    properties,
+    topic_of,
+    whole_topic_of,
+)
+from velaray.admin.stats import (
+    Shown,
+    internal_stats,
+    message_id,
+    partitioned_stats,
+    ranges_text,
+    topic_stats,
+)
+from velaray.admin.tenants import served_topics
+from velaray.admin.unsupported import refusal
+from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
+from velaray.broker.garbage_collection.topic_deletion import delete_topic
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import NotStored
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+
+SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
+"""The property by which Pulsar's tools create a shadow topic."""
+
+# -- which topics there are --------------------------------------------------------
+
+
+async def list_topics(request: web.Request) -> web.Response:
+    """The names of a namespace's topics, each partition as one."""
+    return answer(await served_topics(request))
+
+
+async def list_partitioned(request: web.Request) -> web.Response:
+    """The names of a namespace's partitioned topics."""
+    found = await ask_catalog(request, "topics", namespace=namespace_of(request))
+    return answer([topic["topic"] for topic in found if topic["partitions"]])
+
+
+async def get_partitions(request: web.Request) -> web.Response:
+    """How many partitions a topic has (0: plain).
+
+    With ``checkAllowAutoCreation`` a topic that isn't there is created if policy allows.
+    """
+    name = topic_of(request)
+    create = flag(request, "checkAllowAutoCreation") and not is_systems(name)
+    method = "ensure_topic" if create else "topic"
+    found = await ask_catalog(request, method, topic=str(name), at_home=means_home(request))
+    return answer({"partitions": found["partitions"] if name.partition < 0 else 0})
+
+
+async def get_properties(request: web.Request) -> web.Response:
+    """The topic's properties."""
+    return answer((await find_target(request)).properties)
+
+
+async def put_properties(request: web.Request) -> web.Response:
+    """Give the topic the properties in the body; its others stay."""
+    given = properties(await object_body(request))
+    _refuse_shadow(request, given)
+    await _set_properties(request, properties=given)
+    return done()
+
+
+async def remove_property(request: web.Request) -> web.Response:
+    """Take the property ``?key=`` from the topic, if it has it."""
+    if "key" not in request.query:
+        raise AdminError(400, "give the property's name as key")
+    await _set_properties(request, removed=[request.query["key"]])
+    return done()
+
+
+async def _set_properties(request: web.Request, **change: Any) -> None:
+    name = check_not_systems(whole_topic_of(request))
+    await ask_catalog(request, "set_topic_properties", topic=str(name), **change)
+
+
+def _refuse_shadow(request: web.Request, given: Mapping[str, str]) -> None:
+    if SHADOW_SOURCE in given:
+        raise refusal(request, f"shadow topics (the property {SHADOW_SOURCE})")
+
+
+# -- creating, growing, deleting ---------------------------------------------------
+
+
+async def _create(request: web.Request, partitions: int, given: dict[str, str]) -> web.Response:
+    name = whole_topic_of(request)
+    _refuse_shadow(request, given)
+    reply = await ask_catalog(
+        request, "create_topic", topic=str(name), partitions=partitions, properties=given
+    )
+    if not reply["created"]:
+        raise AdminError(409, f"topic {name} exists")
+    return done()
+
+
+async def create_plain(request: web.Request) -> web.Response:
+    """Create a topic without partitions; the body may hold its properties."""
+    return await _create(request, 0, properties(await object_body(request)))
+
+
+async def create_partitioned(request: web.Request) -> web.Response:
+    """Create a partitioned topic; the body is a number or ``{partitions, properties}``."""
+    body = await json_body(request)
+    if not isinstance(body, dict):
+        return await _create(request, _count(body), {})
+    return await _create(
+        request, _count(body.get("partitions")), properties(body.get("properties"))
+    )
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AdminError(400, "give the number of partitions as the body")
+    if not 1 <= value < 1 << 31:
+        raise AdminError(422, f"a partitioned topic has at least one partition, not {value}")
+    return value
+
+
+async def grow(request: web.Request) -> web.Response:
+    """Give a partitioned topic more partitions; the body says how many in all.
+
+    The durable subscriptions of partition 0 start at the beginning of the new ones, so that
+    consumers who learn of them late miss nothing. After a failure, repeat the call: asking
+    for the number that there is by now completes it.
+    """
+    name = whole_topic_of(request)
+    count = _count(await json_body(request))
+    before = await find_target(request)
+    await ask_catalog(request, "grow_partitions", topic=str(name), partitions=count)
+    numbers = range(before.partitions if count > before.partitions else 1, count)
+    new = [ActorKey.of_partition(name.of_partition(n), before.incarnation) for n in numbers]
+    fabric = fabric_of(request)
+    first = ActorKey.of_partition(name.of_partition(0), before.incarnation)
+    names = await fabric.call(first, "subscriptions")
+
+    async def subscribe(key: ActorKey) -> None:
+        for each_name in names:
+            arguments = {"name": each_name, "position": "earliest"}
+            await fabric.call(key, "create_subscription", arguments)
+
+    await each(new, subscribe)
+    return done()
+
+
+async def delete_plain(request: web.Request) -> web.Response:
+    """Delete a topic without partitions, or finish a deletion that was interrupted."""
+    return await _delete(request, partitioned=False)
+
+
+async def delete_partitioned(request: web.Request) -> web.Response:
+    """Delete a topic with all its partitions, or finish a deletion that was interrupted."""
+    return await _delete(request, partitioned=True)
+
+
+async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
+    name = whole_topic_of(request)
+    try:
+        found = await find_target(request)
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise
+    else:
+        if found.is_many and not partitioned:
+            raise AdminError(409, f"{name} is a partitioned topic: delete its /partitions")
+        if partitioned and not found.is_many:
+            raise AdminError(404, f"{name} is not a partitioned topic")
+    await delete_topic(fabric_of(request), name, force=flag(request, "force"))
+    return done()
+
+
+async def undelete(request: web.Request) -> web.Response:
+    """Have a deleted topic back whole, while the window of its deletion is open."""
+    await ask_catalog(request, "undelete_topic", topic=str(whole_topic_of(request)))
+    return done()
+
+
+# -- looking -----------------------------------------------------------------------
+
+
+async def ledger_sizes(fabric: ActorSystem, key: ActorKey) -> dict[int, int]:
+    """The stored bytes of every ledger of an actor, by id."""
+    journal, sizes = key.text(), {}
+    for ledger_id in await fabric.store.list_ledgers(journal):
+        try:
+            sizes[ledger_id] = await fabric.store.size(journal, ledger_id)
+        except NotStored:
+            continue  # it was removed after it had been listed
+    return sizes
+
+
+async def _raw(request: web.Request, key: ActorKey) -> tuple[dict[str, Any], dict[int, int]]:
+    fabric = fabric_of(request)
+    return await fabric.call(key, "stats"), await ledger_sizes(fabric, key)
+
+
+async def stats(request: web.Request) -> web.Response:
+    """Statistics of a plain topic or of one partition."""
+    shown = _shown(request)
+    target = await find_single(request, "stats (not partitioned-stats)")
+    return answer(topic_stats(*await _raw(request, target.keys()[0]), shown))
+
+
+def _shown(request: web.Request) -> Shown:
+    """Raises `AdminError`."""
+    return Shown(not flag(request, "excludePublishers"), not flag(request, "excludeConsumers"))
+
+
+async def all_stats(request: web.Request) -> web.Response:
+    """Statistics of a partitioned topic; with ``perPartition`` (the default) of each as well."""
+    shown = _shown(request)
+    target = await _partitioned(request)
+    found = await each(target.keys(), lambda key: _raw(request, key))
+    names = [str(name) for name in target.members()]
+    partitions = {name: topic_stats(*raw, shown) for name, raw in zip(names, found, strict=True)}
+    whole = partitioned_stats(partitions)
+    per_partition = "perPartition" not in request.query or flag(request, "perPartition")
+    whole["partitions"] = partitions if per_partition else {}
+    return answer(whole)
+
+
+async def internals(request: web.Request) -> web.Response:
+    """Ledgers and cursors of a plain topic or of one partition."""
+    target = await find_single(request, "internalStats (not partitioned-internalStats)")
+    key = target.keys()[0]
+    raw, sizes = await _raw(request, key)
+    fabric = fabric_of(request)
+    last = await fabric.call(key, "last_message_id")
+    found = internal_stats(raw, sizes)
+    for name, acked in (await fabric.call(key, "individually_acked")).items():
+        if name in found["cursors"]:
+            found["cursors"][name]["individuallyDeletedMessages"] = ranges_text(acked)
+    return answer({**found, "lastConfirmedEntry": "{}:{}".format(*last)})
+
+
+async def all_internals(request: web.Request) -> web.Response:
+    """Ledgers and cursors of every partition."""
+    target = await _partitioned(request)
+    found = await each(target.keys(), lambda key: _raw(request, key))
+    names = [str(name) for name in target.members()]
+    partitions = {name: internal_stats(*raw) for name, raw in zip(names, found, strict=True)}
+    return answer({"metadata": {"partitions": target.partitions}, "partitions": partitions})
+
+
+async def _partitioned(request: web.Request) -> Target:
+    target = await find_target(request)
+    if not target.is_many:
+        raise AdminError(404, f"{target.name} is not a partitioned topic")
+    return target
+
+
+async def last_message_id(request: web.Request) -> web.Response:
+    """The id of the last entry; entry id -1 if there is none."""
+    target = await find_single(request, "lastMessageId")
+    (found,) = await ask_each(request, target, "last_message_id")
+    return answer(message_id(found))
+
+
+# -- acting ------------------------------------------------------------------------
+
+
+async def unload(request: web.Request) -> web.Response:
+    """Stop the topic's partition actors in good order; the next use starts them again."""
+    target = await find_target(request)
+    await each(target.keys(), fabric_of(request).dismiss)
+    return done()
+
+
+async def terminate(request: web.Request) -> web.Response:
+    """Take no more messages. Answers the last message id: by partition if there are several."""
+    target = await find_target(request)
+    found = await ask_each(request, target, "terminate")
+    if target.is_many:
+        return answer({str(number): message_id(last) for number, last in enumerate(found)})
+    return answer(message_id(found[0]))
+
+
+_TOPIC = f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/{{topic}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", f"{PREFIX}/persistent/{{tenant}}/{{namespace}}", list_topics),
+    ("GET", f"{PREFIX}/persistent/{{tenant}}/{{namespace}}/partitioned", list_partitioned),
+    ("PUT", _TOPIC, create_plain),
+    ("DELETE", _TOPIC, delete_plain),
+    ("GET", f"{_TOPIC}/partitions", get_partitions),
+    ("PUT", f"{_TOPIC}/partitions", create_partitioned),
+    ("POST", f"{_TOPIC}/partitions", grow),
+    ("DELETE", f"{_TOPIC}/partitions", delete_partitioned),
+    ("GET", f"{_TOPIC}/properties", get_properties),
+    ("PUT", f"{_TOPIC}/properties", put_properties),
+    ("DELETE", f"{_TOPIC}/properties", remove_property),
+    ("GET", f"{_TOPIC}/stats", stats),
+    ("GET", f"{_TOPIC}/partitioned-stats", all_stats),
+    ("GET", f"{_TOPIC}/internalStats", internals),
+    ("GET", f"{_TOPIC}/partitioned-internalStats", all_internals),
+    ("GET", f"{_TOPIC}/lastMessageId", last_message_id),
+    ("PUT", f"{_TOPIC}/unload", unload),
+    ("POST", f"{_TOPIC}/undelete", undelete),
+    ("POST", f"{_TOPIC}/terminate", terminate),
+    ("POST", f"{_TOPIC}/terminate/partitions", terminate),
+)

@@ -1,0 +1,459 @@
+"""Routes of the admin interface for transactions, as Pulsar's ``/admin/v3/transactions``.
+
+``GET /admin/v3/transactions`` (all that haven't ended) is velaray's own, as are some fields.
+``transactionMetadata`` answers for transactions that ended as well: with their verdict, which is
+kept for ever. Coordinators that have never been used are not started by questions about them.
+Whoever may use the admin interface may abort anybody's transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from aiohttp import web
+
+from velaray.actors.coordinator.state import Status
+from velaray.actors.machine import Reason
+from velaray.admin.http import (
+    AdminError,
+    Route,
+    answer,
+    ask_catalog,
+    done,
+    fabric_of,
+    find_single,
+    flag,
+    json_body,
+    number_in_path,
+)
+from velaray.broker.coordinator.coordinators import ASSIGN
+from velaray.events.ids import ActorKey, TopicName, check_local_name
+from velaray.journal.errors import NotStored
+from velaray.journal.replay import load_manifest
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+
+BASE = "/admin/v3/transactions"
+PARTICIPANT_S = 5.0
+"""How long a participant may take to tell what it holds of a transaction."""
+LISTED = 1000
+"""So many transactions are listed, unless another number is asked for."""
+
+# -- coordinators ------------------------------------------------------------------
+
+
+async def _count(request: web.Request) -> int:
+    """How many coordinators there are."""
+    return int((await ask_catalog(request, "topic", topic=str(ASSIGN)))["partitions"])
+
+
+async def _wanted(request: web.Request) -> list[int]:
+    """The coordinator of the query, or all. Raises `AdminError`."""
+    text, count = request.query.get("coordinatorId"), await _count(request)
+    return list(range(count)) if text is None else [_coordinator(text, count)]
+
+
+def _coordinator(text: str, count: int) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise AdminError(400, f"a coordinator is a number, not {text[:40]!r}")
+    if len(text) > 9 or int(text) >= count:
+        raise AdminError(404, f"there is no coordinator {text[:40]}: they are 0 to {count - 1}")
+    return int(text)
+
+
+async def _ask(fabric: ActorSystem, number: int, method: str, **args: Any) -> Any:
+    """Ask a coordinator; None if it has never been used."""
+    key = ActorKey.of_coordinator(number)
+    try:
+        await load_manifest(fabric.store, key.text())
+    except NotStored:
+        return None
+    return await fabric.call(key, method, args)
+
+
+async def list_coordinators(request: web.Request) -> web.Response:
+    """The coordinators, and where clients look them up."""
+    clusters = await ask_catalog(request, "clusters")
+    url = clusters[fabric_of(request).config.name]["service_url"]
+    count = await _count(request)
+    return answer([{"id": number, "brokerServiceUrl": url} for number in range(count)])
+
+
+def _stats(raw: dict[str, Any] | None) -> dict[str, Any]:
+    if raw is None:
+        raw = dict.fromkeys(("last_sequence", "low_water", "open", "ending"), 0)
+        raw.update(dict.fromkeys(("committed", "aborted", "timed_out"), 0), recovery_ms=None)
+    began_ms, ended_ms = raw["recovery_ms"] or (0, 0)
+    return {
+        "state": "None" if raw["recovery_ms"] is None else "Ready",
+        "leastSigBits": raw["last_sequence"],
+        "lowWaterMark": raw["low_water"],
+        "ongoingTxnSize": raw["open"] + raw["ending"],
+        "recoverStartTime": began_ms,
+        "recoverEndTime": ended_ms,
+        "openTxnSize": raw["open"],
+        "endingTxnSize": raw["ending"],
+        "committedTxnCount": raw["committed"],
+        "abortedTxnCount": raw["aborted"],
+        "timedOutTxnCount": raw["timed_out"],
+    }
+
+
+async def coordinator_stats(request: web.Request) -> web.Response:
+    """Statistics of one coordinator, or of all by number."""
+    fabric, wanted = fabric_of(request), await _wanted(request)
+    found = await each(wanted, lambda number: _ask(fabric, number, "stats"))
+    if "coordinatorId" in request.query:
+        return answer(_stats(found[0]))
+    return answer({str(number): _stats(raw) for number, raw in zip(wanted, found, strict=True)})
+
+
+async def coordinator_internals(request: web.Request) -> web.Response:
+    """The ledgers of a coordinator's journal."""
+    number = _coordinator(request.match_info["coordinator"], await _count(request))
+    ledgers = await _ask(fabric_of(request), number, "ledgers")
+    key = ActorKey.of_coordinator(number)
+    return answer({"transactionLogStats": _journal(key, ledgers or [])})
+
+
+def _journal(key: ActorKey, ledgers: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "managedLedgerName": key.text(),
+        "managedLedgerInternalStats": {
+            "numberOfEntries": sum(ledger["records"] for ledger in ledgers),
+            "totalSize": sum(ledger["bytes"] for ledger in ledgers),
+            "state": "LedgerOpened" if ledgers else "None",
+            "ledgers": [
+                {
+                    "ledgerId": ledger["ledger_id"],
+                    "entries": ledger["records"],
+                    "size": ledger["bytes"],
+                }
+                for ledger in ledgers
+            ],
+            "cursors": {},
+        },
+    }
+
+
+async def scale(request: web.Request) -> web.Response:
+    """Have as many coordinators as the body says: more than there are."""
+    wanted = await json_body(request)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 < wanted < 1 << 16:
+        raise AdminError(400, "give the number of coordinators as the body, 1 to 65535")
+    count = await _count(request)
+    if wanted <= count:
+        raise AdminError(406, f"there are {count} coordinators, and there may only be more")
+    await ask_catalog(request, "grow_partitions", topic=str(ASSIGN), partitions=wanted)
+    return done()
+
+
+# -- transactions ------------------------------------------------------------------
+
+
+def _id(coordinator: int, sequence: int) -> str:
+    return f"({coordinator},{sequence})"
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise AdminError(400, f"query parameter {name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+async def list_transactions(request: web.Request) -> web.Response:
+    """The transactions that haven't ended, oldest first: ``total``, and ``most`` of them.
+
+    Of the states ``status``, of ``coordinatorId``, begun ``olderThan`` milliseconds ago or longer.
+    """
+    status = request.query.get("status")
+    if status not in (None, Status.OPEN, Status.COMMITTING, Status.ABORTING):
+        raise AdminError(400, f"status must be OPEN, COMMITTING or ABORTING, not {status!r}")
+    most = _number(request, "most", LISTED)
+    args = {"status": status, "older_ms": _number(request, "olderThan", 0), "most": most}
+    found = await _listed(request, args)
+    summaries = [each_one for part in found for each_one in part["transactions"]]
+    summaries.sort(key=lambda known: (known["begun_ms"], known["coordinator"], known["sequence"]))
+    return answer(
+        {
+            "total": sum(part["total"] for part in found),
+            "transactions": [
+                {
+                    **_times(known),
+                    "producedPartitions": known["partitions"],
+                    "ackedPartitions": known["subscriptions"],
+                }
+                for known in summaries[:most]
+            ],
+        }
+    )
+
+
+async def _listed(request: web.Request, args: dict[str, Any]) -> list[dict[str, Any]]:
+    fabric, wanted = fabric_of(request), await _wanted(request)
+    found = await each(wanted, lambda number: _ask(fabric, number, "transactions", **args))
+    return [part for part in found if part is not None]
+
+
+def _times(known: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a transaction but for its participants; of one that ended, its status."""
+    return {
+        "txnId": _id(known["coordinator"], known["sequence"]),
+        "status": known["status"],
+        "openTimestamp": known.get("begun_ms", 0),
+        "timeoutAt": known.get("timeout_ms", 0),
+        "owner": known.get("owner"),
+        "age": known.get("age_ms"),
+        "timeLeft": known.get("left_ms"),
+        "timedOut": known.get("timed_out"),
+    }
+
+
+async def _transaction(request: web.Request, coordinator: int, sequence: int) -> dict[str, Any]:
+    """What its coordinator knows of a transaction. Raises `RemoteError` (NOT_FOUND)."""
+    found = None
+    if coordinator < await _count(request):
+        found = await _ask(fabric_of(request), coordinator, "transaction", sequence=sequence)
+    if found is None:
+        raise RemoteError(
+            Reason.NOT_FOUND, f"there was never a transaction {_id(coordinator, sequence)}"
+        )
+    return {**found, "coordinator": coordinator, "sequence": sequence}
+
+
+async def _described(request: web.Request, known: dict[str, Any]) -> dict[str, Any]:
+    """A transaction as `_transaction` tells it, with what its participants hold."""
+    produced = known.get("partitions", [])
+    acked = known.get("subscriptions", [])
+    pairs = [(topic, None) for topic in produced] + [(topic, name) for topic, name in acked]
+    held = await each(pairs, lambda pair: _held(request, known, *pair))
+    told = dict(zip(pairs, held, strict=True))
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for topic, name in acked:
+        subscriptions.setdefault(topic, {})[name] = told[topic, name]
+    return {
+        **_times(known),
+        "producedPartitions": {topic: told[topic, None] for topic in produced},
+        "ackedPartitions": subscriptions,
+        "waitsFor": [
+            {
+                "topic": one["topic"],
+                "subscription": one["subscription"],
+                "since": one["since_ms"],
+                "failures": one["failures"],
+                "lastError": one["error"] or None,
+            }
+            for one in known.get("untold", [])
+        ],
+    }
+
+
+async def _held(
+    request: web.Request, known: dict[str, Any], topic: str, subscription: str | None
+) -> dict[str, Any]:
+    """What a participant has of the transaction; with ``error`` if it can't be had now."""
+    args = {"coordinator": known["coordinator"], "sequence": known["sequence"]}
+    if subscription is None:
+        found = await _of_participant(request, topic, "transaction", args)
+        aborted = known["status"] == Status.ABORTING and not found.get("first")
+        own = {"startPosition": found.get("first"), "aborted": aborted}
+        return {**own, "entries": found.get("entries"), "error": found.get("error")}
+    found = await _of_participant(request, topic, "pending_acks", {"name": subscription, **args})
+    return {
+        "cumulativeAckPosition": found.get("before"),
+        "entries": found.get("entries"),
+        "batches": found.get("batches"),
+        "error": found.get("error"),
+    }
+
+
+async def _of_participant(
+    request: web.Request, topic: str, method: str, args: dict[str, Any]
+) -> dict[str, Any]:
+    async def ask() -> dict[str, Any]:
+        place = await ask_catalog(request, "topic", topic=topic)
+        key = ActorKey.of_partition(TopicName.parse(topic), place["incarnation"])
+        found: dict[str, Any] = await fabric_of(request).call(key, method, args)
+        return found
+
+    return await _or_error(ask())
+
+
+async def _or_error(asking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(PARTICIPANT_S):
+            return await asking
+    except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as error:
+        return {"error": reason_of(error)}
+
+
+async def metadata(request: web.Request) -> web.Response:
+    """Everything that is known of a transaction, also when it has ended."""
+    known = await _transaction(
+        request, number_in_path(request, "most"), number_in_path(request, "least")
+    )
+    return answer(await _described(request, known))
+
+
+async def slow(request: web.Request) -> web.Response:
+    """All that haven't ended and began ``timeout`` milliseconds ago or longer, by id."""
+    older = {"older_ms": number_in_path(request, "timeout"), "most": 1 << 40}
+    listed = [one for part in await _listed(request, older) for one in part["transactions"]]
+    found: dict[str, Any] = {}
+    for one in listed:
+        known = await _transaction(request, one["coordinator"], one["sequence"])
+        if "begun_ms" in known:  # it hasn't ended meanwhile
+            found[_id(one["coordinator"], one["sequence"])] = await _described(request, known)
+    return answer(found)
+
+
+async def abort(request: web.Request) -> web.Response:
+    """Abort a transaction, whosever it is; 202 if participants are still to be told.
+
+    Again changes nothing; 409 if it is committed.
+    """
+    coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
+    await _transaction(request, coordinator, sequence)
+    finished = await _ask(fabric_of(request), coordinator, "abort", sequence=sequence)
+    return done() if finished else web.Response(status=202)
+
+
+# -- participants ------------------------------------------------------------------
+
+
+async def _partition(request: web.Request) -> ActorKey:
+    """The plain topic or partition of the path. Raises `AdminError`, `RemoteError`."""
+    return (await find_single(request, "this")).keys()[0]
+
+
+async def _call(request: web.Request, method: str, **args: Any) -> Any:
+    return await fabric_of(request).call(await _partition(request), method, args)
+
+
+def _subscription(request: web.Request) -> str:
+    return check_local_name("subscription", request.match_info["subscription"])
+
+
+def _marks(request: web.Request) -> dict[str, Any]:
+    """Participants need no low-water marks."""
+    return {"lowWaterMarks": {}} if flag(request, "lowWaterMarks") else {}
+
+
+async def buffer_stats(request: web.Request) -> web.Response:
+    """The transactions that are ongoing in a topic."""
+    found = await _call(request, "transactions")
+    began_ms, ended_ms = found["recovery_ms"]
+    return answer(
+        {
+            "state": "Ready",
+            "maxReadPosition": found["max_read"],
+            "ongoingTxnSize": found["ongoing"],
+            "hiddenEntries": found["hidden"],
+            "recoverStartTime": began_ms,
+            "recoverEndTime": ended_ms,
+            **_marks(request),
+        }
+    )
+
+
+async def in_buffer(request: web.Request) -> web.Response:
+    """What a topic has of a transaction, and whether it is aborted there."""
+    coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
+    args = {"coordinator": coordinator, "sequence": sequence}
+    found = await _call(request, "transaction", **args)
+    aborted = False
+    if found["first"] is None:
+        known = await _transaction(request, coordinator, sequence)
+        aborted = known["status"] in (Status.ABORTING, Status.ABORTED)
+    return answer(
+        {"startPosition": found["first"], "aborted": aborted, "entries": found["entries"]}
+    )
+
+
+async def pending_stats(request: web.Request) -> web.Response:
+    """The transactions that have acknowledgements pending in a subscription."""
+    found = await _call(request, "pending_acks", name=_subscription(request))
+    began_ms, ended_ms = found["recovery_ms"]
+    return answer(
+        {
+            "state": "Ready",
+            "ongoingTxnSize": found["transactions"],
+            "pendingEntries": found["entries"],
+            "pendingBatches": found["batches"],
+            "recoverStartTime": began_ms,
+            "recoverEndTime": ended_ms,
+            **_marks(request),
+        }
+    )
+
+
+async def in_pending(request: web.Request) -> web.Response:
+    """What of a transaction is pending in a subscription."""
+    args = {
+        "coordinator": number_in_path(request, "most"),
+        "sequence": number_in_path(request, "least"),
+    }
+    found = await _call(request, "pending_acks", name=_subscription(request), **args)
+    return answer(
+        {
+            "cumulativeAckPosition": found["before"],
+            "entries": found["entries"],
+            "batches": found["batches"],
+        }
+    )
+
+
+async def position_in_pending(request: web.Request) -> web.Response:
+    """How a message, or one of a batch (``batchIndex``), stands in a subscription."""
+    index = _number(request, "batchIndex", 0) if "batchIndex" in request.query else None
+    position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
+    name = _subscription(request)
+    return answer(
+        {"state": await _call(request, "pending_at", name=name, position=position, index=index)}
+    )
+
+
+async def buffer_internals(request: web.Request) -> web.Response:
+    """The journal that a topic's transactions are kept in: its own."""
+    key = await _partition(request)
+    found = _journal(key, await fabric_of(request).call(key, "ledgers"))
+    return answer({"snapshotType": "Segment", "segmentInternalStats": found})
+
+
+async def pending_internals(request: web.Request) -> web.Response:
+    """The journal that a subscription's pending acknowledgements are kept in: its own."""
+    name, partition = _subscription(request), await _partition(request)
+    fabric = fabric_of(request)
+    ref = await fabric.call(partition, "subscription", {"name": name})
+    key = partition.of_subscription(name, ref["incarnation"])
+    return answer({"pendingAckLogStats": _journal(key, await fabric.call(key, "ledgers"))})
+
+
+_TOPIC = "{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION = f"{_TOPIC}/{{subscription}}"
+
+ROUTES: tuple[Route, ...] = (
+    ("GET", BASE, list_transactions),
+    ("GET", f"{BASE}/coordinators", list_coordinators),
+    ("GET", f"{BASE}/coordinatorStats", coordinator_stats),
+    ("GET", f"{BASE}/coordinatorInternalStats/{{coordinator}}", coordinator_internals),
+    ("POST", f"{BASE}/transactionCoordinator/replicas", scale),
+    ("GET", f"{BASE}/transactionMetadata/{{most}}/{{least}}", metadata),
+    ("GET", f"{BASE}/slowTransactions/{{timeout}}", slow),
+    ("POST", f"{BASE}/abortTransaction/{{most}}/{{least}}", abort),
+    ("GET", f"{BASE}/transactionBufferStats/{_TOPIC}", buffer_stats),
+    ("GET", f"{BASE}/transactionBufferInternalStats/{_TOPIC}", buffer_internals),
+    ("GET", f"{BASE}/transactionInBufferStats/{_TOPIC}/{{most}}/{{least}}", in_buffer),
+    ("GET", f"{BASE}/pendingAckStats/{_SUBSCRIPTION}", pending_stats),
+    ("GET", f"{BASE}/pendingAckInternalStats/{_SUBSCRIPTION}", pending_internals),
+    ("GET", f"{BASE}/transactionInPendingAckStats/{_SUBSCRIPTION}/{{most}}/{{least}}", in_pending),
+    (
+        "GET",
+        f"{BASE}/positionStatsInPendingAck/{_SUBSCRIPTION}/{{ledger}}/{{entry}}",
+        position_in_pending,
+    ),
+)

@@ -1,0 +1,1 @@
+"""The service: proxy, partitions, subscriptions, coordinators, catalog, schema registries."""

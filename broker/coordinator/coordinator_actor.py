@@ -1,0 +1,203 @@
+"""A transaction coordinator's body: clients connect to it as to a topic partition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from velaray.actors.coordinator.commit_sequence import (
+    CommitInSeries,
+    ForgetSeries,
+    InSeries,
+    LastInSeries,
+    LookUpSeries,
+)
+from velaray.actors.coordinator.machine import (
+    AddPartitions,
+    AddSubscriptions,
+    Begin,
+    Begun,
+    CoordinatorMachine,
+    Decide,
+    Decided,
+    Expire,
+    MayJoin,
+)
+from velaray.actors.coordinator.state import CoordinatorState
+from velaray.actors.machine import Refusal
+from velaray.actors.runtime import Runtime
+from velaray.broker.coordinator import coordinator_admin
+from velaray.broker.coordinator.coordinator_metrics import CoordinatorMetrics
+from velaray.broker.coordinator.coordinator_session import CoordinatorSession
+from velaray.broker.coordinator.transaction_completion import TransactionCompletion
+from velaray.broker.journaled_actor import JournaledActor
+from velaray.events.ids import ActorKey
+from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.metrics import Labels, Sample
+from velaray.topology.rpc import RemoteError
+from velaray.wire.connection import WireConnection
+
+Command = (
+    Begin
+    | AddPartitions
+    | AddSubscriptions
+    | MayJoin
+    | Decide
+    | CommitInSeries
+    | LookUpSeries
+    | ForgetSeries
+)
+
+FULL_DISK_PAUSE_S = 1.0
+"""What a full disk refused is tried again so much later."""
+
+
+class CoordinatorActor(JournaledActor):
+    """Serves clients that begin and end transactions, and participants that ask."""
+
+    runtime: Runtime[CoordinatorState]
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+        super().__init__(key, fabric, CoordinatorMachine())
+        self.number = key.partition
+        self.sessions: set[CoordinatorSession] = set()
+        self.endings: TransactionCompletion
+        self.meter = CoordinatorMetrics(Labels(fabric.config.name, key))
+        self._server: asyncio.Server | None = None
+        self._alarm_ms: int | None = None  # the deadline that is waited for
+        self._earlier = asyncio.Event()  # there is an earlier one
+
+    async def start(self) -> Address:
+        """Recover, go on ending what is decided, listen."""
+        address = await super().start()
+        self.endings = TransactionCompletion(
+            *(self.number, self.fabric, self.runtime, self.spawn),
+            ended=lambda known: self.meter.ended(known, self.fabric.clock_ms()),
+        )
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, self.config.host, 0)
+        self.endings.begin([known.sequence for known in self.runtime.state.decided()])
+        self.spawn(self._keep_deadlines())
+        port = self._server.sockets[0].getsockname()[1]
+        return address._replace(service_port=port)
+
+    def _accept(self) -> WireConnection:
+        size = self.config.max_message_size
+        return WireConnection(CoordinatorSession(self), max_message_size=size)
+
+    # -- transactions --------------------------------------------------------------
+
+    async def ask(self, command: Command) -> Any:
+        """The reply, durably. Raises `RemoteError` with the reason of a refusal."""
+        reply = await self.runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        if isinstance(reply, Begun):
+            self.meter.created += 1
+        deadline = self.runtime.state.next_deadline_ms
+        if deadline is not None and (self._alarm_ms is None or deadline < self._alarm_ms):
+            self._earlier.set()
+        return reply
+
+    async def end(self, command: Decide) -> Decided:
+        """Decide, and wait until all participants have applied the verdict.
+
+        It is decided durably before anybody is told; a caller that doesn't hear the answer may
+        ask again, and hears the same. Raises `RemoteError`.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        decided: Decided = await self.ask(command)
+        if not decided.finished:
+            await self.endings.finish(command.sequence)
+        if command.commit:
+            self.meter.committed_in(loop.time() - began_s)
+        return decided
+
+    async def commit_in_series(self, command: CommitInSeries) -> InSeries:
+        """As `end`, for all transactions of a number of a series, and those that it drops."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        found: InSeries = await self.ask(command)
+        ending = (*command.sequences, *found.dropped)
+        await asyncio.gather(*map(self.endings.finish, ending))
+        if found.now:
+            self.meter.committed_in(loop.time() - began_s)
+        return found
+
+    async def forget_series(self, command: ForgetSeries) -> None:
+        """The series is over, and what was open for it is aborted. Raises `RemoteError`."""
+        found: LastInSeries = await self.ask(command)
+        await asyncio.gather(*map(self.endings.finish, found.dropped))
+
+    async def _keep_deadlines(self) -> None:
+        """Abort what is open for too long, at once what became so while nobody was there."""
+        while True:
+            self._earlier.clear()
+            expired = await self.runtime.ask(Expire())
+            if isinstance(expired, Refusal):  # the disk is full
+                await asyncio.sleep(FULL_DISK_PAUSE_S)
+            elif expired.sequences:
+                self.meter.timed_out += len(expired.sequences)
+                self.endings.begin(expired.sequences)
+            else:
+                await self._until_the_next_deadline()
+
+    async def _until_the_next_deadline(self) -> None:
+        deadline = self._alarm_ms = self.runtime.state.next_deadline_ms
+        pause = None if deadline is None else (deadline - self.fabric.clock_ms()) / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._earlier.wait()
+
+    # -- calls ---------------------------------------------------------------------
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``may_join``: participants ask whether they may take something in a transaction; and
+        what `velaray.broker.coordinator.coordinator_admin` offers."""
+        if method == "may_join":
+            return await self._may_join(**args)
+        handler = coordinator_admin.METHODS.get(method)
+        if handler is None:
+            return await super().call(method, args)
+        return await handler(self, args)
+
+    async def _may_join(
+        self, sequence: int, topic: str, subscription: str | None, incarnation: int
+    ) -> None:
+        """``incarnation`` is the topic's that asks.
+
+        Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
+        decided, NOT_ALLOWED if this is no participant.
+        """
+        await self.ask(MayJoin(sequence, topic, subscription))
+        self.endings.joined(sequence, topic, incarnation)
+        await self.read_certain(lambda state: None)  # this was the owner when it answered
+
+    async def metrics(self) -> list[Sample]:
+        """What every actor measures, and what the transactions do."""
+        found = await self.runtime.read(self.meter.samples)
+        return [*await super().metrics(), *found]
+
+    # -- life ----------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Whether nobody is connected, and no transaction is unfinished."""
+        return not self.sessions and not self.links.links and not self.runtime.state.unfinished
+
+    async def stop(self) -> None:
+        """Close the clients' connections, then as every body."""
+        self._close(WireConnection.close)
+        await super().stop()
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        self._close(WireConnection.abort)
+        super().abort()
+
+    def _close(self, how: Any) -> None:
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            how(session.connection)

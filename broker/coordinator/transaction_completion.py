@@ -1,0 +1,205 @@
+"""Telling the participants of decided transactions, until all of them have applied the verdict.
+
+Partitions that are replicated say then to which clusters the transaction goes. Those that share a
+cluster are told of each other: another cluster is to show all of it or nothing, so what one of them
+tells there must name them all. See `velaray.actors.partition.outgoing_transactions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.coordinator.machine import Finish, Spread, SpreadIs
+from velaray.actors.coordinator.state import CoordinatorState, Status, Transaction
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError, reason_of
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+AT_ONCE = 1000
+"""Participants that are told at the same time, over all transactions."""
+
+Participant = tuple[str, str | None]
+"""A topic partition and, if it is one of its subscriptions, that one's name."""
+
+
+@dataclass(slots=True)
+class Untold:
+    """A participant that hasn't applied a verdict: since when it is being told, how often that
+    has failed, and why it failed last."""
+
+    topic: str
+    subscription: str | None
+    since_ms: int
+    failures: int = 0
+    error: str = ""
+
+
+class TransactionCompletion:
+    """One task per decided transaction; a participant that answered isn't told again by it."""
+
+    def __init__(
+        self,
+        number: int,
+        fabric: ActorSystem,
+        runtime: Runtime[CoordinatorState],
+        spawn: Callable[[Any], asyncio.Task[Any]],
+        ended: Callable[[Transaction], None],
+    ) -> None:
+        """``number`` is the coordinator's; ``ended`` is told of each that has ended for good."""
+        self._number = number
+        self._fabric = fabric
+        self._runtime = runtime
+        self._spawn = spawn
+        self._ended = ended
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._applied: dict[int, asyncio.Future[None]] = {}  # by all participants
+        self._untold: dict[int, dict[Participant, Untold]] = {}
+        self._keys: dict[int, dict[str, ActorKey]] = {}  # of partitions that asked to join
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    def __len__(self) -> int:
+        """How many transactions are being ended."""
+        return len(self._tasks)
+
+    def untold(self, sequence: int) -> list[Untold]:
+        """The participants that the end of a transaction waits for."""
+        return list(self._untold.get(sequence, {}).values())
+
+    def joined(self, sequence: int, topic: str, incarnation: int) -> None:
+        """This incarnation of a partition may have something of an open transaction: if it is
+        connected, it is told without the catalog being asked whether it exists.
+        """
+        if sequence in self._runtime.state.unfinished:
+            keys = self._keys.setdefault(sequence, {})
+            if topic not in keys or keys[topic].topic_incarnation < incarnation:
+                keys[topic] = ActorKey.of_partition(TopicName.parse(topic), incarnation)
+
+    def begin(self, sequences: Iterable[int]) -> None:
+        """Begin with these, which are decided durably."""
+        for sequence in sequences:
+            self._begin(sequence)
+
+    async def finish(self, sequence: int) -> None:
+        """Until all participants of a durably decided transaction have applied its verdict."""
+        applied = self._begin(sequence)
+        if applied is not None:
+            await asyncio.shield(applied)
+
+    def _begin(self, sequence: int) -> asyncio.Future[None] | None:
+        known = self._runtime.state.unfinished.get(sequence)
+        if known is None:
+            return None
+        if sequence not in self._tasks:
+            applied = asyncio.get_running_loop().create_future()
+            self._applied[sequence] = applied
+            task = self._tasks[sequence] = self._spawn(self._end(known, applied))
+            task.add_done_callback(lambda _: applied.cancel())  # unless it is done
+        return self._applied[sequence]
+
+    async def _end(self, known: Transaction, applied: asyncio.Future[None]) -> None:
+        spread: Mapping[str, Sequence[str]] = known.spread or await self._apply(known)
+        if spread:
+            kept = await self._persist(Spread(known.sequence, spread))
+            assert isinstance(kept, SpreadIs)
+            applied.set_result(None)
+            await self._name_participants(known, kept.clusters)
+        await self._persist(Finish(known.sequence))
+        del self._tasks[known.sequence], self._untold[known.sequence]
+        del self._applied[known.sequence]
+        self._keys.pop(known.sequence, None)
+        self._ended(known)
+        if not applied.done():
+            applied.set_result(None)
+
+    async def _apply(self, known: Transaction) -> dict[str, list[str]]:
+        """Have all participants apply the verdict; where entries go to, by cluster."""
+        what = {
+            "coordinator": self._number,
+            "sequence": known.sequence,
+            "commit": known.status == Status.COMMITTING,
+            "alone": len(known.partitions) == 1,
+        }
+        participants: list[Participant] = [(topic, None) for topic in known.partitions]
+        participants += known.subscriptions
+        answers = await self._tell_all(
+            known.sequence,
+            {each: {**what, "subscription": each[1]} for each in participants},
+        )
+        spread: dict[str, list[str]] = {}
+        for (topic, _), clusters in answers.items():
+            for cluster in clusters or ():
+                spread.setdefault(cluster, []).append(topic)
+        return spread
+
+    async def _name_participants(
+        self, known: Transaction, spread: Mapping[str, Sequence[str]]
+    ) -> None:
+        what = {"coordinator": self._number, "sequence": known.sequence}
+        topics = {topic for topics in spread.values() for topic in topics}
+        clusters = {
+            topic: {name: list(topics) for name, topics in spread.items() if topic in topics}
+            for topic in sorted(topics)
+        }
+        telling: dict[Participant, dict[str, Any]] = {
+            (topic, None): {**what, "clusters": named} for topic, named in clusters.items()
+        }
+        await self._tell_all(known.sequence, telling)
+
+    async def _tell_all(
+        self, sequence: int, telling: Mapping[Participant, dict[str, Any]]
+    ) -> dict[Participant, Any]:
+        """What each of them answered; None of what was deleted."""
+        now_ms = self._fabric.clock_ms()
+        untold = {each: Untold(*each, now_ms) for each in telling}
+        self._untold[sequence] = dict(untold)
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                each: group.create_task(self._tell(untold[each], what))
+                for each, what in telling.items()
+            }
+        return {each: task.result() for each, task in tasks.items()}
+
+    async def _persist(self, command: Spread | Finish) -> Any:
+        """Its reply, as soon as the disk takes it."""
+        pause = FIRST_PAUSE_S
+        while isinstance(reply := await self._runtime.ask(command), Refusal):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        return reply
+
+    async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
+        """Until it has it; its answer. What was deleted has nothing that could be applied to."""
+        pause, answer = FIRST_PAUSE_S, None
+        while True:
+            try:
+                async with self._room:
+                    answer = await self._tell_once(participant, what)
+                break
+            except (RemoteError, Unreachable, OSError, TimeoutError) as error:
+                if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
+                    break
+                participant.failures += 1
+                participant.error = reason_of(error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        del self._untold[what["sequence"]][participant.topic, participant.subscription]
+        return answer
+
+    async def _tell_once(self, participant: Untold, what: dict[str, Any]) -> Any:
+        method = "name_participants" if "clusters" in what else "end_transaction"
+        key = self._keys.get(what["sequence"], {}).get(participant.topic)
+        # Who is connected exists; else the topic may have been deleted, as the catalog knows.
+        link = None if key is None else self._fabric.shared_link(key)
+        if link is not None:
+            return await link.request(method, what)
+        topic = TopicName.parse(participant.topic)
+        found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        key = ActorKey.of_partition(topic, found["incarnation"])
+        return await self._fabric.call(key, method, what)

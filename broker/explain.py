@@ -1,0 +1,223 @@
+"""What happened to one message of a subscription, as its journals tell.
+
+Only what is written is told. Deliveries that were under way to the journal when the actor
+crashed are not known, and nothing is guessed in their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import Message
+
+from velaray.actors.partition.remote_transactions import name_of
+from velaray.actors.subscription.cursor import Cursor, unpack_ranges
+from velaray.actors.subscription.machine import SubscriptionMachine
+from velaray.actors.subscription.tracing import deliveries_of
+from velaray.actors.subscription.undoing import move_of
+from velaray.broker.explain_log import EVENTS_AT_ONCE, Fact, facts_of_log
+from velaray.broker.history import positions_of
+from velaray.broker.subscription.dispatcher_details import pending_in
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import (
+    ConsumerAttached,
+    ConsumerDetached,
+    CursorCreated,
+    DeadLettersIntended,
+    DeadLettersMoved,
+    DeliveriesReturned,
+    DeliveriesTraced,
+    EntriesAcked,
+    EntriesAskedAgain,
+    EntriesDelivered,
+    EntriesExpired,
+    LedgerOpened,
+    MarkDeleted,
+    TransactionAcksEnded,
+)
+from velaray.events.ids import ActorKey, Position, TransactionId
+from velaray.journal.replay import replay
+from velaray.journal.store import LedgerStore
+
+
+async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
+    """Everything that the journals tell of the entry: of each in order, of both by their clocks.
+
+    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
+    """
+    of_log = await facts_of_log(store, key, position)
+    offset = (await positions_of(store, key)).offset_of(position)
+    hidden = any(fact.what == "aborted" for fact in of_log)
+    machine, story = SubscriptionMachine(), _Story(offset, hidden=hidden)
+    state, seen = machine.initial(), 0
+    facts: list[Fact] = []
+    async for record in replay(store, key.text()):
+        event = decode(bytes(record.event))
+        before, pending = _standing(state.cursor, offset), pending_in(state, offset)
+        machine.evolve(state, event)
+        after = _standing(state.cursor, offset)
+        told = [*story.told(event, before, after, pending)]
+        told += story.told_of_pending(event, pending, pending_in(state, offset), after)
+        at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
+        facts += [Fact(at_ms, record.sequence, *each) for each in told]
+        seen += 1
+        if seen % EVENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # whoever shares the loop goes on
+    return [of_log[0], *_merged(of_log[1:], facts)]
+
+
+def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
+    """Both in their own order; those of the log before what came later."""
+    for fact in facts:
+        while of_log and of_log[0].at_ms <= fact.at_ms:
+            yield of_log.pop(0)
+        yield fact
+    yield from of_log
+
+
+def _standing(cursor: Cursor, offset: int) -> bool | int | None:
+    """True: acknowledged. A mask: what is left of a batch. None: not acknowledged."""
+    return True if cursor.is_acked(offset) else cursor.remaining(offset)
+
+
+Told = tuple[str, str, str]
+
+
+class _Story:
+    """Reads events for what they say about one entry; knows who holds it."""
+
+    def __init__(self, offset: int, *, hidden: bool) -> None:
+        """``hidden``: it is known by now that nobody gets it."""
+        self._offset = offset
+        self._hidden = hidden
+        self._names: dict[int, str] = {}
+        self._addresses: dict[int, str] = {}
+        self._holder = 0
+        self._epoch = 0
+        self._delivered = 0
+        self._pending_by = ""
+
+    def _name(self, consumer: int) -> str:
+        return self._names.get(consumer, f"consumer {consumer}" if consumer else "")
+
+    def _within(self, event: Any) -> bool:
+        return any(first <= self._offset < end for first, end in unpack_ranges(event.ranges))
+
+    def told(
+        self, event: Message, before: Any, after: Any, pending: TransactionId | None
+    ) -> Iterator[Told]:
+        """What ``event`` says; before and after it the entry stood so in the cursor, and before it
+        the entry was acknowledged in the transaction ``pending``."""
+        yield from self._of_consumers(event)
+        yield from self._of_counts(event)
+        if before is not True and after is True:
+            yield self._acknowledged(event, pending)
+        elif before is True and after is not True:
+            why = move_of(event)
+            yield "unacknowledged", "", f"to be delivered again, by {why}"
+        elif before != after and after is not None:
+            left = [index for index in range(after.bit_length()) if after >> index & 1]
+            who = self._name(getattr(event, "consumer", 0))
+            by = _by(who, getattr(event, "cluster", ""))
+            text = f"acknowledged in part{by}: messages {left} of the batch are left"
+            yield "acknowledged-in-part", who, text
+
+    def told_of_pending(
+        self,
+        event: Message,
+        before: TransactionId | None,
+        after: TransactionId | None,
+        standing: Any,
+    ) -> Iterator[Told]:
+        """What ``event`` says of acknowledgements in transactions that haven't ended: before and
+        after it the entry had one in these."""
+        if before == after:
+            return
+        if after is not None:
+            self._pending_by = who = self._name(getattr(event, "consumer", 0))
+            yield "pending", who, f"acknowledged in {name_of(after)}{_by(who)}, which is undecided"
+        elif before is not None and standing is not True:
+            who, name = self._pending_by, name_of(before)
+            if not isinstance(event, TransactionAcksEnded):
+                text = f"no longer acknowledged in {name}: the cursor was moved"
+                yield "not-pending", who, text
+            elif not event.commit:
+                yield "ack-aborted", who, f"{name} was aborted: its acknowledgement doesn't count"
+
+    def _of_consumers(self, event: Message) -> Iterator[Told]:
+        match event:
+            case LedgerOpened(epoch=epoch) if epoch != self._epoch:
+                self._epoch = epoch
+                if self._holder:
+                    name = self._name(self._holder)
+                    yield "released", name, f"the subscription's actor started anew; {name} lost it"
+                self._names.clear()
+                self._addresses.clear()
+                self._holder = 0
+            case ConsumerAttached():
+                self._names[event.consumer] = event.name
+                self._addresses[event.consumer] = event.address
+            case ConsumerDetached(consumer=consumer):
+                if consumer == self._holder:
+                    name, self._holder = self._name(consumer), 0
+                    yield "released", name, f"consumer {name} left"
+            case DeliveriesTraced():
+                for consumer, first, end in deliveries_of(event):
+                    if first <= self._offset < end:
+                        self._holder, self._delivered = consumer, self._delivered + 1
+                        name = self._name(consumer)
+                        address = self._addresses.get(consumer, "")
+                        whom = f"{name} at {address}" if address else name
+                        text = f"delivered to {whom} (known delivery {self._delivered})"
+                        yield "delivered", name, text
+            case EntriesAskedAgain(consumer=consumer):
+                if consumer == self._holder and (event.all or self._within(event)):
+                    name, self._holder = self._name(consumer), 0
+                    text = f"{name} asked for it again: a negative acknowledgement or a timeout"
+                    yield "asked-again", name, text
+
+    def _of_counts(self, event: Message) -> Iterator[Told]:
+        match event:
+            case EntriesDelivered() if self._within(event):
+                yield "counted", "", "a delivery of it was counted"
+            case DeliveriesReturned() if self._within(event):
+                yield "returned", "", "its delivery ended in order and doesn't count"
+            case DeadLettersIntended() if self._within(event):
+                yield "dead-letter", "", "on its way to the dead-letter topic from now on"
+
+    def _acknowledged(self, event: Message, pending: TransactionId | None) -> Told:
+        consumer = getattr(event, "consumer", 0)
+        who = self._name(consumer)
+        self._holder = 0
+        if why := move_of(event):
+            return "passed-over", "", f"passed over by {why}"
+        if self._hidden and isinstance(event, EntriesAcked):
+            return "passed-over", "", "passed over, as nobody gets it"
+        if pending is not None and not consumer and isinstance(event, EntriesAcked | MarkDeleted):
+            text = f"acknowledged{_by(self._pending_by)}: {name_of(pending)} was committed"
+            return "acknowledged", self._pending_by, text
+        match event:
+            case EntriesAcked(cluster=cluster):
+                return "acknowledged", who, f"acknowledged{_by(who, cluster)}"
+            case MarkDeleted():
+                return "acknowledged", who, f"acknowledged with all before it{_by(who)}"
+            case EntriesExpired(reason=reason):
+                return "expired", "", f"expired: {reason}"
+            case DeadLettersMoved():
+                return "dead-letter", "", "moved to the dead-letter topic"
+            case CursorCreated():
+                return "before-the-start", "", "the subscription begins behind it"
+        return "acknowledged", who, f"acknowledged by {type(event).__name__}"
+
+
+def _by(who: str, cluster: str = "") -> str:
+    if cluster:
+        return f" in cluster {cluster}, as that has told"
+    return f" by {who}" if who else "; by whom isn't recorded"
+
+
+def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:
+    """For people and JSON; ``now`` is what the subscription itself says, None: it wasn't asked."""
+    return {"facts": [fact._asdict() for fact in facts], "now": now}

@@ -1,0 +1,215 @@
+"""Taking the census of a running cluster, describing one ledger, and having orphans deleted.
+
+Ledgers move while they are counted. What looks lost is looked at again, and only what looks so
+every time is called an orphan, or missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.broker.garbage_collection.deletion_backlog import (
+    Waiting,
+    dead_letters,
+    described,
+    pending,
+)
+from velaray.broker.garbage_collection.ledger_audit import (
+    LOST,
+    Counted,
+    Journal,
+    LedgerAudit,
+    Name,
+    State,
+    Unread,
+    count,
+)
+from velaray.events.ids import ActorKey, InvalidNameError
+from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.garbage_collection import dispose
+from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifest
+from velaray.journal.recovery import is_owned
+from velaray.journal.store import LedgerStore
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+
+LOOKS = 3
+"""What looks lost is looked at so often."""
+
+
+async def take_census(fabric: ActorSystem) -> LedgerAudit:
+    """Count every ledger of the cluster, while everything goes on.
+
+    A journal that can't be read is named, and the others are counted. Raises what
+    `ActorSystem.call` raises.
+    """
+    unread: dict[str, Unread] = {}
+    ledgers = await _look(fabric, await _journals(fabric.store), unread)
+    lost = _lost(ledgers)
+    for _ in range(LOOKS - 1):
+        if not lost:
+            break
+        again = await _look(fabric, sorted({each.journal for each in lost}), unread)
+        still = {each.name for each in _lost(again)}.intersection(each.name for each in lost)
+        ledgers = _corrected(ledgers, again, lost)
+        lost = [each for each in again if each.name in still]
+    return LedgerAudit(ledgers, [unread[key] for key in sorted(unread)])
+
+
+def _lost(ledgers: Sequence[Counted]) -> list[Counted]:
+    return [each for each in ledgers if each.state in LOST]
+
+
+def _corrected(
+    ledgers: Sequence[Counted], again: Sequence[Counted], lost: Sequence[Counted]
+) -> list[Counted]:
+    """``ledgers``, of which the ``lost`` ones are as they were seen ``again``, or gone."""
+    now = {each.name: each for each in again}
+    suspects = {each.name for each in lost}
+    kept = [each for each in ledgers if each.name not in suspects]
+    kept += [now[name] for name in suspects if name in now]
+    return sorted(kept, key=lambda each: each.name)
+
+
+async def _look(
+    fabric: ActorSystem, keys: Sequence[str], unread: dict[str, Unread]
+) -> list[Counted]:
+    """Count the ledgers of these journals, once; those that can't be read go to ``unread``.
+
+    The store is looked at first: who unlists a ledger has announced it before, so an event that
+    isn't there then was dealt with.
+    """
+    journals = []
+    for key in keys:
+        try:
+            journals.append(await _read(fabric.store, key))
+        except JournalError as error:
+            unread[key] = Unread(key, error.told)
+    waiting = {_name(each) async for each in pending(fabric)}
+    dead = {_name(each) async for each in dead_letters(fabric)}
+    return count(journals, waiting, dead)
+
+
+def _name(each: Waiting) -> Name:
+    return ("", 0) if each.event is None else (each.event.journal, each.event.ledgerId)
+
+
+async def _journals(store: LedgerStore) -> list[str]:
+    """The journals of actors; what else is stored has no ledgers."""
+    found = []
+    for key in await store.list_journals():
+        try:
+            ActorKey.parse(key)
+        except InvalidNameError:
+            continue
+        found.append(key)
+    return found
+
+
+async def _read(store: LedgerStore, key: str) -> Journal:
+    """A journal, as it was at a moment if it stood still meanwhile."""
+    before = await _manifest(store, key)
+    stored = {}
+    for ledger_id in await store.list_ledgers(key):
+        try:
+            stored[ledger_id] = await store.size(key, ledger_id)
+        except NotStored:
+            continue  # it was deleted just now
+    after = await _manifest(store, key)
+    # Missing is what was listed before and after; unlisted what was so when it was seen stored.
+    if before is not None and after is not None:
+        listed = {info.ledger_id for info in before.ledgers}
+        ledgers = [each for each in after.ledgers if each.ledger_id in listed.union(stored)]
+        after = replace(after, ledgers=tuple(ledgers))
+    return Journal(key, after, stored)
+
+
+async def _manifest(store: LedgerStore, key: str) -> Manifest | None:
+    found = await store.read_manifest(key)
+    return None if found is None else decode_manifest(store.location(key), found.data)
+
+
+async def repair(fabric: ActorSystem, orphans: Collection[Counted]) -> int:
+    """Have orphans deleted; returns how many. Repeating it does no harm.
+
+    Raises what `announce` raises, and the store's errors: then some may not be.
+    """
+    done = 0
+    for journal in sorted({each.journal for each in orphans}):
+        key = ActorKey.parse(journal)
+        ledger_ids = [each.ledger_id for each in orphans if each.journal == journal]
+        if deletes_itself(fabric, key):
+            for ledger_id in ledger_ids:
+                await dispose(fabric.store, journal, ledger_id)
+        else:
+            await announce(fabric, key, ledger_ids)
+        done += len(ledger_ids)
+    return done
+
+
+async def describe_ledger(fabric: ActorSystem, ledger_id: int) -> dict[str, Any]:
+    """Everything that is known of a ledger, its events among it.
+
+    Raises `RemoteError` (NOT_FOUND) if it is neither stored nor listed, and no event names it;
+    else as `take_census`.
+    """
+    events = [each async for each in pending(fabric) if _name(each)[1] == ledger_id]
+    letters = [each async for each in dead_letters(fabric) if _name(each)[1] == ledger_id]
+    named = {_name(each)[0] for each in (*events, *letters)}
+    for key in await _journals(fabric.store):
+        try:
+            journal = await _read(fabric.store, key)
+        except JournalError:
+            if key in named or ledger_id in await fabric.store.list_ledgers(key):
+                raise
+            continue  # it is another journal's
+        numbered = journal.manifest is not None and (
+            journal.manifest.number == ledger_id >> LEDGER_INDEX_BITS
+        )
+        if not (numbered or key in named or ledger_id in journal.stored):
+            continue
+        waiting = {_name(each) for each in events}
+        given_up = {_name(each) for each in letters}
+        for each in count([journal], waiting, given_up):
+            if each.ledger_id == ledger_id:
+                return await _described(fabric.store, journal, each, events, letters)
+    if not named:
+        raise RemoteError(Reason.NOT_FOUND, f"ledger {ledger_id} is neither stored nor listed")
+    gone = {"ledgerId": ledger_id, "journal": sorted(named)[0], "state": "gone", "bytes": 0}
+    return {**gone, **_events(events, letters)}
+
+
+async def _described(
+    store: LedgerStore,
+    journal: Journal,
+    ledger: Counted,
+    events: Sequence[Waiting],
+    letters: Sequence[Waiting],
+) -> dict[str, Any]:
+    listed = () if journal.manifest is None else journal.manifest.ledgers
+    info = next((each for each in listed if each.ledger_id == ledger.ledger_id), None)
+    stored = ledger.state is not State.MISSING
+    return {
+        "ledgerId": ledger.ledger_id,
+        "journal": journal.key,
+        "state": ledger.state.value,
+        "bytes": ledger.bytes,
+        "location": store.location(journal.key, ledger.ledger_id),
+        "sealed": None if info is None else info.sealed,
+        "records": None if info is None else info.records,
+        "entries": None if info is None else info.entries,
+        "deadJournal": journal.manifest is not None and journal.manifest.dead,
+        "owned": await is_owned(store, journal.key, ledger.ledger_id) if stored else None,
+        **_events(events, letters),
+    }
+
+
+def _events(events: Sequence[Waiting], letters: Sequence[Waiting]) -> dict[str, Any]:
+    return {
+        "pending": [described(each) for each in events],
+        "deadLetters": [described(each) for each in letters],
+    }

@@ -1,0 +1,91 @@
+"""The topics of those who delete ledgers, and waking them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from velaray.actors.catalog.policies import POLICIES, Level
+from velaray.actors.machine import Reason
+from velaray.broker.coordinator.coordinators import ensure_partitions
+from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, TOPICS, WORKER
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+
+_NEVER = 1 << 30
+_POLICIES: Mapping[str, Any] = {
+    **{
+        name: policy.default
+        for name, policy in POLICIES.items()
+        if Level.NAMESPACE in policy.levels and policy.default is not None
+    },
+    # The deleters move their dead letters themselves; killing them often makes none.
+    "deadLetter": {
+        "maxRedeliverCount": _NEVER,
+        "deadLetterTopic": str(DEAD),
+        "initialSubscriptionName": OPERATOR,
+    },
+}
+"""Of the system's namespace, whatever is set for the cluster: no event may expire or be refused."""
+
+
+async def ensure_deletion_topics(fabric: ActorSystem) -> None:
+    """Have the topics of which deleters live, with a partition for each deleter at least.
+
+    They always have partitions, whatever topics are that come into being by themselves. (More of
+    them would be more actors, which all wake up for every deletion.) Raises what `ActorSystem.call`
+    raises.
+    """
+    namespace = EVENTS.namespace_name
+    own = await fabric.call(ActorKey.catalog(), "policies", {"namespace": namespace})
+    for name, value in _POLICIES.items():
+        if own.get(name) != value:
+            policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
+            await fabric.call(ActorKey.catalog(), "set_policy", policy)
+    for topic in TOPICS:
+        await ensure_partitions(fabric, topic, max(1, fabric.config.deleters))
+
+
+async def partitions_in_use(fabric: ActorSystem, topic: TopicName) -> AsyncIterator[ActorKey]:
+    """The partitions of ``topic`` in which anything was ever stored; none if there is no topic.
+
+    Raises what `ActorSystem.call` raises, and the store's errors.
+    """
+    try:
+        found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise
+        return
+    for key in ActorKey.of_partitions(topic, found["incarnation"], found["partitions"]):
+        if await fabric.store.list_ledgers(key.text()):
+            yield key
+
+
+async def has_work(fabric: ActorSystem) -> bool:
+    """Whether anything is announced that the deleters haven't acknowledged.
+
+    Raises what `ActorSystem.ask` raises, and the store's errors.
+    """
+    wanted: dict[str, Any] = {"name": WORKER, "number": 1}
+    for topic in (EVENTS, RETRY):
+        async for key in partitions_in_use(fabric, topic):
+            if WORKER not in await fabric.ask(key, "subscriptions", {}):
+                continue
+            if await fabric.ask(key, "find_unacked", wanted) is not None:
+                return True
+    return False
+
+
+async def deleters_to_wake(fabric: ActorSystem) -> list[ActorKey]:
+    """Those who are to be activated when a cluster starts: none if nothing was ever announced.
+
+    They leave if nothing is left to do. Raises what `ActorSystem.call` raises, and the store's
+    errors.
+    """
+    for topic in (EVENTS, RETRY):
+        async for _ in partitions_in_use(fabric, topic):
+            return [ActorKey.of_deleter(number) for number in range(fabric.config.deleters)]
+    return []

@@ -1,0 +1,68 @@
+"""Having ledgers deleted: what owners do before they list them no more.
+
+See `docs/decisions/0023-the-end-of-ledgers.md`. The deletion topics' own ledgers are deleted by
+their owners, without an event: each event would make for another ledger to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from velaray.events.ids import ActorKey, TopicName
+from velaray.journal.garbage_collection import bury, dispose
+
+if TYPE_CHECKING:
+    from velaray.topology.actor_system import ActorSystem
+
+EVENTS = TopicName.parse("persistent://pulsar/system/__ledger_deletion")
+RETRY = TopicName.parse(f"{EVENTS}-RETRY")
+DEAD = TopicName.parse(f"{EVENTS}-DLQ")
+TOPICS = (EVENTS, RETRY, DEAD)
+"""Where what is to be deleted is written down, first and again, and when it was given up."""
+WORKER = "ledger-deletion-worker"
+"""The subscription of those who delete."""
+OPERATOR = "ledger-deletion-operator"
+"""The subscription of `DEAD` that keeps what nobody has dealt with."""
+
+_OWN = {(topic.tenant, topic.namespace, topic.local) for topic in TOPICS}
+
+
+def is_deletion_topic(topic: TopicName) -> bool:
+    """Whether it is one of `TOPICS`, or a partition of one."""
+    return (topic.tenant, topic.namespace, topic.local) in _OWN
+
+
+def deletes_itself(fabric: ActorSystem, key: ActorKey) -> bool:
+    """Whether the ledgers of this journal are deleted by their owner, without an event."""
+    return not fabric.config.deleters or (key.tenant, key.namespace, key.topic) in _OWN
+
+
+async def announce(fabric: ActorSystem, key: ActorKey, ledger_ids: Sequence[int]) -> None:
+    """Have these ledgers of ``key``'s journal deleted once they aren't listed any more.
+
+    Durable when it returns, for each of them; repeating it does no harm. Raises `Unreachable`,
+    `RemoteError`: then some may be announced.
+    """
+    if not ledger_ids or deletes_itself(fabric, key):
+        return
+    deleter = ActorKey.of_deleter(crc32(key.text().encode()) % fabric.config.deleters)
+    args = {"journal": key.text(), "ledgers": list(ledger_ids)}
+    await fabric.call(deleter, "announce", args)
+
+
+async def bury_journal(fabric: ActorSystem, key: ActorKey) -> None:
+    """Unlist all of a deleted actor's journal, and have it deleted.
+
+    Success means that nothing lists any of it, and whatever is stored will be deleted. It may be
+    repeated after any failure. Raises what `announce` and `bury` raise.
+    """
+
+    async def tell(ledger_ids: Sequence[int]) -> None:
+        await announce(fabric, key, ledger_ids)
+
+    await bury(fabric.store, key.text(), tell)
+    if deletes_itself(fabric, key):
+        for ledger_id in await fabric.store.list_ledgers(key.text()):
+            await dispose(fabric.store, key.text(), ledger_id)

@@ -1,0 +1,137 @@
+"""What waits in the deletion topics: events that nobody has dealt with, and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.garbage_collection.collectors import partitions_in_use
+from velaray.broker.garbage_collection.deletion import (
+    DEAD,
+    EVENTS,
+    OPERATOR,
+    RETRY,
+    WORKER,
+    announce,
+)
+from velaray.broker.garbage_collection.deletion_events import (
+    MalformedEvent,
+    MisaddressedEvent,
+    PendingDeleteLedgerInfo,
+    addressee,
+    decode_event,
+)
+from velaray.events.ids import ActorKey, MessageId, TopicName
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+from velaray.wire.pulsar_pb2 import MessageMetadata
+
+AT_ONCE = 500
+"""Events that one partition is asked for at a time."""
+
+_TRIED = "RECONSUMETIMES"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message of a deletion topic; ``event`` is None if it is none."""
+
+    topic: str
+    message_id: MessageId
+    event: PendingDeleteLedgerInfo | None
+    tries: int
+    published_ms: int
+
+
+async def pending(fabric: ActorSystem) -> AsyncIterator[Waiting]:
+    """What deleters haven't acknowledged, as it is while this runs.
+
+    An event that is tried again while this runs may come twice. Raises what `ActorSystem.call`
+    raises, and the store's errors.
+    """
+    for topic in (EVENTS, RETRY):  # in the order in which events move
+        async for each in _waiting(fabric, topic, WORKER):
+            yield each
+
+
+def dead_letters(fabric: ActorSystem) -> AsyncIterator[Waiting]:
+    """The events that were given up and that nobody has dealt with since. Raises as `pending`."""
+    return _waiting(fabric, DEAD, OPERATOR)
+
+
+async def _waiting(
+    fabric: ActorSystem, topic: TopicName, subscription: str
+) -> AsyncIterator[Waiting]:
+    async for key in partitions_in_use(fabric, topic):
+        if subscription not in await fabric.call(key, "subscriptions"):
+            continue  # nothing was stored there: whoever does so makes it first
+        first: int | None = 0
+        while first is not None:
+            args = {"name": subscription, "first": first, "most": AT_ONCE}
+            found = await fabric.call(key, "unacked_entries", args)
+            for entry in found["entries"]:
+                yield _read(str(key.topic_name), *entry)
+            first = found["next"]
+
+
+def _read(topic: str, found: list[int], metadata: bytes, payload: bytes) -> Waiting:
+    about = MessageMetadata.FromString(metadata)
+    properties = {pair.key: pair.value for pair in about.properties}
+    try:
+        event = None if about.null_value else decode_event(payload)
+    except MalformedEvent:
+        event = None
+    tried: Any = properties.get(_TRIED, "0")
+    tries = int(tried) if tried.isdecimal() else 0
+    ledger_id, entry_id, partition = found
+    message_id = MessageId(ledger_id, entry_id, partition)
+    return Waiting(topic, message_id, event, tries, about.publish_time)
+
+
+async def take_up(fabric: ActorSystem, letters: Sequence[Waiting]) -> None:
+    """Have dead letters tried again from the start: published anew, and then forgotten.
+
+    Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them is no event, what
+    `announce` raises, and what `forget` raises: then some may be.
+    """
+    for each in letters:
+        if each.event is None:
+            text = f"{each.message_id} of {each.topic} is no event: it can only be forgotten"
+            raise RemoteError(Reason.INVALID, text)
+        try:
+            key = addressee(each.event)
+        except MisaddressedEvent as error:
+            raise RemoteError(Reason.INVALID, f"{error}: it can only be forgotten") from error
+        await announce(fabric, key, [each.event.ledgerId])
+    await forget(fabric, letters)
+
+
+async def forget(fabric: ActorSystem, letters: Sequence[Waiting]) -> None:
+    """Have dead letters listed no more, and leave their ledgers as they are.
+
+    Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be.
+    """
+    ids = [
+        [each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition]
+        for each in letters
+    ]
+    if ids:
+        await fabric.call(ActorKey.of_deleter(0), "forget", {"letters": ids})
+
+
+def described(each: Waiting) -> dict[str, Any]:
+    """A message of a deletion topic, as the admin interface tells it."""
+    event = each.event
+    return {
+        "id": f"{each.message_id.ledger_id}:{each.message_id.entry_id}:{each.message_id.partition}",
+        "topic": each.topic,
+        "tries": each.tries,
+        "publishTime": each.published_ms,
+        "ledgerId": None if event is None else event.ledgerId,
+        "journal": None if event is None else event.journal,
+        "component": None if event is None else event.ledgerComponent,
+        "topicName": None if event is None else event.topicName,
+        "cursorName": None if event is None else event.cursorName,
+    }

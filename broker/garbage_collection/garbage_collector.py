@@ -1,0 +1,382 @@
+"""The body of a deleter: it has deletions announced, and deletes what nobody lists any more.
+
+It owns no journal. Its work is in three topics (`velaray.broker.garbage_collection.deletion`);
+there it is an ordinary client: a producer without batching, and a Shared consumer with a retry and
+a dead-letter topic. An event is acknowledged after its ledger is gone, so whatever crashes,
+somebody deletes it in the end. What an event says is believed of nobody: `burial.dispose` asks the
+store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.garbage_collection.collector_metrics import CollectorMetrics
+from velaray.broker.garbage_collection.collectors import ensure_deletion_topics, has_work
+from velaray.broker.garbage_collection.deletion import DEAD, EVENTS, OPERATOR, RETRY, WORKER
+from velaray.broker.garbage_collection.deletion_events import (
+    SCHEMA,
+    MalformedEvent,
+    MisaddressedEvent,
+    PendingDeleteLedgerInfo,
+    addressee,
+    event_of,
+    read_event,
+)
+from velaray.client.client import Client
+from velaray.client.consumer import Consumer
+from velaray.client.dead_letters import RECONSUMETIMES
+from velaray.client.enums import ConsumerType, InitialPosition
+from velaray.client.exceptions import InvalidMessage, VelarayError
+from velaray.client.message import Message
+from velaray.client.message_id import MessageId as ClientMessageId
+from velaray.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from velaray.client.policies import ConsumerDeadLetterPolicy
+from velaray.client.producer import Producer
+from velaray.events.ids import ActorKey, InvalidNameError, MessageId
+from velaray.journal.errors import JournalError
+from velaray.journal.garbage_collection import Fate, dispose
+from velaray.topology.actor_system import ActorBase, ActorSystem, Address, Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed, RpcServer
+from velaray.topology.system_credentials import SystemCredentials
+
+logger = logging.getLogger("velaray")
+
+MAX_TRIES = 10
+"""An event is tried again so often; then it is a dead letter."""
+AT_ONCE = 16
+"""Ledgers that one deleter deletes at a time."""
+PAUSE_S = 0.06
+"""The pause after each of them: some 250 a second go, which who publishes hardly notices."""
+QUEUE = 100
+"""Events that wait in it, of each partition."""
+GRACE_MS = 2_000
+"""An event comes so much later, and a millisecond for each of its announcement: whoever announces
+ledgers unlists them just after that, and what comes before has to come again."""
+MAX_NACK_DELAY_MS = 60_000
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+
+_PASSING = (VelarayError, RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, JournalError)
+"""What goes by itself: somebody is restarting, or a disk is full."""
+
+Event = PendingDeleteLedgerInfo
+
+
+class GarbageCollector(ActorBase):
+    """Announces and deletes."""
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+        self.key = key
+        self.fabric = fabric
+        self.config = fabric.config
+        self.links = RpcServer(self, fabric.config.link_key)
+        self.meter = CollectorMetrics()
+        self._client: Client | None = None
+        self._producer: Producer[Event] | None = None
+        self._connecting = asyncio.Lock()
+        self._announcing = 0
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handling: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._drained = False
+
+    # -- life ------------------------------------------------------------------------
+
+    async def start(self) -> Address:
+        """Make sure that the topics are there, and begin. Raises what `ActorSystem.call` raises."""
+        await ensure_deletion_topics(self.fabric)
+        link_port = await self.links.start(self.config.host)
+        self._spawn(self._consume(), self._tasks)
+        self._spawn(self._look_for_work(), self._tasks)
+        return Address(self.config.host, 0, link_port)
+
+    def idle(self) -> bool:
+        """Whether nobody asks, nothing is under way, and nothing was left when it last looked."""
+        busy = self.links.links or self._announcing or self._handling
+        return self._drained and not busy
+
+    async def stop(self) -> None:
+        """End what is under way, and leave. What isn't acknowledged comes again to the next."""
+        self._stopping = True
+        self.links.stop()
+        tasks = [*self._tasks, *self._handling]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._client is not None:
+            await self._client.close()
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        self._stopping = True
+        self.links.abort()
+        for task in (*self._tasks, *self._handling):
+            task.cancel()
+        if self._client is not None:
+            self._client.abort()
+
+    def _spawn(self, work: Any, among: set[asyncio.Task[None]]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        among.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            among.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self.fabric.fatal(self.key, error)
+
+        task.add_done_callback(ended)
+
+    # -- calls -----------------------------------------------------------------------
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``announce`` ``ledgers`` of ``journal``; ``forget`` dead ``letters``; ``describe`` and
+        ``metrics`` as every actor."""
+        match method:
+            case "announce":
+                return await self._announce(args["journal"], args["ledgers"])
+            case "forget":
+                return await self._forget([MessageId(*letter) for letter in args["letters"]])
+            case "describe":
+                return {"key": self.key.text(), "counts": self.meter.counts()}
+            case "metrics":
+                return [list(sample) for sample in self.meter.samples(self.config.name, self.key)]
+            case "ledgers":
+                return []  # it has none
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """Requests over links are calls."""
+        return await self.call(method, args)
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """Nobody sends a deleter notices."""
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Nothing hangs on a link."""
+
+    # -- announcing ------------------------------------------------------------------
+
+    async def _announce(self, journal: str, ledger_ids: Sequence[int]) -> None:
+        """Publish an event for each ledger; all of them are stored when this returns.
+
+        Raises `RemoteError`: then any of them may be stored, and all may be announced again.
+        """
+        try:
+            key = ActorKey.parse(journal)
+            events = [event_of(key, ledger_id) for ledger_id in ledger_ids]
+        except (InvalidNameError, MisaddressedEvent) as error:
+            raise RemoteError(Reason.INVALID, str(error)) from error
+        self._announcing += 1
+        self._drained = False
+        try:
+            producer = await self._connected_producer()
+            grace_ms = min(GRACE_MS + len(events), self._delay_ms)
+            due_ms = self.fabric.clock_ms() + grace_ms
+            await asyncio.gather(*(self._send(producer, event, due_ms) for event in events))
+        except VelarayError as error:
+            text = f"{len(events)} ledgers of {journal} can't be announced now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, text) from error
+        finally:
+            self._announcing -= 1
+
+    async def _send(self, producer: Producer[Event], event: Event, due_ms: int) -> None:
+        # A journal's events are in one partition: announcing them wakes up no other.
+        await producer.send(event, partition_key=event.journal, deliver_at=due_ms)
+        self.meter.sent += 1
+
+    async def _connected_producer(self) -> Producer[Event]:
+        """Raises `VelarayError`."""
+        async with self._connecting:
+            if self._producer is None:
+                client = await self._connected_client()
+                options = ProducerOptions(
+                    str(EVENTS),
+                    schema=SCHEMA,
+                    batching_enabled=False,
+                    block_if_queue_full=True,
+                    lazy_start_partitioned_producers=True,
+                )
+                # Before anything is stored, those who will delete it are waited for.
+                made = Producer[Event](client.core, options, client.forget, WORKER)
+                self._producer = await client.adopt(made)
+            return self._producer
+
+    async def _connected_client(self) -> Client:
+        if self._client is None:
+            clusters = await self.fabric.call(ActorKey.catalog(), "clusters")
+            url = clusters[self.config.name]["service_url"]
+            proof = SystemCredentials(self.config.link_key)
+            self._client = Client.with_options(ClientOptions(url, authentication=proof))
+        return self._client
+
+    # -- dead letters ----------------------------------------------------------------
+
+    async def _forget(self, letters: Sequence[MessageId]) -> None:
+        """Acknowledge dead letters: somebody has dealt with them. Durable when this returns.
+
+        Raises `RemoteError`: then some may be, and all may be forgotten again.
+        """
+        self._announcing += 1
+        try:
+            async with self._connecting:
+                client = await self._connected_client()
+            for number in sorted({letter.partition for letter in letters}):
+                topic = str(DEAD.of_partition(number))
+                await self._acknowledge_in(
+                    client, topic, [letter for letter in letters if letter.partition == number]
+                )
+        except VelarayError as error:
+            text = f"{len(letters)} dead letters can't be forgotten now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, text) from error
+        finally:
+            self._announcing -= 1
+
+    async def _acknowledge_in(
+        self, client: Client, topic: str, letters: Sequence[MessageId]
+    ) -> None:
+        options = ConsumerOptions[Event](
+            topic,
+            OPERATOR,
+            ConsumerType.Shared,
+            receiver_queue_size=1,
+            initial_position=InitialPosition.Earliest,
+        )
+        consumer = await client.adopt(Consumer[Event](client.core, options, client.forget))
+        try:
+            ids = [
+                ClientMessageId(letter.partition, letter.ledger_id, letter.entry_id, topic=topic)
+                for letter in letters
+            ]
+            await asyncio.gather(*(consumer.acknowledge(each, receipt=True) for each in ids))
+        finally:
+            await consumer.close()
+
+    # -- deleting --------------------------------------------------------------------
+
+    async def _consume(self) -> None:
+        """Delete what is announced, for ever."""
+        consumer = await self._subscribed()
+        async for message in consumer:
+            self.meter.received += 1
+            self._drained = False
+            await self._room.acquire()
+            self._spawn(self._handle(consumer, message), self._handling)
+
+    async def _subscribed(self) -> Consumer[Event]:
+        policy = ConsumerDeadLetterPolicy(
+            MAX_TRIES, str(DEAD), OPERATOR, retry_letter_topic=str(RETRY)
+        )
+        options = ConsumerOptions(
+            str(EVENTS),
+            WORKER,
+            ConsumerType.Shared,
+            schema=SCHEMA,
+            receiver_queue_size=QUEUE,
+            initial_position=InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=min(self._delay_ms, MAX_NACK_DELAY_MS),
+            dead_letter_policy=policy,
+            enable_retry=True,
+        )
+        backoff = FIRST_BACKOFF_S
+        while True:
+            try:
+                # A producer brings the schema into a topic that nobody has used yet.
+                await self._connected_producer()
+                client = await self._connected_client()
+                return await client.adopt(Consumer[Event](client.core, options, client.forget))
+            except _PASSING as error:
+                logger.warning("%s can't subscribe: %s", self.key, error)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+
+    @property
+    def _delay_ms(self) -> int:
+        return max(1, round(self.config.deletion_retry_s * 1000))
+
+    async def _handle(self, consumer: Consumer[Event], message: Message[Event]) -> None:
+        """Do what an event asks if it may be done, then acknowledge it or have it come again."""
+        try:
+            if await self._is_done_with(message):
+                await consumer.acknowledge(message)
+                self.meter.acked += 1
+            else:
+                await self._again_later(consumer, message)
+        except VelarayError as error:
+            if not self._stopping:
+                logger.warning("%s: an event comes again: %s", self.key, error)
+                with contextlib.suppress(VelarayError):  # it is closed: all come again
+                    await consumer.negative_acknowledge(message)
+        finally:
+            asyncio.get_running_loop().call_later(PAUSE_S, self._room.release)
+
+    async def _is_done_with(self, message: Message[Event]) -> bool:
+        """Whether nothing is left to be done about an event."""
+        meter = self.meter
+        try:
+            event = read_event(message)
+            key = addressee(event)
+        except MalformedEvent as error:
+            meter.malformed += 1
+            logger.warning("no deletion event: %s", error)
+            return True
+        except MisaddressedEvent as error:
+            meter.forged += 1
+            logger.warning("nothing is deleted: %s", error)
+            return True
+        try:
+            fate = await dispose(self.fabric.store, key.text(), event.ledgerId)
+        except (JournalError, OSError) as error:
+            meter.failed += 1
+            logger.warning("ledger %d of %s isn't deleted: %s", event.ledgerId, key, error)
+            return False
+        match fate:
+            case Fate.DELETED:
+                meter.deleted += 1
+            case Fate.GONE:
+                meter.gone += 1
+            case Fate.LISTED:
+                meter.in_use += 1
+            case Fate.FOREIGN:
+                meter.forged += 1
+                logger.warning("ledger %d isn't one of %s: kept", event.ledgerId, key)
+        return fate is not Fate.LISTED
+
+    async def _again_later(self, consumer: Consumer[Event], message: Message[Event]) -> None:
+        """Raises `VelarayError`: then the event is as it was."""
+        try:
+            await consumer.reconsume_later(message, self._delay_ms)
+        except InvalidMessage:
+            # It says that it came before, in a way that no deleter says it.
+            self.meter.forged += 1
+            await consumer.acknowledge(message)
+            return
+        times = int(message.properties().get(RECONSUMETIMES, "0")) + 1
+        if times > MAX_TRIES:
+            self.meter.dead += 1
+        else:
+            self.meter.retried += 1
+
+    # -- leaving ---------------------------------------------------------------------
+
+    async def _look_for_work(self) -> None:
+        """Now and then, when nothing happens, ask whether anything is left, delayed or held."""
+        while True:
+            seen = self._progress()
+            await asyncio.sleep(self.config.upkeep_s)
+            if self._drained or self._announcing or self._handling or self._progress() != seen:
+                continue
+            with contextlib.suppress(*_PASSING):  # then it isn't known
+                left = await has_work(self.fabric)
+                self._drained = not left and self._progress() == seen
+
+    def _progress(self) -> tuple[int, int]:
+        return self.meter.sent, self.meter.received

@@ -1,0 +1,139 @@
+"""The census of ledgers: what is stored, against what is listed and what is to be deleted.
+
+Every ledger is in one state: *listed* in its journal's manifest, or *creating*: stored and not
+listed yet. *pending*: unlisted, and an event waits for a deleter. *dead-letter*: unlisted, and its
+event was given up. *orphan*: unlisted, and nobody will delete it. *missing*: listed, and not
+stored. There should be none of the last two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+
+from velaray.journal.manifest import LedgerInfo, Manifest
+
+
+class State(StrEnum):
+    """Where a ledger is on its way."""
+
+    LISTED = "listed"
+    CREATING = "creating"
+    PENDING = "pending"
+    DEAD = "dead-letter"
+    ORPHAN = "orphan"
+    MISSING = "missing"
+
+
+LOST = (State.ORPHAN, State.MISSING)
+
+Name = tuple[str, int]
+"""A journal and the id of one of its ledgers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What a store says of one journal: its manifest, and the sizes of its ledgers."""
+
+    key: str
+    manifest: Manifest | None
+    stored: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One ledger, as the census found it."""
+
+    journal: str
+    ledger_id: int
+    state: State
+    bytes: int
+
+    @property
+    def name(self) -> Name:
+        """Which one."""
+        return self.journal, self.ledger_id
+
+    @property
+    def kind(self) -> str:
+        """The kind of actor that it belongs to."""
+        return self.journal.split("/")[0]
+
+
+def count(
+    journals: Iterable[Journal], pending: AbstractSet[Name], dead: AbstractSet[Name]
+) -> list[Counted]:
+    """The state of every ledger that is stored or listed, by journal and id.
+
+    ``pending`` are the ledgers for which events wait, ``dead`` those whose events were given up.
+    """
+    found = []
+    for journal in sorted(journals, key=lambda journal: journal.key):
+        listed = {info.ledger_id: info for info in _listed(journal)}
+        for ledger_id in sorted(listed.keys() | journal.stored.keys()):
+            name = journal.key, ledger_id
+            if ledger_id not in journal.stored:
+                state, size = State.MISSING, listed[ledger_id].bytes
+            else:
+                state, size = _state(journal, name, pending, dead), journal.stored[ledger_id]
+            found.append(Counted(*name, state, size))
+    return found
+
+
+def _listed(journal: Journal) -> Sequence[LedgerInfo]:
+    return () if journal.manifest is None else journal.manifest.ledgers
+
+
+def _state(
+    journal: Journal, name: Name, pending: AbstractSet[Name], dead: AbstractSet[Name]
+) -> State:
+    manifest, ledger_id = journal.manifest, name[1]
+    if any(info.ledger_id == ledger_id for info in _listed(journal)):
+        return State.LISTED
+    alive = manifest is not None and not manifest.dead
+    if manifest is not None and alive and ledger_id >= manifest.ledger_id(manifest.next_index):
+        return State.CREATING
+    if name in pending:
+        return State.PENDING
+    return State.DEAD if name in dead else State.ORPHAN
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A journal whose manifest can't be read; the state of its ledgers is unknown."""
+
+    journal: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAudit:
+    """The ledgers that were counted, and the journals that couldn't be."""
+
+    ledgers: Sequence[Counted]
+    unread: Sequence[Unread] = ()
+
+    def of(self, *states: State) -> list[Counted]:
+        """The ledgers in these states."""
+        return [each for each in self.ledgers if each.state in states]
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Ledgers and bytes by state; every state is there."""
+        return _totals(self.ledgers)
+
+    def kinds(self) -> dict[str, dict[str, dict[str, int]]]:
+        """`totals` by kind of actor."""
+        kinds = sorted({each.kind for each in self.ledgers})
+        return {kind: _totals(each for each in self.ledgers if each.kind == kind) for kind in kinds}
+
+
+def _totals(ledgers: Iterable[Counted]) -> dict[str, dict[str, int]]:
+    numbers: Counter[State] = Counter()
+    sizes: Counter[State] = Counter()
+    for each in ledgers:
+        numbers[each.state] += 1
+        sizes[each.state] += each.bytes
+    return {str(state): {"ledgers": numbers[state], "bytes": sizes[state]} for state in State}

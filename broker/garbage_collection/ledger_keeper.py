@@ -1,0 +1,95 @@
+"""What an actor does with the ledgers of its journal that may go: announce, unlist.
+
+See `docs/decisions/0023-the-end-of-ledgers.md`. A round that fails half-way is made good by the
+next one, of this activation or of another: which ledgers may go follows from the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from velaray.actors.runtime import Runtime
+from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import JournalError, StorageFull
+from velaray.journal.garbage_collection import dispose
+from velaray.journal.journal import Journal
+from velaray.journal.manifest import LedgerInfo
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.config import ClusterConfig
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+
+ROLL_BYTES = 1 << 20
+"""If so much could go but for what recovery needs of it, the journal is rolled over."""
+HISTORY_BYTES = 64 << 20
+"""So much history, at least, do journals keep that hold no messages."""
+_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, StorageFull)
+
+
+def beyond_history(ledgers: Sequence[LedgerInfo], kept_bytes: int) -> set[int]:
+    """The oldest ledgers, as far as those behind them have ``kept_bytes``."""
+    newer = 0
+    for at in range(len(ledgers) - 1, -1, -1):
+        if newer >= kept_bytes:
+            return {info.ledger_id for info in ledgers[: at + 1]}
+        newer += ledgers[at].bytes
+    return set()
+
+
+class LedgerOwner(Protocol):
+    """What the keeper needs of its actor."""
+
+    key: ActorKey
+    fabric: ActorSystem
+    config: ClusterConfig
+    runtime: Runtime[Any]
+
+    async def needless_ledgers(self) -> set[int]:
+        """Return the listed ledgers that nothing but perhaps recovery needs."""
+        ...
+
+    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+        """Note that these ledgers aren't listed any more."""
+
+
+class LedgerKeeper:
+    """The rounds of one actor."""
+
+    def __init__(self, body: LedgerOwner) -> None:
+        self._body = body
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(self._body.config.upkeep_s)
+            with suppress(*_PASSING):
+                await self.once()
+
+    async def once(self) -> None:
+        """One round. Raises what keeps it from being finished; another one will do."""
+        body, runtime = self._body, self._body.runtime
+        journal = runtime.journal
+        assert isinstance(journal, Journal)
+        listed = {info.ledger_id: info for info in journal.ledgers}
+        needless = await body.needless_ledgers()
+        journal.leave(needless)
+        going = sorted(needless & listed.keys() - journal.needed)
+        if going:
+            await announce(body.fabric, body.key, going)
+            await runtime.unlist(going)
+        await body.ledgers_unlisted(needless - {info.ledger_id for info in journal.ledgers})
+        if deletes_itself(body.fabric, body.key):
+            await self._delete(going)
+        stuck = needless & journal.needed - {info.ledger_id for info in journal.ledgers[-1:]}
+        # Not their checkpoints: each roll-over writes another one, and would lead to the next.
+        if sum(listed[each].record_bytes for each in stuck & listed.keys()) >= ROLL_BYTES:
+            runtime.roll_over()
+
+    async def _delete(self, ledger_ids: Collection[int]) -> None:
+        """Without an event; what fails is swept by the next activation."""
+        for ledger_id in ledger_ids:
+            with suppress(JournalError):
+                await dispose(self._body.fabric.store, self._body.key.text(), ledger_id)

@@ -1,0 +1,202 @@
+"""Subscriptions as they were: states of the past, recomputed from journals.
+
+Nothing is written and no actor is asked or disturbed. The clock's times are labels: a journal
+is read in the order in which it was written, up to the first record of a later time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, NamedTuple
+
+from velaray.actors.machine import Machine, StateT
+from velaray.actors.partition.ledger_table import LedgerTable
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import EntryAppended
+from velaray.events.ids import ActorKey, ActorKind, Position, TopicName
+from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.manifest import LedgerInfo
+from velaray.journal.replay import checkpoint_of, load_manifest, replay
+from velaray.journal.store import LedgerStore
+
+_ENDLESS = 1 << 62
+
+
+class NoHistory(JournalError):
+    """The journals don't reach back that far, or say nothing of what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """After an event (``sequence``), or at a time (milliseconds since 1970); neither: now."""
+
+    sequence: int | None = None
+    at_ms: int | None = None
+
+    def is_before(self, sequence: int, at_ms: int) -> bool:
+        """Whether a record of this number and time came later."""
+        if self.sequence is not None:
+            return sequence > self.sequence
+        return self.at_ms is not None and at_ms > self.at_ms
+
+
+class Past(NamedTuple, Generic[StateT]):
+    """The state after event ``sequence`` (written at ``at_ms``; 0: by an earlier ledger)."""
+
+    sequence: int
+    at_ms: int
+    state: StateT
+
+
+async def state_at(store: LedgerStore, key: ActorKey, moment: Moment) -> Past[SubscriptionState]:
+    """`replayed_to` of a subscription."""
+    return await replayed_to(store, key, moment, SubscriptionMachine())
+
+
+async def replayed_to(
+    store: LedgerStore, key: ActorKey, moment: Moment, machine: Machine[StateT]
+) -> Past[StateT]:
+    """The state of an actor with this ``machine`` at a moment.
+
+    Raises `NoHistory` before its first event that is kept, and if it has no event of that
+    number yet; `NotStored` if it has no journal; `CorruptJournal`.
+    """
+    text = key.text()
+    ledgers = (await load_manifest(store, text)).ledgers
+    if not ledgers:
+        raise NoHistory(f"the journal of {text} has no events yet")
+    first = _ledger_of(ledgers, moment)
+    checkpoint = await checkpoint_of(store, text, first.ledger_id)
+    state = machine.restore(checkpoint.segments)
+    past = Past(checkpoint.sequence - 1, 0, state)
+    async for record in replay(store, text, first.ledger_id):
+        if moment.is_before(record.sequence, record.at_ms):
+            break
+        machine.evolve(state, decode(bytes(record.event)))
+        past = Past(record.sequence, record.at_ms, state)
+    if moment.sequence is not None and past.sequence < moment.sequence:
+        raise NoHistory(
+            f"{text} has events up to {past.sequence}, none of number {moment.sequence}"
+        )
+    if past.sequence < ledgers[0].first_sequence and moment != Moment():
+        raise NoHistory(f"{text}: nothing that old is kept")
+    return past
+
+
+def _ledger_of(ledgers: tuple[LedgerInfo, ...], moment: Moment) -> LedgerInfo:
+    """The ledger whose events lead to the moment."""
+    if moment == Moment():
+        return ledgers[-1]
+    for info, after in pairwise(ledgers):
+        if moment.sequence is not None and moment.sequence < after.first_sequence:
+            return info
+        if moment.at_ms is not None and info.sealed_ms > moment.at_ms:
+            return info
+    return ledgers[-1]
+
+
+async def subscriptions_of(
+    store: LedgerStore, topic: TopicName, subscription: str
+) -> list[ActorKey]:
+    """The actors of a subscription that have journals, by partition: the newest incarnation.
+
+    A topic without a partition number stands for all of its partitions. Raises `NotStored` if
+    there are none.
+    """
+    newest: dict[int, ActorKey] = {}
+    for text in await store.list_journals():
+        if text.split("/")[0] != ActorKind.SUBSCRIPTION.value:
+            continue
+        key = ActorKey.parse(text)
+        same = (key.tenant, key.namespace, key.topic) == (
+            topic.tenant,
+            topic.namespace,
+            topic.local,
+        )
+        if not same or key.subscription != subscription:
+            continue
+        if topic.partition in (-1, key.partition):
+            known = newest.get(key.partition)
+            if known is None or _incarnation(known) < _incarnation(key):
+                newest[key.partition] = key
+    if not newest:
+        raise NotStored(f"a journal of subscription {subscription!r} of {topic}")
+    return [newest[partition] for partition in sorted(newest)]
+
+
+def _incarnation(key: ActorKey) -> tuple[int, int]:
+    return key.topic_incarnation, key.subscription_incarnation
+
+
+def partition_of(key: ActorKey) -> ActorKey:
+    """The partition whose subscription ``key`` is."""
+    return ActorKey.of_partition(key.topic_name, key.topic_incarnation)
+
+
+async def positions_of(store: LedgerStore, key: ActorKey) -> LedgerTable:
+    """Which ledger holds which offsets, for the partition of a subscription; it has no end.
+
+    Raises `NotStored`, `CorruptJournal`.
+    """
+    manifest = await load_manifest(store, partition_of(key).text())
+    pairs = [(info.ledger_id, info.first_offset) for info in manifest.ledgers]
+    return LedgerTable(pairs, _ENDLESS)
+
+
+async def published_at(store: LedgerStore, key: ActorKey, position: Position) -> int:
+    """When the partition of a subscription accepted the entry at ``position``.
+
+    Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
+    """
+    partition = partition_of(key).text()
+    listed = {info.ledger_id for info in (await load_manifest(store, partition)).ledgers}
+    if position.ledger_id in listed:
+        async for record in replay(store, partition, position.ledger_id):
+            if record.position == position:
+                event = decode(bytes(record.event))
+                assert isinstance(event, EntryAppended)
+                return event.at_ms
+            if record.position is not None and record.position > position:
+                break
+    raise NoHistory(f"{key.topic_name} holds no entry {position.ledger_id}:{position.entry_id}")
+
+
+def as_text(position: Position) -> str:
+    """``ledger:entry``."""
+    return f"{position.ledger_id}:{position.entry_id}"
+
+
+def described(
+    past: Past[SubscriptionState], key: ActorKey, table: LedgerTable
+) -> dict[str, object]:
+    """A past state for people and JSON, by offset and by position."""
+    cursor = past.state.cursor
+    return {
+        "topic": str(key.topic_name),
+        "subscription": key.subscription,
+        "event": past.sequence,
+        "atMs": past.at_ms or None,
+        "created": past.state.created,
+        "markDelete": as_text(table.position_before(cursor.acked_before)),
+        "ackedBefore": cursor.acked_before,
+        "ackedRanges": [
+            {
+                "firstOffset": first,
+                "endOffset": end,
+                "first": as_text(table.position_of(first)),
+                "last": as_text(table.position_of(end - 1)),
+            }
+            for first, end in cursor.holes()
+        ],
+        "partial": [
+            {
+                "offset": offset,
+                "position": as_text(table.position_of(offset)),
+                "remaining": mask_to_words(mask),
+            }
+            for offset, mask in cursor.all_partials()
+        ],
+    }

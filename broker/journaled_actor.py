@@ -1,0 +1,212 @@
+"""What bodies have in common: a runtime over the actor's journal, and a link server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from velaray.actors.machine import Machine, Reason
+from velaray.actors.runtime import Runtime, Stopped
+from velaray.broker.garbage_collection.ledger_keeper import (
+    HISTORY_BYTES,
+    LedgerKeeper,
+    beyond_history,
+)
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import Buried, JournalError, NotStored
+from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.replay import load_manifest
+from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.metrics import Labels, Sample, runtime_samples
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+
+CONFIRM_S = 10.0
+"""How often a body that may have nothing to write looks whether it was superseded."""
+_CERTAIN_TRIES = 100
+_ROLL_OVER_S = 0.01
+
+ResultT = TypeVar("ResultT")
+
+
+class WasDeleted(RemoteError):
+    """This actor was deleted: its key's incarnation never exists again."""
+
+
+class JournaledActor(ActorBase):
+    """A body around one machine. Subclasses add what they serve."""
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem, machine: Machine[Any]) -> None:
+        self.key = key
+        self.fabric = fabric
+        self.config = fabric.config
+        self._machine = machine
+        self.runtime: Runtime[Any]
+        self.recovery_ms = 0, 0
+        """When the last recovery began and ended."""
+        self.links = RpcServer(self, fabric.config.link_key)
+        self.keeper = LedgerKeeper(self)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> Address:
+        """Recover from the journal and listen.
+
+        Raises what `ask_whether_it_exists` raises; then no journal is left behind.
+        """
+        began_ms = self.fabric.clock_ms()
+        try:
+            self.runtime = await Runtime.recover(
+                self._machine,
+                self.fabric.store,
+                self.key,
+                self.fabric.clock_ms,
+                self.journal_settings(),
+                lambda error: self.fabric.fatal(self.key, error),
+                self._admit,
+            )
+        except Buried as error:
+            raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
+        self.recovery_ms = began_ms, self.fabric.clock_ms()
+        link_port = await self.links.start(self.config.host)
+        self.spawn(self._stay_the_owner())
+        self.spawn(self.keeper.run())
+        return Address(self.config.host, 0, link_port)
+
+    def journal_settings(self) -> JournalSettings:
+        """How this actor's journal is kept: synced before anything leaves."""
+        return self.fabric.journal_settings
+
+    async def needless_ledgers(self) -> set[int]:
+        """The listed ledgers that nobody needs any more, but perhaps recovery."""
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return beyond_history(journal.ledgers, HISTORY_BYTES)
+
+    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+        """These needless ledgers aren't listed any more; it may be told again."""
+
+    async def ask_whether_it_exists(self) -> None:
+        """Ask whoever decides on this actor's existence; the catalog has nobody to ask.
+
+        Raises `WasDeleted`, or `RemoteError` and `Unreachable` if that can't be known now.
+        """
+
+    async def _admit(self) -> None:
+        """Keep a journal that was just made only if this actor wasn't deleted meanwhile.
+
+        Deleting decides first, and looks for journals then; this makes the journal first, and
+        asks then. One of the two sees the other, however slow they are. A journal with a
+        ledger was admitted: it isn't asked for again.
+        """
+        try:
+            await self.ask_whether_it_exists()
+        except WasDeleted:
+            # Of a deleted incarnation there is never another one, so this hits nobody's.
+            await self.fabric.store.delete_journal(self.key.text())
+            raise
+
+    async def discard_unadmitted(self) -> None:
+        """Delete the journal that an activation of this deleted actor made before it crashed."""
+        with contextlib.suppress(NotStored):
+            manifest = await load_manifest(self.fabric.store, self.key.text())
+            if not manifest.ledgers and not manifest.dead:
+                await self.fabric.store.delete_journal(self.key.text())
+
+    async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
+        """`Runtime.read`, of the newest activation's state at a moment after the call.
+
+        A superseded activation ends instead of answering. Raises what `Runtime.read` raises,
+        and `Stopped` if it can't be known: ask again.
+        """
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        for _ in range(_CERTAIN_TRIES):
+            found = await self.runtime.read(query)
+            try:
+                if await journal.confirm():
+                    return found
+            except JournalError as error:
+                self.fabric.fatal(self.key, error)
+                raise Stopped(self.key.text(), error) from error
+            await asyncio.sleep(_ROLL_OVER_S)
+        raise Stopped(self.key.text(), journal.failure)
+
+    async def _stay_the_owner(self) -> None:
+        """End this body once another activation has taken over its journal.
+
+        One that only serves readers would never find out by writing, and its clients would
+        wait for ever for what is published to its successor.
+        """
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        while True:
+            await asyncio.sleep(CONFIRM_S)
+            await journal.confirm()
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that belongs to this body; it's cancelled with it.
+
+        An error that it lets out ends the body.
+        """
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Stopped):
+            self.fabric.fatal(self.key, error)
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """What every actor answers: ``describe``, ``ledgers`` and ``metrics``."""
+        if method == "ledgers":
+            return await self.runtime.read(lambda state: self._ledgers())
+        if method == "describe":
+            return {"key": self.key.text(), "runtime": asdict(self.runtime.stats)}
+        if method == "metrics":
+            return [list(sample) for sample in await self.metrics()]
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    def _ledgers(self) -> list[dict[str, Any]]:
+        journal = self.runtime.journal
+        assert isinstance(journal, Journal)
+        return [
+            {"ledger_id": each.ledger_id, "records": each.records, "bytes": each.bytes}
+            for each in journal.ledgers
+        ]
+
+    async def metrics(self) -> list[Sample]:
+        """What this actor measures, as it is now."""
+        return runtime_samples(Labels(self.config.name, self.key).of_actor(), self.runtime.stats)
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """Requests over links are calls."""
+        return await self.call(method, args)
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """Nobody sends a plain body notices."""
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Nothing hangs on a link."""
+
+    async def stop(self) -> None:
+        """Close links, finish what is under way, close the journal."""
+        self.links.stop()
+        self._cancel()
+        if hasattr(self, "runtime"):  # else it never started
+            await self.runtime.close()
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        self.links.abort()
+        self._cancel()
+        if hasattr(self, "runtime"):
+            self.runtime.abort()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()

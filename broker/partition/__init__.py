@@ -1,0 +1,1 @@
+"""The actor around a topic partition, and its sessions with clients."""

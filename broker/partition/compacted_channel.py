@@ -1,0 +1,315 @@
+"""The partition's side of a subscription that reads compacted.
+
+Below the horizon it serves the current view (`velaray.broker.partition.compacted_view`), behind it
+the log. Before it tells the brain of entries it has what is gone among them acknowledged, and of
+batches kept in part what is gone of them: so the cursor passes over it, as over anything that is
+acknowledged, and neither the dispatcher nor the client needs to know of compaction.
+
+A new view is the current one at once, below the horizon that the channel began to read with: so
+the former view can go. Of entries that were granted before, what is gone by now isn't written; the
+brain acknowledges it and takes its permits back. Behind that horizon readers go on with the log:
+else one that has read a value might never hear of the tombstone that removed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.partition.ledger_table import LedgerSpan
+from velaray.actors.subscription.cursor import mask_to_words, words_to_mask
+from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.subscription_channel import (
+    ChannelConsumer,
+    PartitionLog,
+    SubscriptionChannel,
+)
+from velaray.journal.errors import NotStored
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.compacted_view import CompactedView
+    from velaray.broker.partition.compactor import Compactor
+
+GONE = CachedEntry(b"", 1, "")
+"""Stands for an entry that the current view doesn't have."""
+PASS_ENTRIES = 1024
+"""Kept entries ahead of which what is gone is acknowledged at once."""
+JUMP = 64
+"""Gaps of more entries aren't told to the brain one by one."""
+
+
+class CompactedEntries:
+    """Entries by offset, in the shape of an `EntryCache`: `GONE` where the view has none."""
+
+    def __init__(self, log: CompactedLog, whole: PartitionLog) -> None:
+        self._log = log
+        self._whole = whole
+
+    def get(self, offset: int) -> CachedEntry | None:
+        """The entry if it is in memory."""
+        view = self._log.view_at(offset)
+        if view is None:
+            return self._whole.cache.get(offset)
+        index = view.index_of(offset)
+        return GONE if index is None else view.cache.get(index)
+
+    def run(self, offset: int, count: int) -> Sequence[CachedEntry]:
+        """The entries from ``offset`` on that are in memory together, at most ``count``."""
+        view = self._log.view_at(offset)
+        if view is None:
+            return self._whole.cache.run(offset, count)
+        count = max(1, min(count, self._log.horizon - offset))
+        until = view.kept_from(offset)
+        if until > offset:
+            return [GONE] * min(until - offset, count)
+        index = view.index_from(offset)
+        found = view.cache.run(index, count)
+        offsets = view.offsets[index : index + len(found)]
+        alike = sum(at == offset + place for place, at in enumerate(offsets))
+        return found[:alike]
+
+    async def load(self, offset: int) -> None:
+        """Read the entry and those after it into memory."""
+        view = self._log.view_at(offset)
+        if view is None:
+            await self._whole.cache.load(offset)
+            return
+        index = view.index_of(offset)
+        if index is None:
+            return
+        try:
+            await view.cache.load(index)
+        except NotStored:
+            if view is self._log.view_at(offset):
+                raise
+
+
+class CompactedLog:
+    """What a `CompactedChannel` needs of its partition."""
+
+    def __init__(self, log: PartitionLog, compactor: Compactor) -> None:
+        self._log = log
+        self._compactor = compactor
+        #: Where the view ends for who reads this.
+        self.horizon = 0
+        self.cache: Any = CompactedEntries(self, log)
+        self.partition_index = log.partition_index
+        self.postponed = log.postponed
+
+    def view_at(self, offset: int) -> CompactedView | None:
+        """The current view, if it serves this offset; None if the log does.
+
+        Of what is behind the horizon it serves what is trimmed away from the log.
+        """
+        view = self._compactor.view
+        if view is None or offset >= view.horizon:
+            return None
+        kept = offset >= self.horizon and self._log.kept_from(offset) == offset
+        return None if kept else view
+
+    def begin(self) -> None:
+        """Somebody begins to read: up to the horizon of the current view, that."""
+        view = self._compactor.view
+        self.horizon = 0 if view is None else view.horizon
+
+    @property
+    def terminated_at(self) -> int | None:
+        """The offset at which the topic ended."""
+        return self._log.terminated_at
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        return self._log.end_offset
+
+    @property
+    def readable_end(self) -> int:
+        """As `PartitionActor.readable_end`; a view has nothing beyond it."""
+        return self._log.readable_end
+
+    def next_hidden(self, first: int, end: int) -> int:
+        """As `PartitionActor.next_hidden`; a view has nothing that is hidden."""
+        first = max(first, self.horizon)
+        return self._log.next_hidden(first, end) if first < end else end
+
+    def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """As `PartitionActor.hidden_within`."""
+        return self._log.hidden_within(max(first, self.horizon), end)
+
+    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """As `PartitionActor.next_foreign`."""
+        return self._log.next_foreign(origins, first, end)
+
+    def clock_ms(self) -> int:
+        """See `PartitionLog`."""
+        return self._log.clock_ms()
+
+    async def settle(self, channel: SubscriptionChannel) -> None:
+        """As `PartitionActor.settle`."""
+        await self._log.settle(channel)
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset after the newest entry that no loss of power takes back."""
+        return self._log.synced_offset
+
+    def ask_for_sync(self) -> None:
+        """Have `synced_offset` reach the end soon."""
+        self._log.ask_for_sync()
+
+    def span_of(self, offset: int) -> LedgerSpan:
+        """The ledger that holds, or held, the entry."""
+        return self._compactor.table().span_of(offset)
+
+    def kept_from(self, offset: int) -> int:
+        """The first offset at or after ``offset`` that isn't trimmed away; nothing that the view
+        serves is."""
+        return offset if self.view_at(offset) else self._log.kept_from(offset)
+
+    def reading_failed(self, offset: int, error: Exception) -> str:
+        """An entry could not be read; returns why, for clients."""
+        return self._log.reading_failed(offset, error)
+
+
+class CompactedChannel(SubscriptionChannel):
+    """One subscription's consumers that read compacted."""
+
+    compacted = True
+
+    def __init__(
+        self,
+        name: str,
+        log: PartitionLog,
+        compactor: Compactor,
+        on_closed: Callable[[SubscriptionChannel, list[ChannelConsumer]], None],
+        *,
+        durable: bool,
+    ) -> None:
+        self._compacted_log = CompactedLog(log, compactor)
+        super().__init__(name, self._compacted_log, on_closed, durable=durable)
+        self._passed_to = 0  # what is gone before has been acknowledged
+        self._restarts = 0  # how often the brain told to feed anew
+        self._unsent: list[tuple[ChannelConsumer, int, int]] = []
+
+    @property
+    def horizon(self) -> int:
+        """Where the view ends for these consumers."""
+        return self._compacted_log.horizon
+
+    def trimmed(self, gone: Sequence[int]) -> None:
+        """As `SubscriptionChannel.trimmed`. Once there is a view, only what it covers is
+        trimmed."""
+        if not self.horizon:
+            super().trimmed(gone)
+
+    # -- feeding the brain ---------------------------------------------------------
+
+    def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
+        """As `SubscriptionChannel.feed_from`."""
+        self._passed_to = offset
+        self._restarts += 1
+        self._compacted_log.begin()
+        self.tell("compacted", self.horizon)
+        super().feed_from(offset, wanted, hashing)
+
+    def _feed_cached(self, limit: int) -> bool:
+        first = self._fed
+        view = self._compacted_log.view_at(first)
+        if view is None or first >= self.horizon:
+            return super()._feed_cached(limit)
+        if first >= self._passed_to:
+            return False
+        kept = view.kept_from(first)
+        if kept > first:
+            self._fed = min(kept, self._passed_to)
+            return True
+        end = view.stretch_end(view.index_from(first), JUMP)
+        return super()._feed_cached(min(max(limit, first + 1), end, self._passed_to))
+
+    async def _feed_cold(self) -> None:
+        first = self._fed
+        view = self._compacted_log.view_at(first)
+        if view is None or not self._passed_to <= first < self.horizon:
+            await super()._feed_cold()
+            return
+        last = view.index_from(first) + PASS_ENTRIES
+        end = view.offsets[last] if last < len(view.offsets) else self.horizon
+        end = min(end, self.horizon)
+        gone = [offset for ends in view.gone(first, end) for offset in ends]
+        partial = [[at, mask_to_words(mask)] for at, mask in view.masks_between(first, end)]
+        restarts = self._restarts
+        try:
+            if gone or partial:
+                await self.ask("pass_over", [self._log.end_offset, gone, partial])
+        except (RpcConnectionClosed, TimeoutError, RemoteError):
+            self.close()  # the consumers come again
+            return
+        if restarts == self._restarts:
+            self._passed_to = end
+
+    # -- delivering ----------------------------------------------------------------
+
+    def _write(
+        self,
+        consumer: ChannelConsumer,
+        first: int,
+        run: Sequence[CachedEntry],
+        epoch: int | None,
+        redelivery_count: int = 0,
+        remaining: Sequence[int] = (),
+    ) -> int:
+        """As `SubscriptionChannel._write`; what is gone by now counts as written."""
+        view = self._compacted_log.view_at(first)
+        if view is None:
+            return super()._write(consumer, first, run, epoch, redelivery_count, remaining)
+        written = 0
+        while written < len(run):
+            offset, whole = first + written, self._whole(view, first, run, written)
+            if whole:
+                part = run[written : written + whole]
+                count = super()._write(consumer, offset, part, epoch, redelivery_count, remaining)
+                written += count
+                if count < whole:
+                    break
+                continue
+            mask = self._left(view, offset, remaining) if run[written] is not GONE else 0
+            if mask:
+                words = mask_to_words(mask)
+                part = run[written : written + 1]
+                if not super()._write(consumer, offset, part, epoch, redelivery_count, words):
+                    break
+            if mask != words_to_mask(remaining) or not mask:
+                self._pass(consumer, offset, mask)
+            written += 1
+        return written
+
+    def _whole(
+        self, view: CompactedView, first: int, run: Sequence[CachedEntry], start: int
+    ) -> int:
+        """How many entries of the run are there, and whole, from ``start`` on."""
+        for at in range(start, len(run)):
+            if run[at] is GONE or first + at in view.masks:
+                return at - start
+        return len(run) - start
+
+    def _left(self, view: CompactedView, offset: int, remaining: Sequence[int]) -> int:
+        """What of a batch kept in part isn't acknowledged."""
+        mask = view.masks[offset]
+        return mask & words_to_mask(remaining) if remaining else mask
+
+    def _pass(self, consumer: ChannelConsumer, offset: int, mask: int) -> None:
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._tell_unsent)
+        self._unsent.append((consumer, offset, mask))
+
+    def _tell_unsent(self) -> None:
+        """Tell the brain what was granted and is gone, after it has heard of what was written."""
+        unsent, self._unsent = self._unsent, []
+        by_consumer: dict[ChannelConsumer, list[Any]] = {}
+        for consumer, offset, mask in unsent:
+            by_consumer.setdefault(consumer, []).append([offset, mask_to_words(mask)])
+        for consumer, partial in by_consumer.items():
+            if not consumer.closed:
+                self.tell("unsent", [consumer.number, self._log.end_offset, partial])

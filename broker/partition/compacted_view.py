@@ -1,0 +1,199 @@
+"""One generation of a partition's compacted entries: writing it, and reading it.
+
+It is a journal of its own: the kept entries in the order of the log, then a checkpoint that has the
+index (`velaray.actors.partition.compacted_index`). So a view is opened without reading its entries,
+and needs nothing of the partition's log. In memory it takes 8 bytes per kept entry, and some 100
+for each batch that is kept in part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from google.protobuf.message import Message
+
+from velaray.actors.machine import digest
+from velaray.actors.partition.compacted_index import CompactedIndex, CompactedIndexMachine
+from velaray.actors.partition.ledger_table import LedgerTable
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.broker.partition.entries import CachedEntry, EntryCache
+from velaray.events.codec import decode, encode
+from velaray.events.events_pb2 import CompactedLedger, EntryCompacted, GenerationCompleted
+from velaray.events.ids import ActorKey, Position
+from velaray.journal.errors import NotStored
+from velaray.journal.journal import Journal, JournalSettings
+from velaray.journal.store import LedgerStore
+
+COMMIT_ENTRIES = 256
+COMMIT_BYTES = 1 << 20
+SETTINGS = JournalSettings(roll_records=1 << 40, roll_bytes=1 << 30)
+"""Every ledger begins with all of the index so far: so there are few, and they are large."""
+
+_MACHINE = CompactedIndexMachine()
+
+
+class ViewWriter:
+    """Writes one generation. Nothing of it counts before the partition publishes it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._index = _MACHINE.initial()
+        self._staged = 0
+        self._staged_bytes = 0
+
+    @property
+    def entries(self) -> int:
+        """How many were kept."""
+        return len(self._index.offsets)
+
+    async def start(self) -> None:
+        """Raises what `Journal.start` raises."""
+        await self._journal.start(*self._checkpoint())
+
+    def _checkpoint(self) -> tuple[Mapping[str, bytes], bytes]:
+        segments = _MACHINE.snapshot(self._index)
+        return segments, digest(segments)
+
+    def _stage(self, event: Message, blob: bytes | memoryview | None = None) -> None:
+        _MACHINE.evolve(self._index, event)
+        self._journal.stage(encode(event), blob)
+
+    async def add(self, offset: int, entry: CachedEntry, mask: int | None) -> None:
+        """Keep an entry; ``mask`` says what of a batch remains (None: all).
+
+        Raises what `Journal.commit` and `Journal.roll` raise.
+        """
+        event = EntryCompacted(offset=offset, chunk_uuid=entry.chunk_uuid)
+        if entry.messages > 1:
+            event.messages = entry.messages
+        if mask is not None:
+            event.kept.extend(mask_to_words(mask))
+        self._stage(event, entry.data)
+        self._staged += 1
+        self._staged_bytes += len(entry.data)
+        if self._staged >= COMMIT_ENTRIES or self._staged_bytes >= COMMIT_BYTES:
+            await self._commit()
+            if self._journal.should_roll:
+                await self._journal.roll(*self._checkpoint())
+
+    async def _commit(self) -> None:
+        self._staged = self._staged_bytes = 0
+        await self._journal.commit()
+
+    async def finish(self, horizon: int, ledgers: Sequence[tuple[int, int]]) -> None:
+        """Complete it, and write the index: when this returns all of the view is durable.
+
+        ``ledgers``: (ledger id, offset of its entry 0) of the log below the horizon. Raises
+        what `Journal.commit` and `Journal.roll` raise.
+        """
+        needed = [
+            CompactedLedger(ledger_id=ledger_id, first=first)
+            for ledger_id, first in self._needed(horizon, ledgers)
+        ]
+        self._stage(GenerationCompleted(horizon=horizon, ledgers=needed))
+        await self._commit()
+        await self._journal.roll(*self._checkpoint())
+
+    def _needed(self, horizon: int, ledgers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The ledgers of which something is kept."""
+        offsets = self._index.offsets
+        ends = [first for _, first in ledgers[1:]] + [horizon]
+        starts = [bisect_left(offsets, first) for _, first in ledgers]
+        stops = [bisect_left(offsets, end) for end in ends]
+        return [
+            row for row, start, stop in zip(ledgers, starts, stops, strict=True) if start < stop
+        ]
+
+    async def close(self) -> None:
+        """Release the file."""
+        await self._journal.close()
+
+
+class CompactedView:
+    """A complete generation, for reading."""
+
+    def __init__(self, journal: Journal, index: CompactedIndex) -> None:
+        self.horizon = index.horizon
+        self.offsets = index.offsets
+        self.masks = index.masks
+        self.table = LedgerTable(index.ledgers, index.horizon)
+        self.cache = EntryCache(self.read, len(index.offsets))
+        self._journal = journal
+
+    @classmethod
+    async def open(
+        cls, store: LedgerStore, key: ActorKey, clock_ms: Callable[[], int]
+    ) -> CompactedView:
+        """Read the index of a generation that was published.
+
+        Raises `NotStored` if it isn't all there, and what `Journal.open` raises.
+        """
+        journal = await Journal.open(store, key.text(), SETTINGS, clock_ms=clock_ms)
+        checkpoint = journal.recovered.checkpoint
+        index = None if checkpoint is None else _MACHINE.restore(checkpoint.segments)
+        if index is None or not index.horizon:
+            raise NotStored(f"the index of {key.text()}")
+        return cls(journal, index)
+
+    async def read(self, index: int, max_entries: int, max_bytes: int) -> Sequence[CachedEntry]:
+        """Kept entries from the ``index``-th on, one at least.
+
+        Raises what `Journal.read` raises, and `NotStored`.
+        """
+        found = []
+        for info in self._journal.ledgers:
+            if info.first_offset <= index < info.first_offset + info.entries:
+                first = Position(info.ledger_id, index - info.first_offset)
+                found = await self._journal.read(first, max_entries, max_bytes)
+        if not found:
+            raise NotStored(f"{self._journal.key}: kept entry {index}")
+        entries = []
+        for at, (_, raw, blob) in enumerate(found, index):
+            event = decode(bytes(raw))
+            if not isinstance(event, EntryCompacted) or event.offset != self.offsets[at]:
+                raise NotStored(f"{self._journal.key}: kept entry {at}")
+            entries.append(CachedEntry(blob, event.messages or 1, event.chunk_uuid))
+        return entries
+
+    async def entry(self, index: int) -> CachedEntry:
+        """The ``index``-th kept entry, from memory or disk. Raises what `Journal.read` raises."""
+        while (found := self.cache.get(index)) is None:
+            await self.cache.load(index)
+        return found
+
+    # -- where what is -------------------------------------------------------------
+
+    def index_of(self, offset: int) -> int | None:
+        """The place of a kept entry among the kept ones; None if the entry is gone."""
+        index = self.index_from(offset)
+        return index if index < len(self.offsets) and self.offsets[index] == offset else None
+
+    def index_from(self, offset: int) -> int:
+        """The place of the first kept entry at or after ``offset``; their number if none is."""
+        return bisect_left(self.offsets, offset)
+
+    def kept_from(self, offset: int) -> int:
+        """The first kept offset at or after ``offset``; the horizon if there is none."""
+        index = self.index_from(offset)
+        return self.offsets[index] if index < len(self.offsets) else self.horizon
+
+    def gone(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The offsets from ``first`` to ``end`` - 1 that weren't kept, as ranges."""
+        kept = self.offsets[bisect_left(self.offsets, first) : bisect_left(self.offsets, end)]
+        borders = [first - 1, *kept, end]
+        return [(before + 1, at) for before, at in pairwise(borders) if before + 1 < at]
+
+    def masks_between(self, first: int, end: int) -> list[tuple[int, int]]:
+        """What remains of the batches from ``first`` to ``end`` - 1 that are kept in part."""
+        kept = self.offsets[bisect_left(self.offsets, first) : bisect_left(self.offsets, end)]
+        return [(offset, self.masks[offset]) for offset in kept if offset in self.masks]
+
+    def stretch_end(self, index: int, gap: int) -> int:
+        """The offset after the last of the kept entries from ``index`` on that are less than
+        ``gap`` apart; never far more than `COMMIT_ENTRIES` of them."""
+        limit = min(index + COMMIT_ENTRIES, len(self.offsets)) - 1
+        while index < limit and self.offsets[index + 1] - self.offsets[index] <= gap:
+            index += 1
+        return self.offsets[index] + 1

@@ -1,0 +1,241 @@
+"""The hand's part in moving dead letters: it publishes what its subscriptions have condemned.
+
+One letter after the other, in the order of their numbers, each until it is stored: so
+de-duplication in the dead-letter topic stores each exactly once, however often it is tried.
+See `velaray.actors.subscription.dead_letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from velaray.actors.catalog.policies import DEFAULTS
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.partition.machine import Chunk, Publish
+from velaray.broker.coordinator.coordinators import check_not_systems, is_systems
+from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.topic_schemas import TopicSchemas
+from velaray.broker.schema_registry.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
+from velaray.broker.topic_policies import TopicPolicies
+from velaray.events.ids import ActorKey, InvalidNameError, MessageId, Position, TopicName
+from velaray.journal.errors import JournalError
+from velaray.schemas.compatibility import Strategy
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.wire.dead_letters import Courier, dead_letter_topic
+from velaray.wire.errors import CompressionError, MalformedEntryError
+from velaray.wire.messages import read_metadata
+from velaray.wire.schemas import NO_VERSION, read_version, version_bytes
+
+logger = logging.getLogger("velaray")
+
+PRODUCER_PREFIX = "dead-letters-of:"
+"""Producers with such names are never forgotten: what they published must not come again."""
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+
+_PASSING = (
+    *(RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, InvalidNameError),
+    JournalError,  # a letter can't be read
+)
+_TAKES_ALL = {**DEFAULTS, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE), LEGACY_JSON: True}
+_UNREADABLE = (MalformedEntryError, CompressionError)
+
+
+class Partition(Protocol):
+    """What the mover needs of the partition that the letters are from."""
+
+    key: ActorKey
+    fabric: ActorSystem
+    policies: TopicPolicies
+    schemas: TopicSchemas
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """Return one entry, from memory or disk."""
+        ...
+
+    def position_of(self, offset: int) -> Position:
+        """Return the position that clients see."""
+        ...
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that is cancelled with the partition."""
+        ...
+
+
+class Channel(Protocol):
+    """What the mover needs of the subscription's channel."""
+
+    name: str
+
+    def tell(self, method: str, args: Any) -> None:
+        """Notify the subscription's dispatcher."""
+
+
+class TakesLetters(Protocol):
+    """What `append` needs of a dead-letter topic's partition."""
+
+    async def create_subscription_at_start(self, name: str) -> None:
+        """Make sure that a durable subscription exists that gets everything."""
+
+    async def append(self, command: Publish) -> Any:
+        """Append an entry; return the reply when it is durable."""
+
+
+def is_for_dead_letters(topic: TopicName) -> bool:
+    """Whether it is itself a dead-letter topic, by its name: its own letters stay in it."""
+    return str(topic.topic).endswith("-DLQ")
+
+
+async def append(partition: TakesLetters, args: dict[str, Any]) -> None:
+    """Store one entry for another actor, once for its producer and number; durable then.
+
+    Raises `RemoteError` if the topic takes none.
+    """
+    if args["initial_subscription"]:
+        await partition.create_subscription_at_start(args["initial_subscription"])
+    metadata = read_metadata(args["entry"])
+    chunk = Chunk(metadata.uuid, 0, 1) if metadata.num_chunks_from_msg > 1 else None
+    reply = await partition.append(
+        Publish(
+            args["producer"],
+            args["number"],
+            args["number"],
+            args["messages"],
+            bytes(args["entry"]),
+            True,
+            chunk,
+        )
+    )
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+
+
+class DeadLetterMover:
+    """Moves the dead letters of one subscription, as long as its channel is open."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        channel: Channel,
+        key: ActorKey,
+        on_moved: Callable[[], None],
+    ) -> None:
+        """``on_moved`` is called when none is left to move."""
+        self._partition = partition
+        self._channel = channel
+        self._on_moved = on_moved
+        self._topic = str(partition.key.topic_name.topic)
+        producer = f"{PRODUCER_PREFIX}{key.text()}"
+        self._producer = producer
+        self._courier = Courier(producer, self._topic, channel.name)
+        self._letters: deque[list[Any]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._versions: dict[tuple[ActorKey, bytes], bytes] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether letters are under way."""
+        return bool(self._letters)
+
+    def take(self, letters: list[list[Any]]) -> None:
+        """The brain has condemned these: [offset, number, words of what is un-acknowledged]."""
+        self._letters += letters
+        if self._task is None or self._task.done():
+            self._task = self._partition.spawn(self._move_all())
+
+    def close(self) -> None:
+        """The channel is closed; whoever opens it again is told again."""
+        self._letters.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _move_all(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while self._letters:
+            try:
+                offset = await self._move(*self._letters[0])
+            except _PASSING as error:
+                logger.warning("dead letters of %s wait: %s", self._topic, error)
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+                continue
+            backoff = FIRST_BACKOFF_S
+            self._letters.popleft()
+            self._channel.tell("moved", [offset])
+        self._on_moved()
+
+    async def _move(self, offset: int, number: int, words: list[int]) -> int:
+        partition = self._partition
+        try:
+            entry = bytes((await partition.entry(offset)).data)
+        except NoSuchEntryError:
+            return offset  # it was trimmed meanwhile: nobody misses it
+        at = MessageId(*partition.position_of(offset), partition.key.partition)
+        mask = sum((word & (1 << 64) - 1) << 64 * place for place, word in enumerate(words))
+        await self._publish(at, entry, number, mask or None)
+        return offset
+
+    async def _publish(self, at: MessageId, entry: bytes, number: int, mask: int | None) -> None:
+        """Have the letter of what is stored at ``at`` appended; ``number`` tells it from others."""
+        partition = self._partition
+        now_ms = partition.fabric.clock_ms()
+        policy = partition.policies.raw["deadLetter"] or {}
+        key = await self._destination(policy)
+        try:
+            version = await self._version_there(key, read_metadata(entry).schema_version)
+            copied, messages = self._courier.copy(entry, at, number, mask, now_ms, version)
+        except _UNREADABLE:
+            copied, messages = entry, 1  # whoever reads it there may know what it is
+        args = {
+            "producer": self._producer,
+            "number": number,
+            "entry": copied,
+            "messages": messages,
+            "initial_subscription": policy.get("initialSubscriptionName"),
+        }
+        await partition.fabric.call(key, "append", args)
+
+    async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
+        """What a version of the topic's schema is in the dead-letter topic, whose registry takes
+        all of them. A version that nobody knows is left out: there it would mean another one."""
+        partition = self._partition
+        registry = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation)
+        known = self._versions.get((registry, version))
+        if known is not None:
+            return known
+        try:
+            number = read_version(version)
+            if number is None:
+                return NO_VERSION
+            info = info_of(await partition.schemas.find(number))
+            found = await partition.fabric.call(registry, "register", asked(info, _TAKES_ALL))
+        except (ValueError, RemoteError) as error:
+            if isinstance(error, RemoteError) and error.kind != Reason.NOT_FOUND:
+                raise
+            return NO_VERSION
+        translated = self._versions[registry, version] = version_bytes(found["version"])
+        return translated
+
+    async def _destination(self, policy: dict[str, Any]) -> ActorKey:
+        """The partition that takes the letters; it is made if need be.
+
+        Raises `RemoteError` (NOT_ALLOWED) if a user's policy names a topic of the system.
+        """
+        fabric = self._partition.fabric
+        topic = TopicName.parse(
+            policy.get("deadLetterTopic") or dead_letter_topic(self._topic, self._channel.name)
+        )
+        if not is_systems(self._partition.key.topic_name):
+            check_not_systems(topic)
+        found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
+        if found["partitions"]:
+            topic = topic.of_partition(0)  # always the same one, whatever is added
+            args = {"topic": str(topic)}
+            found = await fabric.call(ActorKey.catalog(), "ensure_topic", args)
+        return ActorKey.of_partition(topic, found["incarnation"])

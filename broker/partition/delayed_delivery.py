@@ -1,0 +1,106 @@
+"""Which entries of a partition wait for their delivery time, and the timer that ends it.
+
+An entry leaves when the partition's clock says that its time has come, and not before: nobody
+else looks at a clock. Times that are close together end together, no more often than once a
+tick: so an entry may be up to one tick late, and is never early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from velaray.actors.partition.delayed import DelayedEntry, DelayedIndex
+from velaray.actors.sets.ranges import RangeSet
+
+LONGEST_SLEEP_MS = 60_000
+"""So often at least the clock is looked at, which may have been set forward."""
+
+
+class DelayedDeliveryTracker:
+    """The entries of one partition that are stored and not due."""
+
+    def __init__(
+        self,
+        clock_ms: Callable[[], int],
+        on_due: Callable[[list[DelayedEntry], int], None],
+        entries: Iterable[DelayedEntry] = (),
+    ) -> None:
+        """``on_due`` hears which entries wait no longer, and of the time up to which none does."""
+        self._clock_ms = clock_ms
+        self._on_due = on_due
+        self._queue = DelayedIndex(entries)
+        self._waiting: dict[int, DelayedEntry] = {}
+        self._offsets = RangeSet()  # those of what waits
+        for entry in self._queue:
+            self._wait(entry)
+        self._active = True
+        self._tick_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_fire = 0.0  # not before this time of the event loop
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, offset: int) -> DelayedEntry | None:
+        """The entry, if it must wait."""
+        return self._waiting.get(offset)
+
+    def first_within(self, first: int, end: int) -> int:
+        """The lowest offset from ``first`` on that must wait; ``end`` if there is none before."""
+        return first if first in self._offsets else self._offsets.next_start(first, end)
+
+    def _wait(self, entry: DelayedEntry) -> None:
+        self._waiting[entry.offset] = entry
+        self._offsets.add(entry.offset, entry.offset + 1)
+
+    def add(self, entry: DelayedEntry) -> None:
+        """An entry was stored."""
+        if entry.deliver_at_ms <= self._clock_ms():
+            return
+        self._queue.add(entry)
+        if self._active:
+            self._wait(entry)
+            if self._queue.next_ms() == entry.deliver_at_ms:
+                self._arm()
+
+    def apply(self, active: bool, tick_ms: int) -> None:
+        """The policy: whether anything waits at all, and how often entries become due."""
+        self._tick_ms = tick_ms
+        if active and not self._active:
+            for entry in self._queue:
+                self._wait(entry)
+        elif self._active and not active and self._waiting:
+            freed = list(self._waiting.values())
+            self._waiting.clear()
+            self._offsets.clear()
+            self._on_due(freed, 0)
+        self._active = active
+        self._arm()
+
+    def close(self) -> None:
+        """Nothing becomes due any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self.close()
+        due_ms = self._queue.next_ms()
+        if due_ms is not None:
+            loop = asyncio.get_running_loop()
+            wait_ms = min(max(due_ms - self._clock_ms(), 0), LONGEST_SLEEP_MS)
+            when = max(loop.time() + wait_ms / 1000, self._next_fire)
+            self._timer = loop.call_at(when, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now_ms = self._clock_ms()
+        due = self._queue.take(now_ms)
+        if due:
+            self._next_fire = asyncio.get_running_loop().time() + self._tick_ms / 1000
+            waited = [entry for entry in due if self._waiting.pop(entry.offset, None) is not None]
+            for entry in waited:
+                self._offsets.discard(entry.offset, entry.offset + 1)
+            self._on_due(waited, now_ms)
+        self._arm()

@@ -1,0 +1,149 @@
+"""What a partition needs of its replication to and from other clusters.
+
+The partition knows these protocols only. The layer above implements them and passes the factory
+to the partition's constructor (`velaray.geo.partition_geo`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from velaray.actors.partition.state import SubscriptionRef
+from velaray.topology.metrics import Sample
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.subscription_channel import SubscriptionChannel
+
+Method = Callable[[dict[str, Any]], Awaitable[Any]]
+"""Answers one call of the partition, given its arguments."""
+MarkerHandler = Callable[[str, bytes], Awaitable[None]]
+"""Handles a marker, given the cluster that sent it and its payload. What the marker says is durable
+when it returns."""
+
+
+class OutgoingReplication(Protocol):
+    """The replicators that send this partition's entries to other clusters."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the topic is replicated to any cluster."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no replicator has anything to do."""
+
+    async def begin(self, replication: Mapping[str, Any]) -> None:
+        """Create the replicators' subscriptions before anything is published, then `apply`.
+
+        Raises `RemoteError` if one can't be created.
+        """
+
+    def apply(self, replication: Mapping[str, Any]) -> None:
+        """Replicate to these clusters: their settings, by name."""
+
+    def tell_transactions(self) -> None:
+        """Tell the replicators that more is known of transactions that go to other clusters."""
+
+    def count_received(self, name: str, messages: int, size: int) -> None:
+        """Count an entry that came from cluster ``name``."""
+
+    def rest(self) -> None:
+        """Prepare for a stop in good order: replicators that are idle don't wake the partition."""
+
+
+class InboundReplication(Protocol):
+    """The actors that read other clusters' copies of this topic and publish them here."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the partition reads from any cluster."""
+
+    def apply(self, pull: Mapping[str, Any]) -> None:
+        """Read from these clusters: their settings, by name."""
+
+    def close(self) -> None:
+        """Stop reading: the partition is about to stop."""
+
+
+class RemoteSubscriptionProgress(Protocol):
+    """What the subscriptions of other clusters have acknowledged, applied to those here."""
+
+    def came(self) -> None:
+        """Note that replicated entries may have become durable."""
+
+    def unread(self, name: str, waits: Collection[str] | None) -> None:
+        """Note that a subscription's channel is closed, while progress of the clusters ``waits``
+        is pending there (None: it isn't known of which)."""
+
+    async def settle_channel(self, channel: SubscriptionChannel) -> None:
+        """Apply pending progress to a subscription that has a channel."""
+
+    async def settle_at_rest(self, name: str, ref: SubscriptionRef) -> None:
+        """Apply pending progress to a subscription without consumers."""
+
+
+class Fence(Protocol):
+    """The fence that stops clients while the tenant moves to another cluster."""
+
+    up: int
+    """The number of the migration that the fence is up for; 0 if it is down."""
+
+    def check(self, subscription: str = "") -> None:
+        """Raise `RemoteError` (UNAVAILABLE) if it is up, except for replicators' subscriptions."""
+
+    def passing(self, method: str) -> AbstractContextManager[None]:
+        """Enclose a call: if it changes something, it is refused while the fence is up, and a fence
+        that goes up waits until it ends."""
+
+
+class ProgressChanges(Protocol):
+    """Counts the changes of each subscription, for clusters that follow its progress."""
+
+    def note(self, name: str) -> None:
+        """Note that the subscription may have changed."""
+
+    def called(self, name: str, method: str) -> None:
+        """Note that the subscription answered this call."""
+
+
+class GeoReplication(Protocol):
+    """Everything that connects one partition with other clusters."""
+
+    @property
+    def replication(self) -> OutgoingReplication:
+        """To other clusters."""
+
+    @property
+    def pulls(self) -> InboundReplication:
+        """From clusters that don't replicate to this one by themselves."""
+
+    @property
+    def progress(self) -> RemoteSubscriptionProgress:
+        """Acknowledgements in other clusters."""
+
+    @property
+    def fence(self) -> Fence:
+        """Of a migration of the tenant."""
+
+    @property
+    def changes(self) -> ProgressChanges:
+        """Acknowledgements here."""
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """The calls that the partition answers in addition to its own."""
+
+    def begin(self) -> None:
+        """Start what runs as long as the partition does."""
+
+    def marker_handler(self, kind: int) -> MarkerHandler:
+        """Return the handler of a kind of markers. Raises `RemoteError` (NOT_ALLOWED) for an
+        unknown kind."""
+
+    async def described(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each replicator, by cluster."""
+
+    async def samples(self) -> list[Sample]:
+        """Return what the replicators measure."""

@@ -1,0 +1,253 @@
+"""What a partition measures: its traffic, its log, and the subscriptions connected to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import Any, Protocol
+
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.history import Moment, state_at
+from velaray.broker.partition.entries import EntryCache
+from velaray.broker.partition.geo_replication import GeoReplication
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.dispatcher_details import pending_stats
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import JournalError, NotStored
+from velaray.journal.journal import Journal
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.config import ClusterConfig
+from velaray.topology.flow import Activity, Flow, Speed
+from velaray.topology.metrics import (
+    Labels,
+    Rates,
+    Sample,
+    Traffic,
+    latency_samples,
+)
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+
+_TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
+READ_AT_ONCE = 4
+"""So many subscriptions that nobody is connected to are looked up at once, on disk."""
+BRAIN_S = 1.0
+"""How long a subscription may take to tell about itself; what was known before counts then."""
+
+
+class Session(Protocol):
+    """The part of a client's connection that the metrics read."""
+
+    def producers(self) -> Iterable[object]:
+        """Return its producers."""
+        ...
+
+
+class Partition(Protocol):
+    """The part of a partition that the metrics read."""
+
+    key: ActorKey
+    config: ClusterConfig
+    fabric: ActorSystem
+    runtime: Runtime[PartitionState]
+    cache: EntryCache
+    channels: dict[str, SubscriptionChannel]
+    geo: GeoReplication
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """The connections of clients."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+
+class PartitionMetrics:
+    """Counts for one activation of a partition, and turns counts into samples."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._labels = Labels(partition.config.name, partition.key)
+        now_ms = partition.fabric.clock_ms()
+        self.published = Flow(now_ms)
+        self.committed = 0  # transactions that had entries here
+        self.aborted = 0
+        self.failed_reads = 0
+        self._before: dict[str, Traffic] = {}  # of channels that are closed, by subscription
+        self._activity: dict[str, Activity] = {}  # likewise
+        self._known: dict[str, dict[str, Any]] = {}  # what each subscription told last
+        self._rates = Rates(now_ms / 1000)
+
+    def closed(self, channel: SubscriptionChannel) -> None:
+        """A channel counts no more; what it has counted stays counted. Its last changes may not
+        have been asked for: the journal tells them."""
+        self.changed(channel.name)
+        if channel.durable:
+            self._before.setdefault(channel.name, Traffic()).add(channel.traffic)
+            self._activity.setdefault(channel.name, Activity()).add(channel.activity)
+
+    def changed(self, name: str) -> None:
+        """What is known of a subscription without a channel isn't so any more."""
+        self._known.pop(name, None)
+
+    def transaction_ended(self, *, commit: bool) -> None:
+        """A verdict came of a transaction that has entries here."""
+        if commit:
+            self.committed += 1
+        else:
+            self.aborted += 1
+
+    async def samples(self) -> list[Sample]:
+        """Everything, as it is now. Asks the brains of connected subscriptions."""
+        partition = self._partition
+        channels = dict(partition.channels)
+        await asyncio.gather(*(self._ask(channel) for channel in channels.values()))
+        durable = set(partition.runtime.state.subscriptions)
+        for name in sorted(durable - self._known.keys() - channels.keys())[:READ_AT_ONCE]:
+            await self._read(name)
+        names = sorted(durable | channels.keys())
+        self._forget(names)
+        now_s = partition.fabric.clock_ms() / 1000
+        found = self._of_topic(now_s, len(names))
+        backlog = out = out_bytes = 0
+        for name in names:
+            traffic = self._delivered(name, channels.get(name))
+            found += self._of_subscription(now_s, name, traffic)
+            backlog += self._backlog(name) or 0
+            out += traffic.messages
+            out_bytes += traffic.bytes
+        labels = self._labels.of_topic()
+        rates = self._rates
+        found += [
+            Sample("pulsar_msg_backlog", labels, backlog),
+            Sample("pulsar_rate_out", labels, rates.at(now_s, "out", out)),
+            Sample("pulsar_throughput_out", labels, rates.at(now_s, "out bytes", out_bytes)),
+        ]
+        return found + await partition.geo.samples()
+
+    def told(self, name: str, method: str, args: Any, answer: Any) -> None:
+        """A subscription without a channel was asked something by an administrator."""
+        if method == "stats":
+            self._known[name] = {**answer, "end_offset": args}
+        elif method in ("reset", "skip_to", "expire", "undo"):
+            self.changed(name)  # until it is asked again
+
+    async def _read(self, name: str) -> None:
+        """What the journal says of a subscription that nobody has connected to yet."""
+        partition = self._partition
+        end, ref = partition.end_offset, partition.runtime.state.subscriptions[name].ref
+        key = partition.key.of_subscription(name, ref.incarnation)
+        try:
+            state = (await state_at(partition.fabric.store, key, Moment())).state
+            backlog, pending = state.cursor.backlog(end), pending_stats(state)
+        except NotStored:
+            backlog, pending = end - ref.start_offset, {}  # it never ran
+        except JournalError:
+            return  # whoever connects will be told; here it has no value
+        known = {"backlog": backlog, "end_offset": end, "consumers": [], "blocked": False}
+        self._known[name] = {**known, **pending, "delayed": 0}
+
+    async def _ask(self, channel: SubscriptionChannel) -> None:
+        end = self._partition.end_offset
+        try:
+            async with asyncio.timeout(BRAIN_S):
+                self._known[channel.name] = {**await channel.ask("stats", end), "end_offset": end}
+        except (RpcConnectionClosed, RemoteError, TimeoutError):
+            return  # it restarts, or its disk is slow: what it told before is the newest known
+
+    def _forget(self, names: list[str]) -> None:
+        for name in self._known.keys() - set(names):
+            del self._known[name]
+        for name in self._before.keys() - set(names):
+            del self._before[name]
+            del self._activity[name]
+        self._rates.keep_only({*_TOPIC_RATES, *(f"again/{name}" for name in names)})
+
+    def _delivered(self, name: str, channel: SubscriptionChannel | None) -> Traffic:
+        traffic = Traffic()
+        if name in self._before:
+            traffic.add(self._before[name])
+        if channel is not None:
+            traffic.add(channel.traffic)
+        return traffic
+
+    def delivered(self, name: str) -> dict[str, Any]:
+        """What went to the consumers of a subscription, as the partition's stats tell it."""
+        channel, now_ms = self._partition.channels.get(name), self._partition.fabric.clock_ms()
+        traffic, activity = self._delivered(name, channel), Activity()
+        if name in self._activity:
+            activity.add(self._activity[name])
+        speed = Speed(0.0, 0.0, 0.0)
+        if channel is not None:
+            activity.add(channel.activity)
+            speed = channel.traffic.speed(now_ms)
+        return {
+            **speed.told("out"),
+            "rate_again": speed.again,
+            "messages": traffic.messages,
+            "bytes": traffic.bytes,
+            **activity.told(),
+        }
+
+    def _backlog(self, name: str) -> int | None:
+        """None: not known. Nothing is acknowledged without a channel, unless `told`."""
+        known = self._known.get(name)
+        if known is None:
+            return None
+        return int(known["backlog"] + self._partition.end_offset - known["end_offset"])
+
+    def _of_topic(self, now_s: float, subscriptions: int) -> list[Sample]:
+        partition, labels = self._partition, self._labels.of_topic()
+        journal = partition.runtime.journal
+        assert isinstance(journal, Journal)
+        published, transactions = self.published, partition.runtime.state.transactions
+        gauges = {
+            "pulsar_subscriptions_count": subscriptions,
+            "pulsar_producers_count": sum(
+                len(list(session.producers())) for session in partition.sessions
+            ),
+            "pulsar_consumers_count": sum(
+                len(channel.consumers) for channel in partition.channels.values()
+            ),
+            "pulsar_rate_in": self._rates.at(now_s, "in", published.messages),
+            "pulsar_throughput_in": self._rates.at(now_s, "in bytes", published.bytes),
+            "pulsar_in_messages_total": published.messages,
+            "pulsar_in_bytes_total": published.bytes,
+            "pulsar_storage_size": sum(info.bytes for info in journal.ledgers),
+            "pulsar_txn_tb_active_total": len(transactions.ongoing),
+            "pulsar_txn_tb_committed_total": self.committed,
+            "pulsar_txn_tb_aborted_total": self.aborted,
+            "velaray_topic_ongoing_transactions": len(transactions.ongoing),
+            "velaray_topic_hidden_entries": transactions.hidden.size(),
+            "velaray_topic_committed_transactions_total": self.committed,
+            "velaray_topic_aborted_transactions_total": self.aborted,
+            "velaray_topic_failed_reads_total": self.failed_reads,
+            "velaray_cached_bytes": partition.cache.bytes_held,
+        }
+        found = [Sample(name, labels, value) for name, value in gauges.items()]
+        return found + latency_samples(labels, partition.runtime.stats)
+
+    def _of_subscription(self, now_s: float, name: str, traffic: Traffic) -> list[Sample]:
+        labels = self._labels.of_subscription(name)
+        channel = self._partition.channels.get(name)
+        again = self._rates.at(now_s, f"again/{name}", traffic.again)
+        values: dict[str, float] = {
+            "pulsar_out_messages_total": traffic.messages,
+            "pulsar_out_bytes_total": traffic.bytes,
+            "pulsar_subscription_msg_rate_redeliver": again,
+            "pulsar_subscription_consumers_count": len(channel.consumers) if channel else 0,
+        }
+        backlog, known = self._backlog(name), self._known.get(name)
+        if known is not None and backlog is not None:
+            values["pulsar_subscription_back_log"] = backlog
+            values["pulsar_subscription_delayed"] = known["delayed"]
+            for what in ("pending_transactions", "pending_entries"):
+                values[f"velaray_subscription_{what}"] = known.get(what, 0)
+            unacked = sum(each["unacked"] for each in known["consumers"]) if channel else 0
+            values["pulsar_subscription_unacked_messages"] = unacked
+            blocked = channel is not None and known["blocked"]
+            values["pulsar_subscription_blocked_on_unacked_messages"] = int(blocked)
+        return [Sample(metric, labels, value) for metric, value in values.items()]

@@ -1,0 +1,171 @@
+"""What administrators may read of a partition's log, and rounds of upkeep on request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.broker.partition import remote_ids
+from velaray.broker.partition.entries import CachedEntry
+from velaray.broker.partition.maintenance import Maintenance
+from velaray.events.ids import Position
+from velaray.topology.rpc import RemoteError
+from velaray.wire.messages import read_metadata, split_entry
+
+SCAN_MOST = 10_000
+"""How many entries of a backlog one analysis reads, as in Pulsar."""
+_AT_ONCE = 500
+
+
+class Entries(Protocol):
+    """What `described_entry` needs of a partition."""
+
+    partition_index: int
+
+    def position_of(self, offset: int) -> Position:
+        """Return the position that clients see."""
+        ...
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """Return one entry, from memory or disk."""
+        ...
+
+
+class ReadableLog(Entries, Protocol):
+    """What reading entries needs of a partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    async def offset_at_time(self, publish_ms: int) -> int:
+        """Return the first offset whose publish time isn't before ``publish_ms``."""
+        ...
+
+
+class Maintained(Protocol):
+    """A partition that maintains itself."""
+
+    upkeep: Maintenance
+
+
+class RemoteLog(Maintained, remote_ids.Log, Protocol):
+    """What the size of a backlog needs of a partition."""
+
+
+class Subscriptions(remote_ids.Log, Protocol):
+    """What the analysis of a backlog needs of a partition."""
+
+    topic: str
+
+    async def entry(self, offset: int) -> CachedEntry:
+        """Return one entry, from memory or disk."""
+        ...
+
+    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+        """Ask a subscription's dispatcher."""
+
+
+async def described_entry(partition: Entries, offset: int) -> dict[str, Any]:
+    """The entry at ``offset``: its id, its metadata and its payload, as they are stored."""
+    entry = await partition.entry(offset)
+    metadata, payload = split_entry(entry.data)
+    position = partition.position_of(offset)
+    return {
+        "id": [position.ledger_id, position.entry_id, partition.partition_index],
+        "metadata": metadata.SerializeToString(),
+        "payload": bytes(payload),
+        "messages": entry.messages,
+        "publish_time": read_metadata(entry.data).publish_time,
+    }
+
+
+async def entry_at(partition: ReadableLog, args: dict[str, Any]) -> dict[str, Any]:
+    """The entry at ``position``. Raises `RemoteError` (NOT_FOUND) if there is none."""
+    position = Position(*args["position"])
+    try:
+        offset = partition.runtime.state.table.offset_of(position)
+        if offset < partition.end_offset:
+            return await described_entry(partition, offset)
+    except NoSuchEntryError as error:
+        raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+    raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no entry {position}")
+
+
+async def nth_entry(partition: ReadableLog, args: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``number``-th (from 1) entry, counted from the oldest one or (``latest``) back from the
+    newest one; the last that there is if there are fewer. None for an empty log."""
+    table, end = partition.runtime.state.table, partition.end_offset
+    runs = list(table.runs(table.first_offset, end))
+    count = sum(run.entries for run in runs)
+    if not count:
+        return None
+    steps = min(args["number"], count) - 1
+    steps = count - 1 - steps if args["latest"] else steps
+    for run in runs:
+        if steps < run.entries:
+            offset = table.offset_of(Position(run.ledger_id, run.first_entry + steps))
+            return await described_entry(partition, offset)
+        steps -= run.entries
+    raise AssertionError("runs have as many entries as they were counted")
+
+
+async def id_at_time(partition: ReadableLog, args: dict[str, Any]) -> list[int] | None:
+    """The id of the first entry that was published at ``time_ms`` or later; None: there is none."""
+    offset = await partition.offset_at_time(args["time_ms"])
+    if offset >= partition.end_offset:
+        return None
+    position = partition.position_of(offset)
+    return [position.ledger_id, position.entry_id, partition.partition_index]
+
+
+async def backlog_size(partition: RemoteLog, args: dict[str, Any]) -> int:
+    """About how many bytes there are from ``position`` on."""
+    offset = remote_ids.at_or_after(partition, Position(*args["position"]))
+    return partition.upkeep.backlog.bytes_from(offset)
+
+
+async def analyze_backlog(partition: Subscriptions, args: dict[str, Any]) -> dict[str, Any]:
+    """How many entries and messages a subscription hasn't acknowledged, read one by one.
+
+    From ``position`` on, if it is given. ``complete`` is false if there are more than were read.
+    """
+    if not await partition.runtime.read(lambda state: args["name"] in state.subscriptions):
+        text = f"{partition.topic} has no subscription {args['name']!r}"
+        raise RemoteError(Reason.NOT_FOUND, text)
+    given = args.get("position")
+    first = 0 if given is None else remote_ids.at_or_after(partition, Position(*given))
+    entries, messages = 0, 0
+    while entries < SCAN_MOST:
+        wanted = [first, _AT_ONCE, partition.end_offset]
+        flat = await partition.ask_subscription(args["name"], "unacked", wanted)
+        offsets = [at for span in map(range, flat[::2], flat[1::2]) for at in span]
+        for offset in offsets:
+            entries, messages = entries + 1, messages + (await partition.entry(offset)).messages
+        if len(offsets) < _AT_ONCE:
+            return {"entries": entries, "messages": messages, "complete": True}
+        first = offsets[-1] + 1
+    return {"entries": entries, "messages": messages, "complete": False}
+
+
+async def upkeep(partition: Maintained, args: dict[str, Any]) -> None:
+    """One round of what the partition does by itself: expiry, quotas, trimming."""
+    await partition.upkeep.once()
+
+
+METHODS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Any]]] = {
+    "entry_at": entry_at,
+    "nth_entry": nth_entry,
+    "id_at_time": id_at_time,
+    "backlog_size": backlog_size,
+    "analyze_backlog": analyze_backlog,
+    "upkeep": upkeep,
+}

@@ -1,0 +1,178 @@
+"""A subscription as people ask about it: what it holds, and why nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.actors.subscription.cursor import words_to_mask
+from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.partition.transaction_view import undecided_from
+from velaray.topology.rpc import RemoteError
+
+Found = Mapping[str, Any]
+
+
+class Partition(Protocol):
+    """What a view of a subscription needs of its partition."""
+
+    topic: str
+    runtime: Runtime[PartitionState]
+    recovery_ms: tuple[int, int]
+    channels: dict[str, SubscriptionChannel]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest durable entry."""
+        ...
+
+    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+        """Ask a subscription's dispatcher."""
+
+
+class Holdup(NamedTuple):
+    """One thing that keeps entries back: a word for programs, a sentence for people."""
+
+    reason: str
+    text: str
+
+
+def holdups(found: Found) -> list[Holdup]:
+    """What keeps the backlog from moving; empty if entries are on their way.
+
+    ``found`` is what the brain tells (``stats`` and ``details``), and ``undecided`` what is to be
+    said of open transactions in the log.
+    """
+    backlog = found["backlog"]
+    if not backlog:
+        return [Holdup("nothing-to-deliver", "everything published is acknowledged")]
+    if not found["consumers"]:
+        return [Holdup("no-consumers", f"{backlog} entries wait and no consumer is connected")]
+    held = sum(each["unacked"] for each in found["consumers"])
+    reasons = [*_blocked(found), *_waits(found)]
+    if held:
+        names = ", ".join(
+            f"{each['unacked']} at {each['name']}" for each in found["consumers"] if each["unacked"]
+        )
+        text = f"{held} messages are delivered and not acknowledged: {names}"
+        reasons.append(Holdup("unacknowledged", text))
+    if held < backlog:
+        reasons += _without_permits(found)
+    return reasons
+
+
+def _blocked(found: Found) -> Iterator[Holdup]:
+    if found["blocked"]:
+        yield Holdup(
+            "subscription-blocked",
+            "consumers hold as many un-acknowledged messages as the subscription may have",
+        )
+    for each in found["consumers"]:
+        if each["blocked"]:
+            text = f"consumer {each['name']} holds as many messages as a consumer may"
+            yield Holdup("consumer-blocked", text)
+
+
+def _waits(found: Found) -> Iterator[Holdup]:
+    if keys := found["draining"]:
+        text = f"{keys} keys wait until their former consumer has acknowledged what it holds"
+        yield Holdup("keys-draining", text)
+    if letters := found["dead_letters"]:
+        text = f"{letters} entries are on their way to the dead-letter topic"
+        yield Holdup("dead-letters", text)
+    if pending := found.get("pending_entries"):
+        who = found["pending_transactions"]
+        text = f"{pending} entries are acknowledged in {who} transactions that haven't ended"
+        yield Holdup("pending", text)
+    for why in found.get("unreadable", ()):
+        text = f"{why}; it is tried again, and seeking behind it passes it over"
+        yield Holdup("unreadable", text)
+    if undecided := found.get("undecided"):
+        yield Holdup("open-transaction", undecided)
+    if delayed := found["delayed"]:
+        yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
+
+
+def _without_permits(found: Found) -> Iterator[Holdup]:
+    active = [each for each in found["consumers"] if each["active"]]
+    if any(each["permits"] > 0 for each in active):
+        return
+    for each in active:
+        text = f"consumer {each['name']} has asked for no more messages: its queue is full"
+        yield Holdup("no-permits", text)
+
+
+async def describe_subscription(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is known of a subscription now, by offset and by position.
+
+    Raises `RemoteError` (NOT_FOUND) if there is none of this name.
+    """
+    name, end = args["name"], partition.end_offset
+    channel = partition.channels.get(name)
+    if channel is not None and not channel.durable:
+        found = await channel.ask("details", end)
+    elif name in partition.runtime.state.subscriptions:
+        found = await partition.ask_subscription(name, "details", end)
+    else:
+        raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
+    channel = partition.channels.get(name)
+    connected = {} if channel is None else channel.consumers
+    consumers = []
+    for each in found["consumers"]:
+        known = connected.get(each["number"])
+        peer = None if known is None else known.connection.peer
+        held = [_range(partition, *part) for part in found["held"][each["number"]]]
+        consumers.append({**each, "address": peer, "held": held})
+    found["undecided"] = undecided_from(partition)
+    found["unreadable"] = [] if channel is None else channel.unreadable.described()
+    return {
+        "topic": partition.topic,
+        "subscription": name,
+        "durable": channel is None or channel.durable,
+        "type": found["type"],
+        "mark_delete": _position(partition, found["acked_before"] - 1),
+        "acked_before": found["acked_before"],
+        "end_offset": end,
+        "backlog": found["backlog"],
+        "next_offset": found["next_offset"],
+        "waiting": found["waiting"],
+        "holes": found["holes"],
+        "first_holes": [_range(partition, *hole) for hole in found["first_holes"]],
+        "partial": found["partial"],
+        "first_partial": [_batch(partition, *batch) for batch in found["first_partial"]],
+        "redelivered": [
+            {"offset": offset, "position": _position(partition, offset), "count": count}
+            for offset, count in found["redelivered"]
+        ],
+        "delayed": found["delayed"],
+        "dead_letters": found["dead_letters"],
+        "consumers": consumers,
+        "holdups": [holdup._asdict() for holdup in holdups(found)],
+    }
+
+
+def _position(partition: Partition, offset: int) -> str:
+    """``ledger:entry``, as clients see it; of the place before all that is kept: entry -1."""
+    found = partition.runtime.state.table.position_before(offset + 1)
+    return f"{found.ledger_id}:{found.entry_id}"
+
+
+def _range(partition: Partition, first: int, end: int) -> dict[str, Any]:
+    return {
+        "first_offset": first,
+        "end_offset": end,
+        "first": _position(partition, first),
+        "last": _position(partition, end - 1),
+    }
+
+
+def _batch(partition: Partition, offset: int, words: list[int]) -> dict[str, Any]:
+    mask = words_to_mask(words)
+    return {
+        "offset": offset,
+        "position": _position(partition, offset),
+        "remaining": [index for index in range(mask.bit_length()) if mask >> index & 1],
+    }

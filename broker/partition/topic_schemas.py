@@ -1,0 +1,150 @@
+"""A partition's side of its topic's schema registry: what it asks, and what it keeps.
+
+What a version is never changes, so that is kept. Which version a producer's schema is holds until
+versions are deleted; the registry has this side forget then, before the deletion is answered, and
+a link that breaks makes it forget as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.schema_calls import (
+    ENFORCED,
+    STRATEGY,
+    asked,
+    has_registry,
+    no_schema,
+)
+from velaray.events.ids import ActorKey
+from velaray.schemas import SchemaInfo, SchemaType
+from velaray.schemas.compatibility import Strategy
+from velaray.schemas.validation import UNSTORED
+from velaray.topology.actor_system import REACH_TIMEOUT_S, ActorSystem, persist
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+
+KEPT = 1000
+"""So many answers of each kind are kept at most; then all are forgotten."""
+
+_NO_SCHEMA = "Producers cannot connect or send message without a schema to topics with a schema"
+_Schema = tuple[str, bytes, tuple[tuple[str, str], ...]]
+
+
+class TopicSchemas:
+    """The schemas of the topic that a partition belongs to."""
+
+    def __init__(
+        self, key: ActorKey, fabric: ActorSystem, policies: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """``key`` is the partition's; ``policies`` are those that hold now."""
+        self._key = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation)
+        self._fabric = fabric
+        self._policies = policies
+        self._link: RpcConnection | None = None
+        self._linking = asyncio.Lock()
+        self._made = False
+        self._forgotten = 0
+        self._registered: dict[_Schema, int] = {}
+        self._versions: dict[int, dict[str, Any]] = {}
+
+    async def of_producer(self, info: SchemaInfo | None, role: str) -> int | None:
+        """The version of a producer's schema, registered if need be; None: it has none.
+
+        Raises `RemoteError` (INCOMPATIBLE_SCHEMA, INVALID_SCHEMA) and what `persist` raises.
+        """
+        policies = self._policies()
+        if info is None or info.type in UNSTORED:
+            foreign = info is not None and info.type is SchemaType.EXTERNAL
+            compatible = policies[STRATEGY] == Strategy.ALWAYS_COMPATIBLE
+            if (policies[ENFORCED] or (foreign and not compatible)) and await self._has_schema():
+                raise RemoteError(Reason.INCOMPATIBLE_SCHEMA, _NO_SCHEMA)
+            return None
+        name = (str(info.type), info.data, tuple(sorted(info.properties.items())))
+        known = self._registered.get(name)
+        if known is not None:
+            return known
+        forgotten = self._forgotten
+        found = await self._ask("register", asked(info, policies, role))
+        if forgotten == self._forgotten:
+            _keep(self._registered, name, found["version"])
+        return int(found["version"])
+
+    async def of_consumer(self, info: SchemaInfo | None, *, active: bool, role: str) -> None:
+        """Have a consumer's schema compared, or registered if the topic has none and isn't
+        ``active``. Raises as `of_producer`."""
+        if info is None or info.type in UNSTORED:
+            return
+        await self._ask("attach", {**asked(info, self._policies(), role), "active": active})
+
+    async def find(self, version: int | None) -> dict[str, Any]:
+        """A version, deleted or not; None: the latest that lives. Raises `RemoteError` with
+        NOT_FOUND if there is none, and what `persist` raises."""
+        if version is not None and version in self._versions:
+            return self._versions[version]
+        if not await self._is_made():
+            raise no_schema(self._key, version)
+        found: dict[str, Any] = await self._ask("schema", {"version": version})
+        _keep(self._versions, found["version"], found)
+        return found
+
+    async def _has_schema(self) -> bool:
+        try:
+            await self.find(None)
+        except RemoteError as error:
+            if error.kind == Reason.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _is_made(self) -> bool:
+        """A registry that was never used isn't activated just to say so."""
+        self._made = self._made or await has_registry(self._fabric, self._key)
+        return self._made
+
+    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
+        return await persist(
+            lambda: self._ask_once(method, args), REACH_TIMEOUT_S, f"ask {self._key}"
+        )
+
+    async def _ask_once(self, method: str, args: dict[str, Any]) -> Any:
+        async with self._linking:
+            if self._link is None:
+                link = await self._fabric.open_link(self._key, self)
+                await link.request("follow", None)
+                if link.closed:
+                    raise RpcConnectionClosed("the registry left")
+                self._link = link
+        return await self._link.request(method, args)
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """``forget`` what was said about producers' schemas."""
+        if method != "forget":
+            raise RemoteError(Reason.NOT_FOUND, f"a partition knows no {method!r} here")
+        self._forget()
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """The registry sends none."""
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Nobody would say when to forget."""
+        if self._link is link:
+            self._link = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._forgotten += 1
+        self._registered.clear()
+
+    def close(self) -> None:
+        """Let go of the registry."""
+        if self._link is not None:
+            self._link.close()
+
+
+def _keep(kept: dict[Any, Any], name: Any, value: Any) -> None:
+    if len(kept) >= KEPT:
+        kept.clear()
+    kept[name] = value

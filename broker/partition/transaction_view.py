@@ -1,0 +1,126 @@
+"""What a topic partition and its subscriptions tell of transactions to those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.actors.partition.remote_transactions import name_of
+from velaray.actors.partition.state import PartitionState
+from velaray.actors.runtime import Runtime
+from velaray.events.ids import Position, TransactionId
+
+
+class Partition(Protocol):
+    """What these calls need of a partition."""
+
+    runtime: Runtime[PartitionState]
+    recovery_ms: tuple[int, int]
+
+    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+        """Ask a subscription's dispatcher."""
+
+
+Method = Callable[[Partition, dict[str, Any]], Awaitable[Any]]
+
+
+def _position(partition: Partition, offset: int) -> str:
+    """``ledger:entry``; of what is before all entries: entry -1."""
+    found = partition.runtime.state.table.position_before(offset + 1)
+    return f"{found.ledger_id}:{found.entry_id}"
+
+
+async def transactions(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """How many transactions are ongoing, what may be read, and how many entries are hidden."""
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        known = state.transactions
+        return {
+            "ongoing": len(known.ongoing),
+            "hidden": known.hidden.size(),
+            "max_read": _position(partition, state.max_read_offset - 1),
+        }
+
+    found = await partition.runtime.read(look)
+    return {**found, "recovery_ms": list(partition.recovery_ms)}
+
+
+async def transaction(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """How many entries an ongoing transaction has, and where the first one is; none of others."""
+    wanted = TransactionId(args["coordinator"], args["sequence"])
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        ranges = state.transactions.ongoing.get(wanted)
+        if ranges is None:
+            return {"entries": 0, "first": None}
+        entries = sum(end - first for first, end in ranges)
+        return {"entries": entries, "first": _position(partition, ranges[0][0])}
+
+    return await partition.runtime.read(look)
+
+
+async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, Any]:
+    """What is pending in a subscription: in a transaction (``coordinator``, ``sequence``), or
+    without one in all of them. ``before``: the last position that one acknowledges cumulatively.
+
+    Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
+    """
+    one = [args["coordinator"], args["sequence"]] if "sequence" in args else None
+    found = await partition.ask_subscription(args["name"], "pending_acks", one)
+    before = found["before"]
+    if before is not None:
+        offset, words = before
+        before = _position(partition, offset - (words is None))
+    return {**found, "before": before, "recovery_ms": list(partition.recovery_ms)}
+
+
+async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
+    """Pulsar's word for how the message at ``position`` (and ``index`` of its batch) stands.
+
+    Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
+    """
+    try:
+        offset = partition.runtime.state.table.offset_of(Position(*args["position"]))
+    except NoSuchEntryError:
+        offset = -1
+    wanted = [max(offset, 0), args.get("index")]
+    found = await partition.ask_subscription(args["name"], "pending_at", wanted)
+    return str(found) if offset >= 0 else "InvalidPosition"
+
+
+def undecided(partition: Partition, offset: int) -> dict[str, Any] | None:
+    """Where the entry at ``offset`` is, if that is a matter of transactions: nobody gets it, or
+    nobody gets it before one that is open has ended."""
+    state = partition.runtime.state
+    if offset in state.transactions.hidden:
+        text = "its transaction was aborted: nobody gets it"
+        return {"where": "aborted", "consumer": "", "text": text}
+    if offset < state.max_read_offset:
+        return None
+    oldest, ranges = next(iter(state.transactions.ongoing.items()))
+    found = {"consumer": "", "transaction": list(oldest)}
+    for each, own in state.transactions.ongoing.items():
+        if any(first <= offset < end for first, end in own):
+            text = f"it belongs to {name_of(each)}, which hasn't ended"
+            return {**found, "where": "undecided", "transaction": list(each), "text": text}
+    first = _position(partition, ranges[0][0])
+    text = f"it waits for {name_of(oldest)}, whose first entry is before it, at {first}"
+    return {**found, "where": "behind-transaction", "text": text}
+
+
+def undecided_from(partition: Partition) -> str:
+    """What is to be said if the end of the log isn't decided; else nothing."""
+    state = partition.runtime.state
+    for oldest, ranges in state.transactions.ongoing.items():
+        where, behind = _position(partition, ranges[0][0]), state.end_offset - ranges[0][0]
+        return f"{behind} entries, from {where} on, wait for {name_of(oldest)} to end"
+    return ""
+
+
+METHODS: dict[str, Method] = {
+    "transactions": transactions,
+    "transaction": transaction,
+    "pending_acks": pending_acks,
+    "pending_at": pending_at,
+}

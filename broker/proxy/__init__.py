@@ -1,0 +1,1 @@
+"""The proxy: the address that clients connect to first."""

@@ -1,0 +1,394 @@
+"""The front door: where clients arrive, and where they are sent on.
+
+It answers connect, partition metadata, lookups, topic lists and questions for schemas, and tunnels
+to partitions for clients that can reach nothing else. Of a tenant that is at home in another
+cluster that one's front door is asked. It has no state: any number of them may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from velaray.actors.machine import Reason
+from velaray.broker.coordinator.coordinators import check_not_systems, coordinator_of, is_systems
+from velaray.broker.garbage_collection.deletion import is_deletion_topic
+from velaray.broker.proxy.remote_lookup import RemoteLookup
+from velaray.broker.schema_registry.schema_calls import find_schema
+from velaray.broker.schema_registry.schema_session import get_schema
+from velaray.broker.session import Session
+from velaray.broker.wire_errors import code_of
+from velaray.events.ids import ActorKey, InvalidNameError, TopicName
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError, reason_of
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import command as encode_frame
+from velaray.wire.connection import WireConnection
+from velaray.wire.hashing import topics_hash
+
+ACTIVATION_TIMEOUT_S = 60.0
+LOCATED_KEPT = 100_000
+"""Addresses of partitions that tunnels may lead to: those that clients were sent to last."""
+
+
+_ERRORS = (InvalidNameError, RemoteError, Unreachable, TimeoutError)
+
+
+class Proxy:
+    """Serves the service URL of a cluster on this node."""
+
+    def __init__(self, fabric: ActorSystem) -> None:
+        self.fabric = fabric
+        self.sessions: set[ProxySession] = set()
+        self.tunnels: set[_Tunnel] = set()
+        self.others = RemoteLookup()
+        self.located: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, port: int) -> int:
+        """Listen; port 0 takes a free one. Returns the port.
+
+        Raises `OSError` if the port is taken.
+        """
+        config = self.fabric.config
+
+        def connect() -> WireConnection:
+            session = ProxySession(self)
+            return WireConnection(session, max_message_size=config.max_message_size)
+
+        self._server = await asyncio.get_running_loop().create_server(connect, config.host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection."""
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            session.connection.close()
+        for tunnel in list(self.tunnels):
+            tunnel.close()
+        self.others.close()
+
+    async def locate(
+        self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
+    ) -> str:
+        """The broker URL of a topic partition, which is created if policy allows and activated.
+
+        ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if it may not
+        exist or is the system's, and with ``at_home`` if its tenant is at home elsewhere;
+        `Unreachable` if it can't be had now.
+        """
+        coordinator = coordinator_of(topic)
+        if coordinator is None and not (for_system and is_deletion_topic(topic)):
+            check_not_systems(topic)
+        wanted = {"topic": str(topic), "at_home": at_home}
+        found = await self.fabric.call(
+            ActorKey.catalog(), "ensure_topic", wanted, ACTIVATION_TIMEOUT_S
+        )
+        key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
+        address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
+        self.located[address.host, address.service_port] = None
+        self.located.move_to_end((address.host, address.service_port))
+        if len(self.located) > LOCATED_KEPT:
+            self.located.popitem(last=False)
+        return f"pulsar://{address.host}:{address.service_port}"
+
+    async def ask_elsewhere(self, tenant: str, command: Any) -> Any:
+        """What the front door of the cluster answers where a tenant is at home.
+
+        Raises `RemoteError`, `Unreachable`.
+        """
+        home = await self.fabric.call(ActorKey.catalog(), "home", {"tenant": tenant})
+        if home is None:
+            raise RemoteError(Reason.UNAVAILABLE, f"tenant {tenant} has come home; ask again")
+        return await self.others.ask(home, command)
+
+
+class ProxySession(Session):
+    """One client at the front door."""
+
+    def __init__(self, door: Proxy) -> None:
+        super().__init__(door.fabric.config)
+        self._door = door
+        self.handlers = {
+            pb.CommandPartitionedTopicMetadata: self._on_metadata,
+            pb.CommandLookupTopic: self._on_lookup,
+            pb.CommandGetTopicsOfNamespace: self._on_topics,
+            pb.CommandGetSchema: self._on_schema,
+        }
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """Remember the connection, so that stopping closes it."""
+        super().on_connected(connection)
+        self._door.sessions.add(self)
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """Forget the connection and what it waits for."""
+        super().on_closed(connection, error)
+        self._door.sessions.discard(self)
+
+    @property
+    def _at_home(self) -> bool:
+        """Whether the client means the cluster in which the tenant is at home, not this very
+        one."""
+        return not (self.is_system or self.means_this_cluster)
+
+    async def _ask(self, method: str, **args: Any) -> Any:
+        args["at_home"] = self._at_home
+        return await self._door.fabric.call(ActorKey.catalog(), method, args)
+
+    async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
+        """The answer of ``here``, or of the cluster where the tenant is at home."""
+        try:
+            return await here
+        except RemoteError as error:
+            if error.kind != Reason.ELSEWHERE:
+                raise
+            return await self._door.ask_elsewhere(tenant, command)
+
+    # -- partition metadata --------------------------------------------------------
+
+    def _on_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        self.spawn(self._answer_metadata(command))
+
+    async def _answer_metadata(self, command: pb.CommandPartitionedTopicMetadata) -> None:
+        answer = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
+        try:
+            topic = TopicName.parse(command.topic)
+            answer = await self._routed(topic.tenant, command, self._metadata(topic, command))
+        except _ERRORS as error:
+            answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+            answer.error = code_of(error)
+            answer.message = str(error)
+        self.connection.send(answer)
+
+    async def _metadata(
+        self, topic: TopicName, command: pb.CommandPartitionedTopicMetadata
+    ) -> pb.CommandPartitionedTopicMetadataResponse:
+        create = command.metadata_auto_creation_enabled and not is_systems(topic)
+        found = await self._ask("ensure_topic" if create else "topic", topic=str(topic))
+        return pb.CommandPartitionedTopicMetadataResponse(
+            request_id=command.request_id,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
+            partitions=found["partitions"] if topic.partition < 0 else 0,
+        )
+
+    # -- lookup --------------------------------------------------------------------
+
+    def _on_lookup(self, command: pb.CommandLookupTopic) -> None:
+        self.spawn(self._answer_lookup(command))
+
+    async def _answer_lookup(self, command: pb.CommandLookupTopic) -> None:
+        answer = pb.CommandLookupTopicResponse(request_id=command.request_id, authoritative=True)
+        try:
+            topic = TopicName.parse(command.topic)
+            answer = await self._routed(topic.tenant, command, self._look_up(topic, command))
+        except _ERRORS as error:
+            answer.response = pb.CommandLookupTopicResponse.Failed
+            answer.error = code_of(error)
+            # Clients keep the connection, and look up again, on just this text.
+            retry = answer.error == pb.ServiceNotReady
+            answer.message = f"Failed to acquire ownership: {error}" if retry else str(error)
+        self.connection.send(answer)
+
+    async def _look_up(
+        self, topic: TopicName, command: pb.CommandLookupTopic
+    ) -> pb.CommandLookupTopicResponse:
+        network = await self._network(topic, command.advertised_listener_name)
+        url = await self._door.locate(topic, self.is_system, at_home=self._at_home)
+        if network is not None and self.means_this_cluster:
+            # Another front door asks: its client is to come here by way of that network.
+            return pb.CommandLookupTopicResponse(
+                request_id=command.request_id,
+                response=pb.CommandLookupTopicResponse.Redirect,
+                brokerServiceUrl=network,
+            )
+        return pb.CommandLookupTopicResponse(
+            request_id=command.request_id,
+            response=pb.CommandLookupTopicResponse.Connect,
+            authoritative=True,
+            brokerServiceUrl=url,
+            proxy_through_service_url=self.config.tunnel or network is not None,
+        )
+
+    async def _network(self, topic: TopicName, listener: str) -> str | None:
+        """By which URL the front door is known in the network that a client names; None: clients
+        reach partitions from where it is, or the cluster decides where the tenant is at home.
+
+        Raises `RemoteError` (INVALID) if there is no such name.
+        """
+        listeners = self.config.listeners
+        if not listener or listener in listeners:
+            return listeners.get(listener)
+        if self._at_home and await self._ask("home", tenant=topic.tenant) is not None:
+            return None
+        known = ", ".join(sorted(listeners)) or "none: start velaray with --listener"
+        raise RemoteError(Reason.INVALID, f"no listener {listener[:100]!r}; there are {known}")
+
+    # -- topic lists ---------------------------------------------------------------
+
+    def _on_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        self.spawn(self._answer_topics(command))
+
+    async def _answer_topics(self, command: pb.CommandGetTopicsOfNamespace) -> None:
+        tenant = command.namespace.partition("/")[0]
+        try:
+            answer = await self._routed(tenant, command, self._topics(command))
+        except _ERRORS as error:
+            self.error(command.request_id, code_of(error), str(error))
+        else:
+            self.connection.send(answer)
+
+    async def _topics(
+        self, command: pb.CommandGetTopicsOfNamespace
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        try:
+            topics = await self._ask("topics", namespace=command.namespace, partitions=True)
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+            topics = []  # as of a namespace without topics: it may come later
+        if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+            topics = []
+        digest = topics_hash(topics)
+        return pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=command.request_id,
+            topics=topics,
+            topics_hash=digest,
+            changed=digest != command.topics_hash,
+        )
+
+    # -- schemas -------------------------------------------------------------------
+
+    def _on_schema(self, command: pb.CommandGetSchema) -> None:
+        self.spawn(self._answer_schema(command))
+
+    async def _answer_schema(self, command: pb.CommandGetSchema) -> None:
+        answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
+        try:
+            topic = TopicName.parse(command.topic).topic
+            answer = await self._routed(topic.tenant, command, self._schema(topic, command))
+        except _ERRORS as error:
+            answer.error_code, answer.error_message = code_of(error), reason_of(error)
+        self.connection.send(answer)
+
+    async def _schema(
+        self, topic: TopicName, command: pb.CommandGetSchema
+    ) -> pb.CommandGetSchemaResponse:
+        found = await self._ask("topic", topic=str(topic))
+        key = ActorKey.of_schema_registry(topic, found["incarnation"])
+        return await get_schema(command, partial(find_schema, self._door.fabric, key))
+
+    # -- tunnel --------------------------------------------------------------------
+
+    def on_tunnel(self, command: pb.CommandConnect) -> None:
+        """Connect the client through to the partition it names."""
+        if not (self.config.tunnel or self.config.listeners):
+            self.error(0, pb.NotAllowedError, "tunnels are off; start velaray with --tunnel")
+            self.connection.close()
+            return
+        self.connection.pause_reading()
+        self.spawn(self._open_tunnel(command))
+
+    async def _open_tunnel(self, command: pb.CommandConnect) -> None:
+        target = command.proxy_to_broker_url
+        address = _split_address(target)
+        if address not in self._door.located:
+            # Nor is any other port of the machine reached through here. Not for ever, though: it
+            # may have been a front door before this one that looked it up; clients do it again.
+            self.error(0, pb.ServiceNotReady, f"no look-up of this service led to {target}")
+            self.connection.close()
+            return
+        command.ClearField("proxy_to_broker_url")
+        loop = asyncio.get_running_loop()
+        try:
+            _, tunnel = await loop.create_connection(
+                lambda: _Tunnel(self.connection, self._door.tunnels), *address
+            )
+        except OSError as error:
+            self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
+            self.connection.close()
+            return
+        self._door.sessions.discard(self)
+        tunnel.begin(encode_frame(command))
+
+
+def _split_address(target: str) -> tuple[str, int]:
+    """Host and port of "host:port", with or without a scheme; ("", 0) if it is none."""
+    try:
+        url = urlsplit(target if "//" in target else f"//{target}")
+        return url.hostname or "", url.port or 0
+    except ValueError:
+        return "", 0
+
+
+class _Tunnel(asyncio.Protocol):
+    """The far half of a tunnel: bytes go through unread, back-pressure both ways."""
+
+    def __init__(self, near: WireConnection, registry: set[_Tunnel]) -> None:
+        self._near = near
+        self._registry = registry
+        self._far: asyncio.Transport
+        self._near_transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._far = transport
+        self._registry.add(self)
+
+    def begin(self, first: bytes) -> None:
+        """Send the handshake on and take the client's socket over."""
+        if self._near.closed:
+            self._far.close()
+            return
+        self._far.write(first)
+        self._near_transport = self._near.detach(_NearHalf(self._far))
+        self._near_transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._near_transport is not None  # the partition speaks when it is spoken to
+        self._near_transport.write(data)
+
+    def pause_writing(self) -> None:
+        assert self._near_transport is not None
+        self._near_transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        assert self._near_transport is not None
+        self._near_transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._registry.discard(self)
+        if self._near_transport is not None:
+            self._near_transport.close()
+        else:
+            self._near.close()
+
+    def close(self) -> None:
+        """Close both halves."""
+        self._far.close()
+
+
+class _NearHalf(asyncio.Protocol):
+    """The client's half of a tunnel, once the handshake is through."""
+
+    def __init__(self, far: asyncio.Transport) -> None:
+        self._far = far
+
+    def data_received(self, data: bytes) -> None:
+        self._far.write(data)
+
+    def pause_writing(self) -> None:
+        self._far.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._far.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._far.close()

@@ -1,0 +1,91 @@
+"""Asking other clusters' front doors, for clients whose tenant is at home there.
+
+Only questions go this way: which partitions, which address, which topics, which schema. What is
+published and consumed never passes through. The other front door is asked as a replicator asks
+(`velaray.wire.replication.CLIENT_VERSION`): it answers for itself, so no question goes in circles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.client.auth import AuthenticationToken
+from velaray.client.exceptions import TopicNotFound, VelarayError
+from velaray.client.lookup import Lookup
+from velaray.client.options import ClientOptions
+from velaray.client.pool import ConnectionPool
+from velaray.topology.rpc import RemoteError
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.replication import CLIENT_VERSION
+
+CONNECT_TIMEOUT_MS = 5_000
+ANSWER_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """How one cluster is asked, by what the catalog says of it."""
+
+    facts: dict[str, Any]
+    pool: ConnectionPool
+    lookup: Lookup
+
+
+class RemoteLookup:
+    """The connections to other clusters' front doors, opened when they are needed first."""
+
+    def __init__(self) -> None:
+        self._doors: dict[str, _Door] = {}
+
+    def _door(self, home: dict[str, Any]) -> _Door:
+        name = home["cluster"]
+        known = self._doors.get(name)
+        if known is not None and known.facts == home:
+            return known
+        if known is not None:
+            known.pool.abort()  # it has another address, or another token, by now
+        options = ClientOptions(
+            home["service_url"],
+            authentication=AuthenticationToken(home["token"]) if home["token"] else None,
+            operation_timeout_seconds=ANSWER_TIMEOUT_S,
+            connection_timeout_ms=CONNECT_TIMEOUT_MS,
+        )
+        pool = ConnectionPool(options, CLIENT_VERSION)
+        door = self._doors[name] = _Door(home, pool, Lookup(options, pool))
+        return door
+
+    async def ask(self, home: dict[str, Any], command: Any) -> Any:
+        """What the front door of the cluster ``home`` answers to a client's ``command``, as an
+        answer to that client.
+
+        Raises `RemoteError`: UNAVAILABLE if it can't be asked now.
+        """
+        request = type(command)()
+        request.CopyFrom(command)
+        try:
+            address, answer = await self._door(home).lookup.ask(request, ANSWER_TIMEOUT_S)
+        except TopicNotFound as error:
+            raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+        except VelarayError as error:
+            why = f"cluster {home['cluster']} can't be asked now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, why) from error
+        answer.request_id = command.request_id
+        if isinstance(answer, pb.CommandLookupTopicResponse) and _tunnelled(answer):
+            # Its tunnels begin at that front door, where the client asks again.
+            answer.response = pb.CommandLookupTopicResponse.Redirect
+            answer.brokerServiceUrl = f"pulsar://{address}"
+            answer.authoritative = answer.proxy_through_service_url = False
+        return answer
+
+    def close(self) -> None:
+        """Cut all connections."""
+        for door in self._doors.values():
+            door.pool.abort()
+        self._doors.clear()
+
+
+def _tunnelled(answer: pb.CommandLookupTopicResponse) -> bool:
+    connect = answer.response == pb.CommandLookupTopicResponse.Connect
+    return connect and answer.proxy_through_service_url

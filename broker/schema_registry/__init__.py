@@ -1,0 +1,1 @@
+"""The actor around a schema registry, and how the others call it."""

@@ -1,0 +1,75 @@
+"""How a topic's schema registry is asked, from wherever in the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.events.ids import ActorKey
+from velaray.journal.errors import NotStored
+from velaray.journal.replay import load_manifest
+from velaray.schemas import SchemaInfo, SchemaType
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+
+STRATEGY = "schemaCompatibilityStrategy"
+ENFORCED = "schemaValidationEnforced"
+AUTO_UPDATE = "isAllowAutoUpdateSchema"
+LEGACY_JSON = "schemaJsonAllowLegacyJacksonFormat"
+NATIVE_FIELDS = "schemaProtobufNativeFieldCheck"
+POLICIES = (STRATEGY, ENFORCED, AUTO_UPDATE, LEGACY_JSON, NATIVE_FIELDS)
+
+
+def info_fields(info: SchemaInfo) -> dict[str, Any]:
+    """A schema as a call carries it."""
+    return {
+        "type": str(info.type),
+        "name": info.name,
+        "data": info.data,
+        "properties": dict(info.properties),
+    }
+
+
+def info_of(fields: Mapping[str, Any]) -> SchemaInfo:
+    """What `info_fields` was given; other fields are left alone."""
+    type_ = SchemaType(fields["type"])
+    return SchemaInfo(type_, fields["name"], fields["data"], fields["properties"])
+
+
+def asked(info: SchemaInfo, policies: Mapping[str, Any], role: str = "") -> dict[str, Any]:
+    """The arguments of ``register`` and ``check`` under effective ``policies``; ``attach`` takes
+    ``active`` besides."""
+    return {
+        "info": info_fields(info),
+        "strategy": policies[STRATEGY],
+        "native_fields": policies[NATIVE_FIELDS],
+        "legacy_json": policies[LEGACY_JSON],
+        "auto_update": policies[AUTO_UPDATE],
+        "role": role,
+    }
+
+
+async def has_registry(fabric: ActorSystem, key: ActorKey) -> bool:
+    """Whether a schema was ever sent to this registry; nothing is activated for the question.
+
+    Raises what the store raises.
+    """
+    try:
+        return bool((await load_manifest(fabric.store, key.text())).ledgers)
+    except NotStored:
+        return False
+
+
+async def find_schema(fabric: ActorSystem, key: ActorKey, version: int | None) -> dict[str, Any]:
+    """A version, deleted or not; None: the latest that lives. Raises what `ActorSystem.call`
+    raises: `RemoteError` with NOT_FOUND if there is none."""
+    if not await has_registry(fabric, key):
+        raise no_schema(key)
+    return dict(await fabric.call(key, "schema", {"version": version}))
+
+
+def no_schema(key: ActorKey, version: int | None = None) -> RemoteError:
+    """There is no such version; None: none at all."""
+    what = "schema" if version is None else f"schema version {version}"
+    return RemoteError(Reason.NOT_FOUND, f"{key.topic_name} has no {what}")

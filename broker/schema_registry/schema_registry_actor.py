@@ -1,0 +1,213 @@
+"""A schema registry's body: partitions, front doors and the admin interface ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.runtime import Runtime
+from velaray.actors.schema_registry.machine import (
+    Attach,
+    Delete,
+    Register,
+    RegistryState,
+    SchemaRegistryMachine,
+    Version,
+)
+from velaray.broker.journaled_actor import JournaledActor, WasDeleted
+from velaray.broker.schema_registry.schema_calls import info_fields, info_of, no_schema
+from velaray.events.ids import ActorKey
+from velaray.schemas import InvalidSchemaError
+from velaray.schemas.compatibility import Rules, Strategy, producer_problems
+from velaray.schemas.validation import UNSTORED, identity, validate
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+
+QUIET_S = 2.0
+"""A registry that has answered within so many seconds isn't idle."""
+FORGET_S = 5.0
+"""A partition that doesn't say within so many seconds that it has forgotten is cut off: then it
+forgets by itself."""
+
+
+def _rules(args: dict[str, Any]) -> Rules:
+    return Rules(Strategy(args["strategy"]), args["native_fields"])
+
+
+def described(version: Version) -> dict[str, Any]:
+    """A version as calls tell it; that of a deletion has no schema's fields."""
+    told = {
+        "version": version.number,
+        "at_ms": version.at_ms,
+        "role": version.role,
+        "deleted": version.info is None,
+        "forced": version.forced,
+        "strategy": version.strategy,
+        "predecessor": version.predecessor,
+        "identity": version.identity,
+    }
+    return told if version.info is None else {**told, **info_fields(version.info)}
+
+
+class SchemaRegistryActor(JournaledActor):
+    """Serves the versions of one topic's schema."""
+
+    runtime: Runtime[RegistryState]
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+        super().__init__(key, fabric, SchemaRegistryMachine())
+        self._followers: set[RpcConnection] = set()
+        self._busy = 0
+        self._used_s = -math.inf
+
+    async def ask_whether_it_exists(self) -> None:
+        """Ask the catalog for the topic."""
+        mine = {"topic": str(self.key.topic_name), "incarnation": self.key.topic_incarnation}
+        try:
+            await self.fabric.call(ActorKey.catalog(), "serving", mine)
+        except RemoteError as error:
+            if error.kind == Reason.NOT_FOUND:
+                raise WasDeleted(error.kind, error.message) from error
+            raise
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """Calls; and ``follow``: whoever keeps answers is told to forget them."""
+        if method == "follow":
+            self._followers.add(link)
+            return None
+        return await self.call(method, args)
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Whoever was behind it has forgotten."""
+        self._followers.discard(link)
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``register``, ``attach``, ``delete`` change something; ``schema``, ``schemas``, ``find``
+        and ``check`` don't. Raises `RemoteError`."""
+        calls: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "register": self._register,
+            "attach": self._attach,
+            "delete": self._delete,
+            "schema": self._schema,
+            "schemas": self._schemas,
+            "find": self._find,
+            "check": self._check,
+        }
+        if method not in calls:
+            return await super().call(method, args)
+        self._busy += 1
+        try:
+            return await calls[method](args)
+        finally:
+            self._busy -= 1
+            self._used_s = asyncio.get_running_loop().time()
+
+    async def _ask(self, command: Any) -> Any:
+        """The reply. What wrote nothing was decided by the newest activation all the same."""
+        reply = await self.runtime.ask(command)
+        if isinstance(reply, Refusal) or not getattr(reply, "new", True):
+            await self.read_certain(lambda state: None)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        return reply
+
+    async def _register(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The version of a producer's schema, which becomes one unless it is."""
+        found = await self._ask(
+            Register(
+                info_of(args["info"]),
+                _rules(args),
+                args["auto_update"],
+                args["legacy_json"],
+                args["role"],
+            )
+        )
+        return {"version": found.version, "new": found.new}
+
+    async def _attach(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Whether a consumer may come with its schema."""
+        found = await self._ask(
+            Attach(
+                info_of(args["info"]),
+                args["active"],
+                _rules(args),
+                args["auto_update"],
+                args["legacy_json"],
+                args["role"],
+            )
+        )
+        return {"version": found.version, "new": found.new}
+
+    async def _delete(self, args: dict[str, Any]) -> int:
+        """Delete all versions up to ``through``; returns the number that this has. Once it
+        returns, no partition takes a deleted schema for a live one."""
+        found = await self._ask(Delete(args["through"], args["forced"], args["role"]))
+        await asyncio.gather(*map(self._have_forget, list(self._followers)))
+        return int(found.version)
+
+    async def _have_forget(self, link: RpcConnection) -> None:
+        try:
+            await link.request("forget", None, FORGET_S)
+        except (RpcConnectionClosed, TimeoutError):
+            link.abort()
+
+    async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:
+        """One version, deleted or not; None: the latest that lives."""
+        version = args["version"]
+
+        def look(state: RegistryState) -> Version | None:
+            return state.latest if version is None else state.find(version)
+
+        found = await self.read_certain(look)
+        if found is None:
+            raise no_schema(self.key, version)
+        return described(found)
+
+    async def _schemas(self, args: dict[str, Any]) -> list[dict[str, Any]]:
+        """Every version that lives; with ``all`` the others and the deletions too."""
+
+        def look(state: RegistryState) -> list[Version]:
+            return state.versions[0 if args["all"] else state.live_from :]
+
+        return [described(each) for each in await self.read_certain(look)]
+
+    async def _find(self, args: dict[str, Any]) -> int | None:
+        """The live version that a schema is; None if it is none."""
+        info = info_of(args["info"])
+        try:
+            if info.type in UNSTORED:
+                return None
+            validate(info, legacy_json=args["legacy_json"])
+            digest = identity(info)
+        except InvalidSchemaError as error:
+            raise RemoteError(Reason.INVALID_SCHEMA, str(error)) from error
+        return await self.read_certain(lambda state: state.live.get(digest))
+
+    async def _check(self, args: dict[str, Any]) -> list[dict[str, Any]]:
+        """Why a schema couldn't be registered now; empty if it could, or is. With ``all`` deleted
+        versions are compared with as if they lived."""
+        if await self._find(args) is not None:
+            return []
+        every, rules = args["all"], _rules(args)
+        known = await self.read_certain(lambda state: state.known(gone=every))
+        problems = producer_problems(
+            info_of(args["info"]), known, rules.transitive() if every else rules
+        )
+        return [
+            {
+                "version": each.version,
+                "reads": each.reads,
+                "path": each.path,
+                "text": each.text,
+                "message": str(each),
+            }
+            for each in problems
+        ]
+
+    def idle(self) -> bool:
+        """Whether nobody has asked for a while: links that only keep followers told don't count."""
+        quiet_s = asyncio.get_running_loop().time() - self._used_s
+        return not self._busy and quiet_s > QUIET_S

@@ -1,0 +1,71 @@
+"""What sessions of partitions and front doors answer about schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from velaray.broker.schema_registry.schema_calls import info_of
+from velaray.broker.wire_errors import code_of
+from velaray.events.ids import InvalidNameError
+from velaray.journal.errors import JournalError
+from velaray.schemas import SchemaInfo, SchemaType
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.schemas import NO_VERSION, from_proto, read_version, to_proto, version_bytes
+
+_ERRORS = (
+    InvalidNameError,
+    RemoteError,
+    Unreachable,
+    RpcConnectionClosed,
+    TimeoutError,
+    JournalError,
+)
+
+Find = Callable[[int | None], Awaitable[dict[str, Any]]]
+"""Finds a version, or the latest one, as `find_schema` does."""
+Register = Callable[[SchemaInfo], Awaitable[int | None]]
+"""The version of a schema, which becomes one unless it is."""
+
+
+def schema_of(command: pb.CommandProducer | pb.CommandSubscribe) -> SchemaInfo | None:
+    """The schema that a producer or consumer comes with."""
+    return from_proto(command.schema) if command.HasField("schema") else None
+
+
+async def get_schema(command: pb.CommandGetSchema, find: Find) -> pb.CommandGetSchemaResponse:
+    """The answer to the question for a version, or for the latest one.
+
+    Go's client stamps values of its BYTES schema with an empty version, and asks for that.
+    """
+    answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
+    if command.HasField("schema_version") and command.schema_version == NO_VERSION:
+        answer.schema.CopyFrom(to_proto(SchemaInfo(SchemaType.BYTES)))
+        answer.schema_version = NO_VERSION
+        return answer
+    try:
+        found = await find(read_version(command.schema_version))
+    except ValueError as error:
+        answer.error_code, answer.error_message = pb.MetadataError, str(error)
+    except _ERRORS as error:
+        answer.error_code, answer.error_message = code_of(error), reason_of(error)
+    else:
+        answer.schema.CopyFrom(to_proto(info_of(found)))
+        answer.schema_version = version_bytes(found["version"])
+    return answer
+
+
+async def get_or_create_schema(
+    command: pb.CommandGetOrCreateSchema, register: Register
+) -> pb.CommandGetOrCreateSchemaResponse:
+    """The version of a schema under which a producer is about to send."""
+    answer = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
+    try:
+        version = await register(from_proto(command.schema))
+    except _ERRORS as error:
+        answer.error_code, answer.error_message = code_of(error), reason_of(error)
+    else:
+        answer.schema_version = version_bytes(version)
+    return answer

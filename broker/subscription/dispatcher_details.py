@@ -1,0 +1,115 @@
+"""What a brain tells about its subscription for one who asks closely: samples, not all."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from velaray.actors.dispatch.dispatcher import Dispatcher
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.actors.subscription.machine import SubscriptionState
+from velaray.events.ids import TransactionId
+
+SHOWN = 20
+"""So many holes, half-acknowledged batches, held ranges and counts are told of, the first ones."""
+
+
+def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> dict[str, Any]:
+    """Ranges are (first, last + 1) offsets; batches are (offset, words of what remains)."""
+    cursor = state.cursor
+    partial = islice(cursor.beyond.all_masks(), SHOWN)
+    return {
+        "end_offset": end_offset,
+        "dead_letters": len(state.dead.intended),
+        "first_holes": [list(hole) for hole in islice(cursor.holes(), SHOWN)],
+        "first_partial": [[offset, mask_to_words(mask)] for offset, mask in partial],
+        "held": {
+            view.consumer_id: [list(part) for part in dispatcher.unacked(view.consumer_id)[:SHOWN]]
+            for view in dispatcher.consumers()
+        },
+        "redelivered": [list(pair) for pair in dispatcher.redelivery_counts(SHOWN)],
+    }
+
+
+def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
+    """Where one entry is now: a word, a sentence, and who holds it."""
+    if state.cursor.is_acked(offset):
+        return {"where": "acknowledged", "consumer": "", "text": "it is acknowledged"}
+    if offset in state.dead.intended:
+        text = "it is on its way to the dead-letter topic"
+        return {"where": "dead-letter", "consumer": "", "text": text}
+    if transaction := pending_in(state, offset):
+        text = f"it is acknowledged in transaction {transaction}, which hasn't ended"
+        pending = {"where": "pending", "consumer": "", "text": text}
+        return {**pending, "transaction": list(transaction)}
+    if dispatcher.is_delayed(offset):
+        text = "it waits for the time that it is to be delivered at"
+        return {"where": "delayed", "consumer": "", "text": text}
+    if holder := dispatcher.holder_of(offset):
+        text = f"{holder} has it and hasn't acknowledged it"
+        return {"where": "delivered", "consumer": holder, "text": text}
+    if not dispatcher.consumers():
+        return {"where": "waiting", "consumer": "", "text": "no consumer is connected"}
+    if offset >= dispatcher.next_offset:
+        text = "it wasn't delivered yet; the subscription's description tells what holds it back"
+        return {"where": "not-delivered", "consumer": "", "text": text}
+    text = "it waits to be delivered again; the subscription's description tells why"
+    return {"where": "waiting", "consumer": "", "text": text}
+
+
+def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dict[str, Any]:
+    """What is pending in a transaction (None: in all of them): whole entries, batches in part,
+    and, as (offset, words of what remains there or None), what is acknowledged cumulatively."""
+    found, before = state.pending.items(), None
+    if transaction is not None:
+        found = [(each, acks) for each, acks in found if each == TransactionId(*transaction)]
+    for _, acks in found:
+        if acks.before is not None:
+            offset, mask = acks.before
+            before = [offset, None if mask is None else mask_to_words(mask)]
+    return {
+        "transactions": len(found),
+        "entries": sum(acks.ranges.size() for _, acks in found),
+        "batches": sum(len(acks.partial) for _, acks in found),
+        "before": before,
+    }
+
+
+def pending_transactions(state: SubscriptionState) -> list[list[int]]:
+    """The transactions that have acknowledgements pending."""
+    return sorted(list(each) for each, _ in state.pending.items())
+
+
+def pending_stats(state: SubscriptionState) -> dict[str, int]:
+    """How many transactions have acknowledgements pending, of how many entries."""
+    found = pending_acks(state, None)
+    entries = found["entries"] + found["batches"]
+    return {"pending_transactions": found["transactions"], "pending_entries": entries}
+
+
+def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
+    """Pulsar's word for how the entry at ``offset``, or one message of the batch there, stands."""
+    if state.cursor.is_acked(offset):
+        return "MarkDelete"
+    bits = -1 if index is None else 1 << index
+    known = state.cursor.remaining(offset)
+    if known is not None and not known & bits:
+        return "MarkDelete"
+    size = state.pending.messages_of(offset)
+    if index is not None and size is not None and index >= size:
+        return "InvalidPosition"
+    pending = pending_in(state, offset, bits) is not None
+    return "PendingAck" if pending else "NotInPendingAck"
+
+
+def pending_in(state: SubscriptionState, offset: int, bits: int = -1) -> TransactionId | None:
+    """The transaction in which the entry at ``offset``, or some of these messages of it, is
+    acknowledged; None if it's acknowledged by now."""
+    pending = state.pending
+    if state.cursor.is_acked(offset):
+        return None
+    if pending.advancing is not None:
+        transaction, (end, remaining) = pending.advancing
+        if offset < end or (offset == end and remaining is not None and ~remaining & bits):
+            return transaction
+    return pending.holder_of(offset, bits)

@@ -1,0 +1,105 @@
+"""A topic's policies in the form in which its partitions apply them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.catalog.policies import DEFAULTS
+
+MINUTE_MS = 60_000
+MIB = 1 << 20
+_FOR_BRAINS = (
+    "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesPerSubscription",
+    "delayedDelivery",
+    "deadLetter",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit on the backlog, in bytes or milliseconds, and what is done beyond it."""
+
+    limit: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicies:
+    """What holds for a topic. Limits are 0 where there is none; retention is -1 without end.
+
+    ``publish_rate`` is messages and bytes a second. ``raw`` has every policy as the catalog
+    tells it.
+    """
+
+    raw: Mapping[str, Any]
+    deduplicate: bool
+    max_message_size: int
+    max_producers: int
+    max_consumers: int
+    max_consumers_per_subscription: int
+    max_subscriptions: int
+    create_subscriptions: bool
+    retention_ms: int
+    retention_bytes: int
+    compacting: bool
+    ttl_ms: int
+    expiry_ms: int
+    publish_rate: tuple[int, int]
+    size_quota: Quota | None
+    age_quota: Quota | None
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> TopicPolicies:
+        """From effective policies; those that ``found`` lacks have their defaults."""
+        raw = {**DEFAULTS, **found}
+        retention, quotas = raw["retention"], raw["backlogQuota"]
+        return cls(
+            raw=raw,
+            deduplicate=raw["deduplication"],
+            max_message_size=raw["maxMessageSize"],
+            max_producers=raw["maxProducersPerTopic"],
+            max_consumers=raw["maxConsumersPerTopic"],
+            max_consumers_per_subscription=raw["maxConsumersPerSubscription"],
+            max_subscriptions=raw["maxSubscriptionsPerTopic"],
+            create_subscriptions=raw["autoSubscriptionCreation"]["allowAutoSubscriptionCreation"],
+            retention_ms=_scaled(retention["retentionTimeInMinutes"], MINUTE_MS),
+            retention_bytes=_scaled(retention["retentionSizeInMB"], MIB),
+            compacting=raw["compactionThreshold"] > 0,
+            ttl_ms=raw["messageTTL"] * 1000,
+            expiry_ms=raw["subscriptionExpirationTime"] * MINUTE_MS,
+            publish_rate=_publish_rate(raw["publishRate"]),
+            size_quota=_size_quota(quotas.get("destination_storage")),
+            age_quota=_age_quota(quotas.get("message_age")),
+        )
+
+    def for_brains(self) -> dict[str, Any]:
+        """What subscriptions apply themselves, by name."""
+        return {name: self.raw[name] for name in _FOR_BRAINS}
+
+
+def _scaled(value: int, unit: int) -> int:
+    return value if value < 0 else value * unit
+
+
+def _publish_rate(found: Mapping[str, int] | None) -> tuple[int, int]:
+    if found is None:
+        return 0, 0
+    return found["publishThrottlingRateInMsg"], found["publishThrottlingRateInByte"]
+
+
+def _size_quota(found: Mapping[str, Any] | None) -> Quota | None:
+    """``limit`` is the older name of ``limitSize``."""
+    if found is None:
+        return None
+    limit = found.get("limitSize", found.get("limit", -1))
+    return None if limit < 0 else Quota(limit, found["policy"])
+
+
+def _age_quota(found: Mapping[str, Any] | None) -> Quota | None:
+    if found is None:
+        return None
+    limit = found.get("limitTime", -1)
+    return None if limit <= 0 else Quota(limit * 1000, found["policy"])

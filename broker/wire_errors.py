@@ -1,0 +1,52 @@
+"""How refusals of actors look on the wire."""
+
+from __future__ import annotations
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition.ledger_table import NoSuchEntryError
+from velaray.events.ids import InvalidNameError
+from velaray.journal.errors import CorruptJournal, StorageFull
+from velaray.topology.rpc import RemoteError
+from velaray.wire import pulsar_pb2 as pb
+
+_CODES = {
+    Reason.NOT_FOUND: pb.TopicNotFound,
+    Reason.ALREADY_EXISTS: pb.MetadataError,
+    Reason.INVALID: pb.NotAllowedError,
+    Reason.CONFLICT: pb.MetadataError,
+    Reason.BUSY: pb.ConsumerBusy,
+    Reason.FENCED: pb.ProducerFenced,
+    Reason.TERMINATED: pb.TopicTerminatedError,
+    Reason.NOT_ALLOWED: pb.NotAllowedError,
+    Reason.NOT_EMPTY: pb.NotAllowedError,
+    Reason.UNAVAILABLE: pb.ServiceNotReady,
+    Reason.ELSEWHERE: pb.ServiceNotReady,  # clients look up again
+    Reason.STORAGE_FULL: pb.PersistenceError,
+    Reason.NO_SUBSCRIPTION: pb.SubscriptionNotFound,
+    Reason.QUOTA_HELD: pb.ProducerBlockedQuotaExceededError,
+    Reason.QUOTA_EXCEEDED: pb.ProducerBlockedQuotaExceededException,
+    Reason.UNASSIGNABLE: pb.ConsumerAssignError,
+    Reason.INCOMPATIBLE_SCHEMA: pb.IncompatibleSchema,
+    Reason.INVALID_SCHEMA: pb.IncompatibleSchema,  # no other code stops clients from trying again
+}
+
+
+def code_of_reason(reason: Reason) -> pb.ServerError:
+    """The wire's code for a refusal."""
+    return _CODES[reason]
+
+
+def code_of(error: Exception) -> pb.ServerError:
+    """The wire's code for an error of a call; what may pass by itself is ServiceNotReady."""
+    if isinstance(error, InvalidNameError):
+        return pb.InvalidTopicName
+    if isinstance(error, RemoteError):
+        try:
+            return _CODES[Reason(error.kind)]
+        except ValueError:
+            return pb.UnknownError
+    if isinstance(error, NoSuchEntryError):
+        return pb.ServiceNotReady  # it was trimmed away while it was being read
+    if isinstance(error, (StorageFull, CorruptJournal)):
+        return pb.PersistenceError
+    return pb.ServiceNotReady

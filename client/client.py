@@ -1,0 +1,249 @@
+"""The asyncio client."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from velaray.client.cluster_in_use import ClusterInUse
+from velaray.client.consumer import Consumer
+from velaray.client.core import Core, topic_name
+from velaray.client.enums import RegexSubscriptionMode
+from velaray.client.exceptions import AlreadyClosed, InvalidConfiguration, OperationNotSupported
+from velaray.client.existing_topics import partitions_of_existing
+from velaray.client.options import (
+    AioConsumerOptions,
+    AioProducerOptions,
+    ClientOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    takes,
+)
+from velaray.client.producer import Producer
+from velaray.client.reader import Reader
+from velaray.client.schema.base import T as V
+from velaray.client.series import CommitSeries, find_series
+from velaray.client.service_info import ServiceInfo
+from velaray.client.table_view import TableView
+from velaray.client.topics import TopicPattern
+from velaray.client.transactions import Coordinators, Transaction
+from velaray.schemas import SchemaInfo
+
+
+class Child(Protocol):
+    """What a client has made and closes with itself."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def close(self) -> None:
+        """End in good order."""
+
+    def stop(self) -> None:
+        """End at once."""
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Client:
+    """Connects to a service and makes producers, consumers and readers.
+
+    Belongs to the event loop in which its first method is awaited. Parameters: see
+    `velaray.client.options.ClientOptions`; nothing connects before it's needed.
+    """
+
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        if options.message_listener_threads != 1:
+            raise OperationNotSupported(
+                "message_listener_threads: the asyncio client calls listeners on the event loop"
+            )
+        self._set_up(options)
+
+    def _set_up(self, options: ClientOptions) -> None:
+        self._cluster = ClusterInUse(options)
+        self._core: Core | None = None
+        self._coordinators: Coordinators | None = None
+        self._children: set[Child] = set()
+        self._closed = False
+
+    @classmethod
+    def with_options(cls, options: ClientOptions) -> Self:
+        """A client with these options; not for users."""
+        client = cls.__new__(cls)
+        client._set_up(options)
+        return client
+
+    def _live(self) -> Core:
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        if self._core is None:
+            self._core = self._cluster.core()
+        return self._core
+
+    async def adopt(self, child: C) -> C:
+        """Start ``child`` and close it with the client; not for users."""
+        self._children.add(child)
+        started = False
+        try:
+            await child.start()
+            started = True
+        finally:
+            if not started:
+                self._children.discard(child)
+                child.stop()
+        return child
+
+    @property
+    def core(self) -> Core:
+        """What all children share; not for users. Raises `AlreadyClosed`."""
+        return self._live()
+
+    def probe(self) -> None:
+        """Begin to watch whether clusters answer, on this event loop; not for users."""
+        if not self._closed:
+            self._live()
+
+    def forget(self, child: Child) -> None:
+        """``child`` was closed; not for users."""
+        self._children.discard(child)
+
+    @takes(AioProducerOptions)
+    async def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
+        """A producer for ``topic``, registered with the service.
+
+        Parameters: see `velaray.client.options.ProducerOptions`. Raises the service's refusal
+        (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
+        """
+        return await self.adopt(Producer(self._live(), options, self.forget))
+
+    @takes(AioConsumerOptions)
+    async def subscribe(self, options: AioConsumerOptions[V]) -> Consumer[V]:
+        """A consumer of one topic, a list of topics, or all that match a pattern.
+
+        Parameters: see `velaray.client.options.ConsumerOptions`. The subscription exists, durably,
+        when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
+        after the operation timeout.
+        """
+        return await self.adopt(Consumer(self._live(), options, self.forget))
+
+    @takes(ReaderOptions)
+    async def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
+        """A reader of ``topic`` that begins after ``start_message_id``.
+
+        Parameters: see `velaray.client.options.ReaderOptions`. Raises `TopicNotFound` for a topic
+        that doesn't exist (readers create none), the service's refusal, or `Timeout` after the
+        operation timeout.
+        """
+        return await self.adopt(Reader(self._live(), options, self.forget))
+
+    @takes(TableViewOptions)
+    async def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
+        """The newest value of each key of ``topic``, complete up to now, then followed.
+
+        Raises as `create_reader`.
+        """
+        return await self.adopt(TableView(self._live(), options, self.forget))
+
+    async def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
+        """Begin a transaction, which is aborted if it isn't committed in that time.
+
+        Raises `InvalidConfiguration` for a time that isn't positive, or a service without
+        coordinators; the service's refusal, or `Timeout` after the operation timeout.
+        """
+        if not timeout_seconds > 0:
+            raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
+        return await self._at_coordinators().begin(timeout_seconds)
+
+    async def commit_series(self, name: str) -> CommitSeries:
+        """The series of commits of this name, which begins with its first commit.
+
+        Raises as `new_transaction`, and `InvalidConfiguration` for an empty name.
+        """
+        return await find_series(self._at_coordinators(), name)
+
+    def _at_coordinators(self) -> Coordinators:
+        core = self._live()
+        if self._coordinators is None or self._coordinators.left:
+            self._coordinators = Coordinators(core)
+        return self._coordinators
+
+    async def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
+        """The full names of the topic's partitions; its own name if it has none.
+
+        A topic that doesn't exist is created, as the service's policy allows. With
+        ``create=False`` it is a `TopicNotFound`, which names topics with a similar name.
+        """
+        name, core = topic_name(topic), self._live()
+        if create:
+            count = await core.partitions_of(str(name))
+        else:
+            count = await partitions_of_existing(core, name)
+        return [str(name.of_partition(index)) for index in range(count)] or [str(name)]
+
+    async def get_matching_topics(self, pattern: str) -> list[str]:
+        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+
+        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        """
+        wanted = TopicPattern(pattern, RegexSubscriptionMode.PersistentOnly)
+        return [str(name) for name in await wanted.matches(self._live())]
+
+    async def get_schema(self, topic: str) -> SchemaInfo | None:
+        """The newest schema of a topic, or of a partition's topic; None if it has none."""
+        return await self._live().schemas.latest(str(topic_name(topic)))
+
+    def get_service_info(self) -> ServiceInfo:
+        """How the client connects at the moment: the cluster that it uses."""
+        return self._cluster.info
+
+    async def close(self) -> None:
+        """Close all children in good order, then the connections.
+
+        Open transactions are aborted, producers flush and acknowledgements are made durable,
+        each for at most one operation timeout. Closing twice does nothing.
+        """
+        self._closed = True
+        if self._coordinators is not None:
+            await self._coordinators.close()
+        await asyncio.gather(*(child.close() for child in list(self._children)))
+        await self._cluster.close()
+        if self._core is not None:
+            await self._core.close()
+
+    async def shutdown(self) -> None:
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+
+        Open transactions are left to their timeouts.
+        """
+        self._closed = True
+        for child in list(self._children):
+            child.stop()
+        self._children.clear()
+        await self._cluster.close()
+        if self._core is not None:
+            await self._core.close()
+
+    def abort(self) -> None:
+        """End as a crash would, before this returns: nothing more is sent; not for users."""
+        self._closed = True
+        if self._core is not None:
+            self._core.abort(list(self._children))
+        self._children.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._cluster.info.service_url}>"

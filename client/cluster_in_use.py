@@ -1,0 +1,140 @@
+"""The cluster that a client uses: the one it was given, or the one that's chosen at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+from velaray.client.cluster_choice import ClusterChoice
+from velaray.client.core import Core
+from velaray.client.exceptions import InvalidConfiguration, VelarayError
+from velaray.client.lookup import RETRIABLE
+from velaray.client.options import ClientOptions
+from velaray.client.pool import ConnectionPool
+from velaray.client.service_info import (
+    AutoClusterFailover,
+    ServiceInfo,
+    ServiceInfoProvider,
+    parse_service_url,
+)
+
+logger = logging.getLogger("velaray")
+
+
+class ClusterInUse:
+    """Knows how to connect at the moment, and has the client go to another cluster.
+
+    A provider is asked for its first word, and begins, when this is made.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Raises `InvalidUrl`, and `InvalidConfiguration` if a provider gives no `ServiceInfo`."""
+        given = options.service_url
+        self._options = options
+        self._failover = given if isinstance(given, AutoClusterFailover) else None
+        self._provider = given if isinstance(given, ServiceInfoProvider) else None
+        self._core: Core | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        if isinstance(given, AutoClusterFailover):
+            self._info = given.primary
+        elif isinstance(given, ServiceInfoProvider):
+            self._info = _checked(given.initial_service_info())
+            given.initialize(self.use)
+        else:
+            self._info = ServiceInfo(given, options.authentication)
+
+    @property
+    def info(self) -> ServiceInfo:
+        """How to connect at the moment; on any thread."""
+        return self._info
+
+    def core(self) -> Core:
+        """What the client's producers and consumers share; made by the first call."""
+        with self._lock:
+            if self._core is None:
+                self._core = Core(_options_of(self._options, self._info))
+                if self._failover is not None:
+                    self._core.spawn(self._watch(self._failover))
+        return self._core
+
+    def use(self, info: ServiceInfo) -> None:
+        """Go to this cluster; on any thread. Does nothing if it's in use, or after `close`."""
+        _checked(info)
+        with self._lock:
+            if self._closed or _same(info, self._info):
+                return
+            logger.info("going from %s to %s", self._info.service_url, info.service_url)
+            self._info = info
+            if self._core is not None:
+                with suppress(RuntimeError):  # its loop is closed, and so is the client
+                    self._core.loop.call_soon_threadsafe(
+                        self._core.switch, _options_of(self._options, info)
+                    )
+
+    async def _watch(self, failover: AutoClusterFailover) -> None:
+        """Probe the clusters for ever, and use those that answer."""
+        infos = [failover.primary, *failover.secondary]
+        choice = ClusterChoice(
+            len(infos), failover.failover_threshold, failover.switch_back_threshold
+        )
+        while True:
+            await asyncio.sleep(failover.check_interval_ms / 1000)
+            probes = choice.round()
+            answered = None
+            with suppress(StopIteration):
+                while True:
+                    number = probes.send(answered)  # type: ignore[arg-type]  # None begins it
+                    answered = await answers(_options_of(self._options, infos[number]))
+            self.use(infos[choice.current])
+
+    async def close(self) -> None:
+        """Use no other cluster any more; returns when the provider has stopped."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._provider is not None:
+            closing = asyncio.to_thread(self._provider.close)
+            (failure,) = await asyncio.gather(closing, return_exceptions=True)
+            if failure is not None:
+                logger.error("closing %r failed", self._provider, exc_info=failure)
+
+
+async def answers(options: ClientOptions) -> bool:
+    """Whether a server of this cluster answers, each address within the connection timeout.
+
+    A refusal, of the credentials say, is an answer.
+    """
+    pool = ConnectionPool(options)
+    try:
+        for address in parse_service_url(options.service_url):
+            try:
+                await pool.get(address)
+            except RETRIABLE as error:
+                logger.debug("%s doesn't answer: %s", address, error)
+            except VelarayError:
+                return True
+            else:
+                return True
+        return False
+    finally:
+        await pool.close()
+
+
+def _options_of(options: ClientOptions, info: ServiceInfo) -> ClientOptions:
+    return replace(options, service_url=info.service_url, authentication=info.authentication)
+
+
+def _checked(info: object) -> ServiceInfo:
+    if not isinstance(info, ServiceInfo):
+        raise InvalidConfiguration(f"a provider must tell ServiceInfo objects: {info!r}")
+    return info
+
+
+def _same(one: ServiceInfo, other: ServiceInfo) -> bool:
+    urls = one.service_url == other.service_url
+    return urls and one.authentication is other.authentication

@@ -1,0 +1,331 @@
+"""One connection to a server: handshake, requests and answers, keep-alive, dispatch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+from google.protobuf.message import Message as ProtobufMessage
+
+from velaray.client.auth import Authentication
+from velaray.client.exceptions import NotConnected, ReadError, Timeout, VelarayError, from_server
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import PROTOCOL_VERSION, Message
+from velaray.wire.connection import WireConnection
+from velaray.wire.errors import CorruptEntryError
+from velaray.wire.frames import MAX_MESSAGE_SIZE
+
+logger = logging.getLogger("velaray")
+
+LARGEST_FRAME = 64 * 1024 * 1024
+"""Frames above this are taken for garbage, whatever limit the server announces."""
+
+NEVER_STOP_READING = 1 << 62
+"""A client that stopped reading while its sends are stuck could wait for a server that does
+the same. What a client has to send is bounded by its pending messages instead."""
+
+
+@cache
+def _client_version() -> str:
+    try:
+        return f"velaray-{version('velaray')}"
+    except PackageNotFoundError:
+        return "velaray"
+
+
+class ProducerHandler(Protocol):
+    """What a connection tells a producer that is registered on it."""
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """An entry was stored."""
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """An entry was refused."""
+
+    def on_closed(self, connection: Connection) -> None:
+        """The server closed the producer, or the connection was lost."""
+
+
+class ConsumerHandler(Protocol):
+    """What a connection tells a consumer that is registered on it."""
+
+    def on_message(self, message: Message, entry: bytes) -> None:
+        """An entry was delivered."""
+
+    def on_closed(self, connection: Connection) -> None:
+        """The server closed the consumer, or the connection was lost."""
+
+    def on_end_of_topic(self) -> None:
+        """The topic is terminated and everything in it was delivered."""
+
+
+class Connection:
+    """A connection to one server. Everything runs on the event loop's thread.
+
+    When it's lost, requests fail with `NotConnected` and every handler's ``on_closed`` is
+    called once; nothing is retried here.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        authentication: Authentication | None,
+        keep_alive: float,
+        proxy_to: str | None = None,
+        client_version: str | None = None,
+    ) -> None:
+        """``client_version`` is what we present ourselves as; None: as this library."""
+        self.address = address
+        self.server_version = ""
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self.producers: dict[int, ProducerHandler] = {}
+        self.consumers: dict[int, ConsumerHandler] = {}
+        self._authentication = authentication
+        self._proxy_to = proxy_to
+        self._client_version = client_version or _client_version()
+        self._loop = asyncio.get_running_loop()
+        self._wire = WireConnection(
+            self,
+            server=False,
+            max_message_size=LARGEST_FRAME,
+            keep_alive=keep_alive,
+            high_water=NEVER_STOP_READING,
+        )
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._requests: dict[int, asyncio.Future[Any]] = {}
+        self._last_request = 0
+        self._error: VelarayError | None = None
+        self._on: dict[type, Callable[[Any], None]] = {
+            pb.CommandConnected: self._on_connected,
+            pb.CommandError: self._on_error,
+            pb.CommandSendReceipt: self._on_receipt,
+            pb.CommandSendError: self._on_send_error,
+            pb.CommandProducerSuccess: self._on_producer_success,
+            pb.CommandCloseProducer: self._on_close_producer,
+            pb.CommandCloseConsumer: self._on_close_consumer,
+            pb.CommandReachedEndOfTopic: self._on_end_of_topic,
+            pb.CommandActiveConsumerChange: lambda _: None,
+            pb.CommandAuthChallenge: self._on_auth_challenge,
+        }
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is lost."""
+        return self._error is not None
+
+    # --- for the users of the connection ---
+
+    async def open(self, host: str, port: int) -> None:
+        """Connect and present ourselves; returns when the server has accepted that.
+
+        Raises `OSError`, or the server's error, such as `AuthenticationError`.
+        """
+        await self._loop.create_connection(lambda: self._wire, host, port)
+        await self._connected
+
+    def send(self, message: ProtobufMessage) -> None:
+        """Send a command; dropped if the connection is lost.
+
+        Who sends is told about the loss by ``on_closed`` and sends again elsewhere. Memory
+        is bounded by who sends: permits, pending messages and requests are all limited.
+        """
+        if self._error is None:
+            self._wire.send(message)
+
+    def send_entry(self, header: bytes, entry: bytes) -> None:
+        """Send a frame that is given in two parts; dropped if the connection is lost."""
+        if self._error is None:
+            self._wire.write_two(header, entry)
+
+    async def request(self, message: Any, timeout: float | None) -> Any:
+        """Send ``message``, which has a ``request_id`` field, and return the answer to it.
+
+        Raises the error that the server answers with, `NotConnected` if the connection is
+        lost meanwhile, `Timeout` after ``timeout`` seconds.
+        """
+        if self._error is not None:
+            raise NotConnected(str(self._error))
+        self._last_request += 1
+        message.request_id = request_id = self._last_request
+        answer = self._requests[request_id] = self._loop.create_future()
+        try:
+            self.send(message)
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError as error:
+            if isinstance(error, VelarayError):
+                raise
+            name = type(message).__name__.removeprefix("Command")
+            raise Timeout(f"{self.address} gave no answer to {name} in {timeout} s") from error
+        finally:
+            del self._requests[request_id]
+
+    def pause_reading(self) -> None:
+        """Take in nothing more until `resume_reading`; not for long, PING isn't answered either."""
+        self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`."""
+        self._wire.resume_reading()
+
+    def abort(self, error: VelarayError) -> None:
+        """Drop the connection because of ``error``."""
+        self._lose(error)
+        if self._wire.peer:
+            self._wire.abort()
+
+    async def close(self) -> None:
+        """Send what is written, then close; returns when the socket is closed."""
+        self._lose(NotConnected("closed by this client"))
+        if self._wire.peer:
+            self._wire.close()
+            await self._closed
+
+    # --- called by the wire ---
+
+    def on_connected(self, connection: WireConnection) -> None:
+        """Present ourselves."""
+        connect = pb.CommandConnect(
+            client_version=self._client_version,
+            protocol_version=PROTOCOL_VERSION,
+            feature_flags=pb.FeatureFlags(supports_auth_refresh=True),
+        )
+        if self._proxy_to is not None:
+            connect.proxy_to_broker_url = self._proxy_to
+        if self._authentication is not None:
+            connect.auth_method_name = self._authentication.method
+            try:
+                connect.auth_data = self._authentication.data()
+            except VelarayError as error:
+                self.abort(error)
+                return
+        connection.send(connect)
+
+    def on_frame(self, connection: WireConnection, command: Any, entry: bytes | None) -> None:
+        """Hand a command to who it is for."""
+        if type(command) is Message:
+            consumer = self.consumers.get(command.consumer_id)
+            if consumer is not None and entry is not None:
+                consumer.on_message(command, entry)
+        else:
+            self._on.get(type(command), self._on_answer)(command)
+
+    def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
+        """Reconnect: the entry comes again then, so nothing is lost."""
+        self.abort(ReadError(f"{self.address} sent a damaged entry: {error}"))
+
+    def on_writable(self, connection: WireConnection) -> None:
+        """Nothing waits for that here."""
+
+    def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
+        """The socket is gone."""
+        if self._error is None:
+            logger.info("connection to %s lost: %s", self.address, error or "closed by it")
+        if error is None or isinstance(error, OSError) or self._connected.done():
+            why = f"connection to {self.address} lost: {error or 'closed by it'}"
+        else:
+            why = (
+                f"{self.address} doesn't speak Pulsar's protocol: use the service port "
+                "(`velaray start --service-port`, by default 6650)"
+            )
+        self._lose(NotConnected(why))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # --- frames ---
+
+    def _on_connected(self, connected: pb.CommandConnected) -> None:
+        if connected.max_message_size > 0:
+            self.max_message_size = connected.max_message_size
+        self.server_version = connected.server_version
+        if not self._connected.done():
+            self._connected.set_result(None)
+
+    def _on_error(self, error: pb.CommandError) -> None:
+        exception = from_server(error.error, error.message)
+        if not self._connected.done():
+            self.abort(exception)
+            return
+        answer = self._requests.get(error.request_id)
+        if answer is None:
+            # The service says what went wrong outside of any request, say with a delivery.
+            logger.warning("%s says: %s", self.address, exception)
+        elif not answer.done():
+            answer.set_exception(exception)
+
+    def _on_answer(self, answer: Any) -> None:
+        if "request_id" not in answer.DESCRIPTOR.fields_by_name:
+            logger.warning("%s sent a %s, ignored", self.address, type(answer).__name__)
+            return
+        waiting = self._requests.get(answer.request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def _on_producer_success(self, success: pb.CommandProducerSuccess) -> None:
+        # Not ready: another producer holds the topic; a second answer follows.
+        if success.producer_ready:
+            self._on_answer(success)
+
+    def _on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        producer = self.producers.get(receipt.producer_id)
+        if producer is not None:
+            producer.on_receipt(receipt)
+
+    def _on_send_error(self, error: pb.CommandSendError) -> None:
+        producer = self.producers.get(error.producer_id)
+        if producer is not None:
+            producer.on_send_error(error)
+
+    def _on_close_producer(self, close: pb.CommandCloseProducer) -> None:
+        producer = self.producers.pop(close.producer_id, None)
+        if producer is not None:
+            producer.on_closed(self)
+
+    def _on_close_consumer(self, close: pb.CommandCloseConsumer) -> None:
+        consumer = self.consumers.pop(close.consumer_id, None)
+        if consumer is not None:
+            consumer.on_closed(self)
+
+    def _on_end_of_topic(self, end: pb.CommandReachedEndOfTopic) -> None:
+        consumer = self.consumers.get(end.consumer_id)
+        if consumer is not None:
+            consumer.on_end_of_topic()
+
+    def _on_auth_challenge(self, _: pb.CommandAuthChallenge) -> None:
+        if self._authentication is None:
+            return
+        response = pb.CommandAuthResponse(
+            client_version=self._client_version,
+            protocol_version=PROTOCOL_VERSION,
+            response=pb.AuthData(
+                auth_method_name=self._authentication.method,
+                auth_data=self._authentication.data(),
+            ),
+        )
+        self.send(response)
+
+    # --- life ---
+
+    def _lose(self, error: VelarayError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        if not self._connected.done():
+            self._connected.set_exception(error)
+            self._connected.exception()  # nobody may be waiting
+        for answer in list(self._requests.values()):
+            if not answer.done():
+                answer.set_exception(NotConnected(str(error)))
+        handlers: list[ProducerHandler | ConsumerHandler] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+        ]
+        self.producers.clear()
+        self.consumers.clear()
+        for handler in handlers:
+            handler.on_closed(self)

@@ -1,0 +1,122 @@
+"""Messages that wait for an asyncio consumer's ``receive``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from velaray.client.blocks import Block, BlockQueue, Segment
+from velaray.client.exceptions import AlreadyClosed, VelarayError
+from velaray.client.message import Message
+from velaray.client.partition_consumer import PartitionConsumer
+
+
+class AsyncInbox:
+    """Used on the event loop's thread only. Holds what permits allow, no more."""
+
+    def __init__(self, parts: Callable[[], Iterable[PartitionConsumer]], fetch: bool) -> None:
+        self._parts = parts
+        self._fetch = fetch
+        self._queue = BlockQueue(self._taken)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._error: VelarayError | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    # --- called by partitions ---
+
+    def put(self, block: Block) -> None:
+        """Messages arrived."""
+        self._queue.put(block)
+        self._wake(len(block))
+
+    def drop(self, part: PartitionConsumer) -> int:
+        """Forget the partition's messages that wait; returns how many there were."""
+        return self._queue.drop(part)
+
+    def attached(self, part: PartitionConsumer) -> None:
+        """The partition is subscribed (again)."""
+        if self._fetch and self._waiting:
+            part.fetch_one()
+
+    def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
+        """The partition will deliver nothing more; tell who waits, unless it was closed."""
+        if not isinstance(error, AlreadyClosed):
+            self.close(error)
+
+    # --- called by the consumer ---
+
+    def close(self, error: VelarayError) -> None:
+        """Everyone who waits, now or later, gets ``error`` once the queue is empty."""
+        if self._error is None or isinstance(error, AlreadyClosed):
+            self._error = error
+        if isinstance(error, AlreadyClosed):
+            self._queue.clear()
+        self._wake(len(self._waiting))
+
+    def pop(self) -> Message[Any] | None:
+        """The next message, None if none waits."""
+        queue = self._queue
+        if not queue.current and not queue.refill():
+            return None
+        part = queue.part
+        message = part.taken = queue.current.popleft()
+        if not queue.current:
+            queue.settle()
+        part.received(message.info)
+        return message
+
+    def next_size(self) -> int:
+        """Bytes of the next message; 0 if none waits."""
+        queue = self._queue
+        return len(queue.current[0]) if queue.current or queue.refill() else 0
+
+    async def get(self) -> Message[Any]:
+        """The next message, as soon as there is one. Raises the error that ended it."""
+        while (message := self.pop()) is None:
+            await self.arrival()
+        return message
+
+    async def get_many(self, limit: int) -> list[Segment]:
+        """What waits, up to ``limit`` messages, as soon as there is something."""
+        while not (segments := self._queue.take(limit)):
+            await self.arrival()
+        for segment in segments:
+            segment.block.part.taken = segment.last
+            segment.block.part.received(segment.block.info)
+        return segments
+
+    async def arrival(self) -> None:
+        """Return when there may be a message. Raises the error that ended the consumer."""
+        if self._error is not None:
+            raise self._error
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        if self._fetch:
+            for part in self._parts():
+                part.fetch_one()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif not waiting.cancelled():
+                self._wake(1)  # the message that woke this one is for somebody else
+            raise
+
+    def _taken(self, part: PartitionConsumer, count: int) -> None:
+        if not self._fetch and (due := part.taken_now(count)):
+            part.credit(due, part.generation)
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                count -= 1
+        if self._fetch and self._waiting:
+            for part in self._parts():
+                part.fetch_one()

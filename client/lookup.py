@@ -1,0 +1,161 @@
+"""Finding out which server has a topic, how many partitions it has, and which topics exist."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from velaray.client.backoff import Backoff
+from velaray.client.connection import Connection
+from velaray.client.enums import RegexSubscriptionMode
+from velaray.client.exceptions import (
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    ConnectError,
+    LookupError,
+    NotConnected,
+    ReadError,
+    ServiceUnitNotReady,
+    Timeout,
+    TooManyLookupRequestException,
+    UnknownError,
+    VelarayError,
+    from_server,
+)
+from velaray.client.options import ClientOptions
+from velaray.client.patience import Patience, Wait
+from velaray.client.pool import ConnectionPool
+from velaray.client.service_info import parse_service_url
+from velaray.events.ids import TopicName
+from velaray.wire import pulsar_pb2 as pb
+
+logger = logging.getLogger("velaray")
+
+MAX_REDIRECTS = 20
+
+ATTEMPTS_PER_OPERATION = 3
+"""An answer is waited for this part of the operation timeout: one that is lost, because the
+server that owed it died silently, leaves time to ask again."""
+
+RETRIABLE: tuple[type[VelarayError], ...] = (
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    ConnectError,
+    NotConnected,
+    ReadError,
+    ServiceUnitNotReady,
+    Timeout,
+    TooManyLookupRequestException,
+    UnknownError,
+)
+"""Errors that may pass by themselves; all others are final."""
+
+T = TypeVar("T")
+
+
+async def retrying(
+    what: str, seconds: float, attempt: Callable[[], Awaitable[T]], patience: Patience
+) -> T:
+    """The result of ``attempt``, repeated with backoff while it fails with `RETRIABLE` errors.
+
+    Raises its first other error, or `Timeout` after ``seconds``, which names the last error.
+    """
+    backoff = Backoff()
+    wait = Wait(what, seconds, patience)
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    return await attempt()
+                except RETRIABLE as error:
+                    logger.debug("%s failed, trying again: %s", what, error)
+                    wait.error = error
+                await asyncio.sleep(backoff.delay())
+    except TimeoutError as error:
+        if isinstance(error, VelarayError):
+            raise
+        last = wait.error
+        reason = f"; last error: {type(last).__name__}: {last}" if last else ""
+        raise Timeout(f"{what} didn't finish in {seconds:g} s{reason}") from (last or error)
+    finally:
+        wait.end()
+
+
+class Lookup:
+    """Asks the service through its URL, as any server of it can answer.
+
+    Each method makes one attempt; callers repeat with `retrying`.
+    """
+
+    def __init__(self, options: ClientOptions, pool: ConnectionPool) -> None:
+        self._addresses = parse_service_url(options.service_url)
+        self._turn = 0
+        self._options = options
+        self._pool = pool
+        self._timeout = options.operation_timeout_seconds / ATTEMPTS_PER_OPERATION
+
+    async def _service(self) -> Connection:
+        # After a failure the next attempt goes to the next address.
+        address = self._addresses[self._turn % len(self._addresses)]
+        try:
+            return await self._pool.get(address)
+        except ConnectError:
+            self._turn += 1
+            raise
+
+    async def ask(self, request: Any, timeout: float) -> tuple[str, Any]:
+        """What the service answers to ``request`` within ``timeout`` seconds, and the address
+        of the server that did. Raises what connecting does, and what `Connection.request` does.
+        """
+        connection = await self._service()
+        return connection.address, await connection.request(request, timeout)
+
+    async def server_of(self, topic: str) -> Connection:
+        """A connection to the server that has ``topic`` (a plain topic or one partition)."""
+        connection = await self._service()
+        authoritative = False
+        for _ in range(MAX_REDIRECTS):
+            asked = connection.address  # a tunnel begins at who answered that there is one
+            request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
+            if self._options.listener_name is not None:
+                request.advertised_listener_name = self._options.listener_name
+            answer = await connection.request(request, self._timeout)
+            if answer.response == pb.CommandLookupTopicResponse.Failed:
+                raise from_server(answer.error, answer.message)
+            (target,) = parse_service_url(answer.brokerServiceUrl)
+            tunnel = answer.proxy_through_service_url
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                if tunnel:
+                    return await self._pool.get(asked, target)
+                return await self._pool.get(target)
+            authoritative = answer.authoritative
+            connection = await (self._pool.get(asked, target) if tunnel else self._pool.get(target))
+        raise LookupError(f"{topic}: more than {MAX_REDIRECTS} redirects")
+
+    async def partitions_of(self, topic: str, create: bool = True) -> int:
+        """How many partitions ``topic`` has; 0 if it is a plain topic or one partition.
+
+        Creates the topic if it doesn't exist, the service's policy allows that, and
+        ``create`` is true; else raises `TopicNotFound` for one that doesn't exist.
+        """
+        if create and TopicName.parse(topic).partition >= 0:
+            return 0
+        connection = await self._service()
+        request = pb.CommandPartitionedTopicMetadata(
+            topic=topic, metadata_auto_creation_enabled=create
+        )
+        answer = await connection.request(request, self._timeout)
+        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise from_server(answer.error, answer.message)
+        return int(answer.partitions)
+
+    async def topics_of(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
+        """The topics of a namespace, without partition suffixes, sorted."""
+        connection = await self._service()
+        answer = await connection.request(
+            pb.CommandGetTopicsOfNamespace(namespace=namespace, mode=int(mode)),  # type: ignore[arg-type]
+            self._timeout,
+        )
+        return sorted({str(TopicName.parse(name).topic) for name in answer.topics})

@@ -1,0 +1,221 @@
+"""Reading a topic from a position of one's own, without a subscription that stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Generic, Self
+
+from velaray.client.blocks import Segment
+from velaray.client.consumer import many
+from velaray.client.consumer_base import ConsumerBase, SeekTarget, described_topics
+from velaray.client.consumer_extras import Extras
+from velaray.client.core import Core
+from velaray.client.exceptions import AlreadyClosed, InvalidConfiguration, Timeout, VelarayError
+from velaray.client.inbox import AsyncInbox
+from velaray.client.listening import Listening
+from velaray.client.message import Message
+from velaray.client.message_id import MessageId
+from velaray.client.options import ReaderOptions
+from velaray.client.partition_consumer import PartitionConsumer
+from velaray.client.received import ReceivedBatch
+from velaray.client.schema.base import T, typed
+from velaray.client.subscription import Subscription
+from velaray.client.topics import ConsumerInbox
+
+QUEUE_LIMIT = 50000
+"""Messages that wait in a reader, all partitions of its topic together."""
+
+
+class ReaderBase(ConsumerBase):
+    """What the asyncio and the synchronous reader have in common; on the loop's thread."""
+
+    def __init__(self, core: Core, options: ReaderOptions[Any], inbox: ConsumerInbox) -> None:
+        prefix = f"{options.subscription_role_prefix}-" if options.subscription_role_prefix else ""
+        subscription = Subscription(
+            name=f"{prefix}reader-{token_hex(5)}",
+            consumer_name=options.reader_name,
+            start=options.start_message_id,
+            start_inclusive=options.start_message_id_inclusive,
+            read_compacted=options.is_read_compacted,
+            queue_size=options.receiver_queue_size,
+            max_chunked=options.max_pending_chunked_message,
+            schema=options.schema,
+        )
+        extras = Extras(schema=typed(options.schema))
+        super().__init__(core, subscription, QUEUE_LIMIT, inbox, extras)
+        self._topic = options.topic
+
+    async def start(self) -> None:
+        """Subscribe. "Latest, inclusive" begins with the last message there is."""
+        await self.add_topics(self._topic, create=False)
+        if self.subscription.start == MessageId.latest:
+            parts = self.topics.parts.values()
+            await asyncio.gather(*(self._begin_at_the_end(part) for part in parts))
+
+    async def _begin_at_the_end(self, part: PartitionConsumer) -> None:
+        await part.hold_position()
+        if self.subscription.start_inclusive:
+            last, _ = await part.last_message_id()
+            if last.entry_id() >= 0:
+                await part.seek(last)
+
+    def read(self, message: Message[Any]) -> None:
+        """The user got ``message``: the service needs to hold it no longer."""
+        part = self.topics.parts[message.topic_name()]
+        part.acknowledge_cumulative(message.message_id())
+
+    def read_all(self, messages: deque[Message[Any]]) -> None:
+        """The user got ``messages``, in this order."""
+        newest: dict[str, Message] = {}
+        while messages:
+            message = messages.popleft()
+            newest[message.topic_name()] = message
+        for message in newest.values():
+            self.read(message)
+
+    async def has_message_available(self) -> bool:
+        """Whether the service has a message after what was read."""
+        parts = self.topics.parts.values()
+        return any(await asyncio.gather(*(part.has_message_available() for part in parts)))
+
+
+def last_of(segments: list[Segment]) -> Iterator[Message[Any]]:
+    """The last message of each partition in ``segments``."""
+    newest = {segment.block.part: segment for segment in segments}
+    return (segment.last for segment in newest.values())
+
+
+class Reader(Generic[T]):
+    """Reads a topic from any position. Made by `velaray.aio.Client.create_reader`.
+
+    Nothing is acknowledged and the service keeps no position: a new reader begins where it
+    is told to. Over reconnects no message is skipped and none is read twice.
+    """
+
+    def __init__(
+        self, core: Core, options: ReaderOptions[Any], on_close: Callable[[Reader[Any]], None]
+    ) -> None:
+        fetch = options.receiver_queue_size == 0
+        self._inbox = AsyncInbox(lambda: self._base.topics.parts.values(), fetch)
+        self._base = ReaderBase(core, options, self._inbox)
+        self._on_close = on_close
+        self._listener = options.reader_listener
+        self._listening: Listening | None = None
+
+    async def start(self) -> None:
+        """Begin reading; called by the client."""
+        await self._base.start()
+        if self._listener is not None:
+            self._listening = Listening(self._base.core, self._inbox, self._hear)
+
+    def _hear(self, message: Message[Any]) -> Any:
+        assert self._listener is not None
+        self._base.read(message)
+        return self._listener(self, message)
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message[T]:
+        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+
+        Cancelling loses no message. Raises `AlreadyClosed` when the reader is closed.
+        """
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
+        message = self._inbox.pop()
+        if message is None:
+            seconds = None if timeout_millis is None else timeout_millis / 1000
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self._inbox.get()
+            except TimeoutError as error:
+                raise Timeout(f"no message in {timeout_millis} ms") from error
+        self._base.read(message)
+        return message
+
+    async def read_many(
+        self, max_messages: int | None = None, timeout_millis: int | None = None
+    ) -> ReceivedBatch[T]:
+        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+
+        As `velaray.aio.Consumer.receive_many`, and raises as that does.
+        """
+        limit = many(max_messages)
+        if self._listener is not None:
+            raise InvalidConfiguration("this reader's messages go to its reader_listener")
+        seconds = None if timeout_millis is None else timeout_millis / 1000
+        try:
+            async with asyncio.timeout(seconds):
+                segments = await self._inbox.get_many(limit)
+        except TimeoutError as error:
+            if isinstance(error, VelarayError):
+                raise
+            raise Timeout(f"no message in {timeout_millis} ms") from error
+        self._base.read_all(deque(last_of(segments)))
+        return ReceivedBatch(segments)
+
+    async def has_message_available(self) -> bool:
+        """Whether `read_next` would return without waiting for a new publication."""
+        return len(self._inbox) > 0 or await self._base.has_message_available()
+
+    async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every topic partition the last message that can be read, and where this one is.
+
+        Both are ids of messages, by full name of the partition. What comes next is after the
+        second; its entry id is -1 before the first entry of a ledger, as that of the first is
+        if there is no message.
+        """
+        return await self._base.positions()
+
+    async def seek(self, messageid: SeekTarget) -> None:
+        """Go on after ``messageid``, or at a publish time in milliseconds.
+
+        A function gets the name of every partition and returns either.
+        """
+        await self._base.seek(messageid)
+
+    async def close(self) -> None:
+        """Stop reading; closing twice does nothing."""
+        if self._listening is not None:
+            self._listening.stop()
+        await self._base.close()
+        self._on_close(self)
+
+    def stop(self) -> None:
+        """Stop at once, without telling the service."""
+        if self._listening is not None:
+            self._listening.stop()
+        self._base.stop()
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return ",".join(described_topics(self._base))
+
+    def is_connected(self) -> bool:
+        """Whether every partition is attached at the moment."""
+        return all(part.connected for part in self._base.topics.parts.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Message[T]]:
+        """Messages as they come, until the reader is closed."""
+        while True:
+            try:
+                message = await self.read_next()
+            except AlreadyClosed:
+                return
+            yield message
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self.topic()}>"

@@ -1,0 +1,165 @@
+"""Which cluster a client connects to: one, several with a first choice, or whichever it's told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from velaray.client.auth import Authentication
+from velaray.client.exceptions import InvalidConfiguration, InvalidUrl, OperationNotSupported
+
+DEFAULT_PORT = 6650
+
+
+def parse_service_url(url: object) -> list[str]:
+    """The addresses in ``pulsar://host:port[,host:port…]``, as ``host:port``.
+
+    Raises `InvalidUrl`.
+    """
+    if not isinstance(url, str):
+        raise InvalidUrl(f"service_url must be a str, not {type(url).__name__}")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme != "pulsar":
+        raise InvalidUrl(
+            f"service URL {url!r}: write pulsar://host:port; look-up over http and TLS"
+            " (pulsar+ssl) are not supported"
+        )
+    addresses = []
+    for part in rest.rstrip("/").split(","):
+        try:
+            split = urlsplit(f"//{part}")
+            port = split.port or DEFAULT_PORT
+        except ValueError as error:
+            raise InvalidUrl(f"service URL {url!r}: {error}") from error
+        if not split.hostname or split.path or split.query or split.username:
+            raise InvalidUrl(f"service URL {url!r}: {part!r} is not host:port")
+        host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
+        addresses.append(f"{host}:{port}")
+    return addresses
+
+
+class ServiceInfo:
+    """How to connect to one cluster."""
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Authentication | None = None,
+        tls_trust_certs_file_path: str | None = None,
+    ) -> None:
+        """``authentication`` are the credentials for this cluster.
+
+        Raises `InvalidUrl`, `InvalidConfiguration` for credentials that are none, and
+        `OperationNotSupported` for a path of certificates.
+        """
+        parse_service_url(service_url)
+        if not isinstance(authentication, Authentication | None):
+            raise InvalidConfiguration(
+                f"authentication must be an Authentication: {authentication!r}"
+            )
+        if tls_trust_certs_file_path is not None:
+            raise OperationNotSupported(
+                f"tls_trust_certs_file_path={tls_trust_certs_file_path!r}: velaray's service"
+                " speaks plain TCP; put TLS in front of it"
+            )
+        self._service_url = service_url
+        self._authentication = authentication
+
+    @property
+    def service_url(self) -> str:
+        """The cluster's service URL."""
+        return self._service_url
+
+    @property
+    def authentication(self) -> Authentication | None:
+        """The credentials for this cluster."""
+        return self._authentication
+
+    @property
+    def use_tls(self) -> bool:
+        """False: velaray's service speaks plain TCP."""
+        return False
+
+    @property
+    def tls_trust_certs_file_path(self) -> str | None:
+        """None, as `use_tls` is False."""
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"ServiceInfo(service_url={self.service_url!r}, use_tls={self.use_tls!r}, "
+            f"tls_trust_certs_file_path={self.tls_trust_certs_file_path!r})"
+        )
+
+
+class ServiceInfoProvider:
+    """Base of classes that tell a client which cluster to use, and when to use another one.
+
+    A client calls `initial_service_info` and `initialize` once each, when it's made, and
+    `close` when it's closed. Make a provider for each client.
+    """
+
+    def initial_service_info(self) -> ServiceInfo:
+        """The cluster to begin with."""
+        raise NotImplementedError
+
+    def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
+        """Begin, and keep the function: any thread may call it, at any time, to have the client
+        use another cluster from then on. It returns at once, and does nothing after `close`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop what works in the background."""
+
+
+class AutoClusterFailover:
+    """Use the primary cluster; while that doesn't answer, the first secondary one that does.
+
+    Given to a `Client` as its ``service_url``. The cluster in use is probed every
+    ``check_interval_ms``. After ``failover_threshold`` probes in vain, one after the other, the
+    client goes to the first cluster that answers; after ``switch_back_threshold`` answers of
+    the primary one, one after the other, it goes back. Producers, consumers and readers go on
+    there by themselves.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceInfo,
+        secondary: list[ServiceInfo],
+        check_interval_ms: int = 5000,
+        failover_threshold: int = 1,
+        switch_back_threshold: int = 1,
+    ) -> None:
+        """``secondary`` are in the order in which they're tried.
+
+        Raises `InvalidConfiguration` without any, and for what isn't of its type or positive.
+        """
+        if not isinstance(primary, ServiceInfo):
+            raise InvalidConfiguration(f"primary must be a ServiceInfo: {primary!r}")
+        if not isinstance(secondary, list) or not secondary:
+            raise InvalidConfiguration(
+                f"secondary must be a list with at least one ServiceInfo: {secondary!r}"
+            )
+        for index, info in enumerate(secondary):
+            if not isinstance(info, ServiceInfo):
+                raise InvalidConfiguration(f"secondary[{index}] must be a ServiceInfo: {info!r}")
+        for name, number in (
+            ("check_interval_ms", check_interval_ms),
+            ("failover_threshold", failover_threshold),
+            ("switch_back_threshold", switch_back_threshold),
+        ):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise InvalidConfiguration(f"{name} must be an int of at least 1: {number!r}")
+        self.primary = primary
+        self.secondary = list(secondary)
+        self.check_interval_ms = check_interval_ms
+        self.failover_threshold = failover_threshold
+        self.switch_back_threshold = switch_back_threshold
+
+    def __repr__(self) -> str:
+        return (
+            f"AutoClusterFailover(primary={self.primary!r}, secondary={self.secondary!r}, "
+            f"check_interval_ms={self.check_interval_ms!r}, "
+            f"failover_threshold={self.failover_threshold!r}, "
+            f"switch_back_threshold={self.switch_back_threshold!r})"
+        )

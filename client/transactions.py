@@ -1,0 +1,455 @@
+"""Transactions: messages and acknowledgements that count all together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from random import randrange
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from velaray.client.batcher import Done
+from velaray.client.connection import Connection
+from velaray.client.core import PARTITIONS_UPDATE_SECONDS, Core
+from velaray.client.enums import TransactionState
+from velaray.client.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    InvalidTxnStatusError,
+    ServiceUnitNotReady,
+    TransactionCoordinatorNotFoundError,
+    TransactionHasOperationFailed,
+    TransactionNotFound,
+    UnknownError,
+    VelarayError,
+    from_server,
+)
+from velaray.client.message import OutgoingMessage
+from velaray.client.message_id import MessageId
+from velaray.events.ids import TopicName, TransactionId
+from velaray.wire import pulsar_pb2 as pb
+
+logger = logging.getLogger("velaray")
+
+ASSIGN = TopicName("pulsar", "system", "transaction_coordinator_assign")
+"""The topic whose partitions stand for the coordinators."""
+OPEN_AT_ONCE = 64
+"""Open transactions of a client for which it keeps to one coordinator."""
+
+T = TypeVar("T")
+
+
+class Sender(Protocol):
+    """What sends messages to one topic partition."""
+
+    topic: str
+
+    def send(self, message: OutgoingMessage, done: Done) -> None:
+        """Take one message."""
+
+    def flush_batch(self) -> None:
+        """Send the current batch without waiting for more messages."""
+
+    def awaits(self, joining: asyncio.Future[None]) -> None:
+        """Messages will be sent when this is done: who waits for all of them waits for it."""
+
+
+class Coordinators:
+    """The way to the coordinators of the service.
+
+    A client keeps to one, so that what its transactions have logged shares syncs there, and no
+    more coordinators run than are needed; any one will do. With many transactions open it goes on
+    to others.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.open: set[Transaction] = set()
+        self._first = randrange(2**16)
+        self._count = 0
+        self._counted_at = 0.0
+        self._greeted: dict[int, Connection] = {}
+        self.left = False
+        """Whether the client has gone to another cluster: these are asked nothing any more."""
+        core.when_switched.add(self._leave)
+
+    def _leave(self) -> None:
+        # Ids mean other transactions there, or none.
+        self.left = True
+        self.core.when_switched.discard(self._leave)
+        for txn in list(self.open):
+            txn.lost()
+
+    def check(self) -> None:
+        """Raise `TransactionNotFound` if the client has left their cluster."""
+        if self.left:
+            raise TransactionNotFound(
+                "the client has gone to another cluster, which doesn't know the transaction;"
+                " whether one that was about to be committed was isn't known"
+            )
+
+    async def begin(self, timeout_s: float) -> Transaction:
+        """Begin a transaction. Raises `InvalidConfiguration` if the service has no coordinators,
+        and what its refusal says."""
+        number = (self._first + len(self.open) // OPEN_AT_ONCE) % await self.count()
+        try:
+            return await self.begin_at(number, timeout_s)
+        except VelarayError:
+            self._first += 1  # whoever tries again may have more luck with another one
+            raise
+
+    async def begin_at(
+        self, number: int, timeout_s: float, of_series: tuple[str, int] | None = None
+    ) -> Transaction:
+        """Begin a transaction of this coordinator, for that number of a series of commits if one
+        is given. Raises what its refusal says."""
+        timeout_ms = max(1, round(timeout_s * 1000))
+        command = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
+        if of_series is not None:
+            command.series, command.series_number = of_series
+        answer = await self.request(number, lambda: command)
+        found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
+        return Transaction(self, found, timeout_s)
+
+    async def count(self) -> int:
+        """How many there are. Raises `InvalidConfiguration` if there are none."""
+        now = self.core.loop.time()
+        if not self._count or now - self._counted_at > PARTITIONS_UPDATE_SECONDS:
+            self._count = await self.core.partitions_of(str(ASSIGN), create=False)
+            self._counted_at = now
+        if not self._count:
+            raise InvalidConfiguration("this service has no transaction coordinators")
+        return self._count
+
+    async def request(self, number: int, command: Callable[[], Any]) -> Any:
+        """The answer of a coordinator, asked again while that may help, for one operation's time.
+
+        What is asked must be harmless twice.
+        """
+
+        async def attempt() -> Any:
+            self.check()
+            try:
+                connection = await self._connection(number)
+                answer = await connection.request(command(), self.core.attempt_timeout)
+                if answer.HasField("error"):
+                    raise from_server(answer.error, answer.message)
+            except TransactionCoordinatorNotFoundError as error:
+                self._greeted.pop(number, None)
+                raise ServiceUnitNotReady(f"it isn't there any more: {error}") from error
+            except VelarayError:
+                self._greeted.pop(number, None)  # it may be elsewhere by now
+                raise
+            return answer
+
+        return await self.core.retrying(f"asking transaction coordinator {number}", attempt)
+
+    async def _connection(self, number: int) -> Connection:
+        known = self._greeted.get(number)
+        if known is not None:
+            return known
+        connection = await self.core.lookup.server_of(str(ASSIGN.of_partition(number)))
+        hello = pb.CommandTcClientConnectRequest(tc_id=number)
+        answer = await connection.request(hello, self.core.attempt_timeout)
+        if answer.HasField("error"):
+            raise from_server(answer.error, answer.message)
+        self._greeted[number] = connection
+        return connection
+
+    async def close(self) -> None:
+        """Abort what is open; what can't be, in one operation's time, is left to its timeout."""
+        await asyncio.gather(*(self._give_up(txn) for txn in self._still_open()))
+
+    def _still_open(self) -> list[Transaction]:
+        return [txn for txn in self.open if txn.state == TransactionState.OPEN]
+
+    async def _give_up(self, txn: Transaction) -> None:
+        try:
+            async with asyncio.timeout(self.core.timeout):
+                await txn.abort()
+        except (VelarayError, TimeoutError) as error:
+            logger.warning("%r ends by its timeout: it can't be aborted: %s", txn, error)
+
+
+class _Joining:
+    """A participant that the coordinator is told of, and what waits for that, in order."""
+
+    __slots__ = ("error", "over", "waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.error: VelarayError | None = None
+        self.waiting: list[Callable[[VelarayError | None], None]] = []
+
+
+class Transaction:
+    """One transaction of a client: pass it to what sends and acknowledges, then commit it.
+
+    As an asynchronous context manager it commits on leaving, and aborts if an exception leaves.
+    After its timeout it is aborted, by the service as well; so is one whose client is shut down,
+    or dies. Closing the client in good order aborts what is open at once.
+    """
+
+    def __init__(self, coordinators: Coordinators, txn_id: TransactionId, timeout_s: float) -> None:
+        self._coordinators = coordinators
+        self._core = coordinators.core
+        self._id = txn_id
+        self._state = TransactionState.OPEN
+        self._joined: dict[tuple[str, str | None], _Joining] = {}
+        self._senders: set[Sender] = set()
+        self._under_way = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._failed: BaseException | None = None
+        self._on_end: list[Callable[[bool], object]] = []
+        self._timer = self._core.loop.call_later(timeout_s, self._time_out)
+        coordinators.open.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self._id} {self._state.name}>"
+
+    @property
+    def txn_id(self) -> TransactionId:
+        """Its id: the coordinator's number, and its sequence there."""
+        return self._id
+
+    @property
+    def state(self) -> TransactionState:
+        """Where it is, as far as this client knows."""
+        return self._state
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state in (TransactionState.COMMITTED, TransactionState.ABORTED):
+            return
+        if error is None:
+            await self.commit()
+        elif self._state == TransactionState.OPEN:
+            try:
+                await self.abort()
+            except VelarayError as failure:  # what leaves the block is to be seen
+                logger.warning("%r ends by its timeout: can't be aborted: %s", self, failure)
+
+    # -- what is done in it; not for users -----------------------------------------
+
+    def belongs_to(self, core: Core) -> None:
+        """Raise `InvalidConfiguration` unless the client with this core made it."""
+        if core is not self._core:
+            raise InvalidConfiguration(f"{self!r} was made by another client")
+
+    def check(self) -> None:
+        """Raise `TransactionNotFound` if the client has left its cluster."""
+        self._coordinators.check()
+
+    async def run(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Do something that belongs to the transaction; committing waits for it.
+
+        It is done to its end, even if whoever waits for it is cancelled. Raises
+        `InvalidTxnStatusError` if the transaction isn't open.
+        """
+        try:
+            self._begun()
+        except InvalidTxnStatusError:
+            operation.close()
+            raise
+        task = self._core.loop.create_task(operation)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._ended(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def send(
+        self, part: Sender, message: OutgoingMessage, done: Done, urgent: bool = False
+    ) -> None:
+        """Have ``part`` send a message, as soon as the coordinator knows of its topic.
+
+        Committing waits for it. ``done`` is called exactly once. Messages to one topic partition
+        keep their order; an urgent one doesn't wait for its batch to fill. Raises
+        `InvalidTxnStatusError` if the transaction isn't open.
+        """
+        self._begun()
+        message.transaction = self._id
+        self._senders.add(part)
+
+        def ended(error: VelarayError | None, message_id: MessageId | None) -> None:
+            self._ended(error)
+            done(error, message_id)
+
+        def go(error: VelarayError | None) -> None:
+            if error is not None:
+                ended(error, None)
+                return
+            part.send(message, ended)
+            if urgent or self._state != TransactionState.OPEN:
+                self._core.loop.call_soon(part.flush_batch)  # with what else is sent by now
+
+        joining = self._when_joined((part.topic, None), go)
+        if not joining.over.done():
+            part.awaits(joining.over)
+
+    def _begun(self) -> None:
+        if self._state != TransactionState.OPEN:
+            raise InvalidTxnStatusError(f"{self!r} takes nothing any more")
+        self._under_way += 1
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._under_way -= 1
+        if self._failed is None:
+            self._failed = error
+        if not self._under_way and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def when_ended(self, tell: Callable[[bool], object]) -> None:
+        """Have ``tell`` called with whether it was committed, once that is known."""
+        self._on_end.append(tell)
+
+    # -- participants --------------------------------------------------------------
+
+    async def join_topic(self, topic: str) -> None:
+        """Tell the coordinator, once, that the topic partition gets messages in it."""
+        await self._join((topic, None))
+
+    async def join_subscription(self, topic: str, subscription: str) -> None:
+        """Tell the coordinator, once, that the subscription gets acknowledgements in it."""
+        await self._join((topic, subscription))
+
+    async def _join(self, who: tuple[str, str | None]) -> None:
+        joined = self._core.loop.create_future()
+
+        def go(error: VelarayError | None) -> None:
+            if not joined.done():
+                joined.set_result(error)
+
+        self._when_joined(who, go)
+        if (error := await joined) is not None:
+            raise error
+
+    def _when_joined(
+        self, who: tuple[str, str | None], go: Callable[[VelarayError | None], None]
+    ) -> _Joining:
+        joining = self._joined.get(who)
+        if joining is None:
+            joining = self._joined[who] = _Joining(self._core.loop)
+            add = partial(_add, self._id, *who)
+            telling = self._core.spawn(self._coordinators.request(self._id.coordinator, add))
+            telling.add_done_callback(partial(self._told, joining))
+        if joining.over.done():
+            go(joining.error)
+        else:
+            joining.waiting.append(go)
+        return joining
+
+    def _told(self, joining: _Joining, task: asyncio.Task[Any]) -> None:
+        error = AlreadyClosed("the client is closed") if task.cancelled() else task.exception()
+        if error is not None:
+            joining.error = error if isinstance(error, VelarayError) else UnknownError(str(error))
+        joining.over.set_result(None)
+        waiting, joining.waiting = joining.waiting, []
+        for go in waiting:
+            go(joining.error)
+
+    # -- its end -------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Commit, once everything done in it is stored. When it returns everybody has the verdict.
+
+        Of one that is committed it says so again. Raises `TransactionHasOperationFailed` if
+        something done in it failed: then it is aborted. Raises `InvalidTxnStatusError` if it was
+        aborted, or its time is over. On `Timeout` it may be committed or not: another
+        ``commit`` tells.
+        """
+        if self._state == TransactionState.COMMITTED:
+            return
+        await self._complete()
+        await self._end(pb.COMMIT, TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+    async def prepare(self) -> TransactionId:
+        """Complete it, and leave its end to who commits it in a series (`velaray.client.series`).
+
+        Everything done in it is stored when it returns, and nothing more is taken. It stays open
+        at the service, whoever leaves, until it is committed, or aborted by its timeout. Raises
+        as `commit` if something done in it failed, or it isn't open.
+        """
+        await self._complete()
+        self._coordinators.open.discard(self)
+        return self._id
+
+    async def _complete(self) -> None:
+        self._leave(TransactionState.COMMITTING)
+        await self._finish_operations()
+        if self._failed is not None:
+            await self._end(pb.ABORT, TransactionState.ABORTING, TransactionState.ABORTED)
+            raise TransactionHasOperationFailed(
+                f"{self!r}: {self._failed}; the transaction was aborted"
+            ) from self._failed
+
+    async def abort(self) -> None:
+        """Abort: nothing of it ever counts. Raises as `commit`, but for what failed in it."""
+        if self._state == TransactionState.ABORTED:
+            return
+        self._leave(TransactionState.ABORTING)
+        await self._finish_operations()
+        await self._end(pb.ABORT, TransactionState.ABORTING, TransactionState.ABORTED)
+
+    def _leave(self, to: TransactionState) -> None:
+        # An end whose outcome isn't known may be asked for again.
+        if self._state not in (TransactionState.OPEN, to):
+            raise InvalidTxnStatusError(f"{self!r} can't be {to.name}")
+        self._state = to
+        self._timer.cancel()
+
+    async def _finish_operations(self) -> None:
+        for sender in self._senders:
+            sender.flush_batch()
+        while self._under_way:
+            if self._idle is None or self._idle.done():
+                self._idle = self._core.loop.create_future()
+            await asyncio.shield(self._idle)
+
+    async def _end(self, action: Any, ending: TransactionState, ended: TransactionState) -> None:
+        self._state = ending
+        most, least = self._id
+        command = pb.CommandEndTxn(txnid_most_bits=most, txnid_least_bits=least, txn_action=action)
+        try:
+            await self._coordinators.request(self._id.coordinator, lambda: command)
+        except (InvalidTxnStatusError, TransactionNotFound):
+            self._over(TransactionState.ERROR)
+            raise
+        self._over(ended)
+
+    def _over(self, state: TransactionState) -> None:
+        self._state = state
+        self._coordinators.open.discard(self)
+        on_end, self._on_end = self._on_end, []
+        for tell in on_end:
+            tell(state == TransactionState.COMMITTED)
+
+    def lost(self) -> None:
+        """The client has left its cluster; not for users."""
+        self._timer.cancel()
+        self._over(TransactionState.ERROR)
+
+    def _time_out(self) -> None:
+        if self._state == TransactionState.OPEN:
+            self._over(TransactionState.TIME_OUT)
+
+
+def _add(txn: TransactionId, topic: str, subscription: str | None) -> Any:
+    """The command that tells a coordinator of a participant."""
+    most, least = txn
+    if subscription is None:
+        return pb.CommandAddPartitionToTxn(
+            txnid_most_bits=most, txnid_least_bits=least, partitions=[topic]
+        )
+    command = pb.CommandAddSubscriptionToTxn(txnid_most_bits=most, txnid_least_bits=least)
+    command.subscription.add(topic=topic, subscription=subscription)
+    return command

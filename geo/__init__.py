@@ -1,0 +1,1 @@
+"""Several clusters: replication, inbound replication, migration of tenants."""

@@ -1,0 +1,1 @@
+"""Replication from clusters that do not push, such as Apache Pulsar."""

@@ -1,0 +1,106 @@
+"""A partition's side of being pulled: one puller for each cluster that policy ``pullFrom`` names.
+
+As long as there is one, the partition doesn't sleep: what is published elsewhere is to come soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from velaray.geo.replication.replication_keeper import EXACT, STATUS_TIMEOUT_S, Kept
+from velaray.geo.replication.replicator_settings import Remote
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
+
+
+class InboundKeeper:
+    """The pullers of one partition."""
+
+    def __init__(self, partition: PartitionActor) -> None:
+        self._partition = partition
+        self._kept: dict[str, Kept] = {}
+        self._lives = 0
+        self._closed = False
+
+    def apply(self, pull: Mapping[str, Any]) -> None:
+        """The clusters to pull from are these, by name, with how to reach them."""
+        if self._closed:
+            return
+        for name, told in pull.items():
+            remote = Remote(
+                name,
+                told["service_url"],
+                told["admin_url"],
+                told["token"],
+                EXACT,
+                ttl_ms=self._partition.policies.ttl_ms,
+                others=tuple(sorted(pull.keys() - {name})),
+            )
+            known = self._kept.get(name)
+            if known is not None:
+                known.change(remote)
+                continue
+            kept = self._kept[name] = Kept(self, remote)
+            kept.task = self._partition.spawn(kept.run())
+        for name in self._kept.keys() - pull.keys():
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        kept = self._kept.pop(name)
+        if kept.link is not None:
+            kept.link.close()
+        if kept.task is not None:
+            kept.task.cancel()
+
+    async def connect(self, kept: Kept) -> RpcConnection:
+        """Have the puller run. Raises what `ActorSystem.open_link` raises, and `RemoteError`."""
+        partition = self._partition
+        self._lives += 1
+        link = await partition.fabric.open_link(partition.key.of_puller(kept.remote.name), kept)
+        kept.link = link
+        await self.tell(link, kept.remote)
+        return link
+
+    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+        """Tell a puller its settings. Raises as links do."""
+        epoch = self._partition.runtime.journal.epoch
+        with self._partition.superseded_if_fenced():
+            await link.request("pull", [epoch, self._lives, remote.told()])
+
+    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
+        """A puller asks its partition nothing."""
+        raise RemoteError("not allowed", "a partition answers no requests here")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is pulled."""
+        return bool(self._kept)
+
+    async def statuses(self) -> dict[str, dict[str, Any] | None]:
+        """What each puller says of itself, by its cluster; None if it can't be asked now."""
+        asked = dict(sorted(self._kept.items()))
+        found = await asyncio.gather(*map(self._status, asked.values()))
+        return dict(zip(asked, found, strict=True))
+
+    async def _status(self, kept: Kept) -> dict[str, Any] | None:
+        link = kept.link
+        if link is not None:
+            with suppress(*_PASSING):
+                found: dict[str, Any] | None = await link.request("status", {}, STATUS_TIMEOUT_S)
+                return found
+        return None
+
+    def close(self) -> None:
+        """The partition is about to leave: nothing is pulled any more."""
+        self._closed = True
+        for name in list(self._kept):
+            self._drop(name)

@@ -1,0 +1,186 @@
+"""The body of a puller: what another cluster publishes to a partition comes here by it.
+
+It owns no journal: how far it is, its subscription in the other cluster says, and what came twice
+the partition knows. The partition's keeper (`velaray.geo.inbound.inbound_keeper`) opens a link
+and says ``pull``; as long as that link is open, it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.events.ids import ActorKey
+from velaray.geo.inbound.inbound_ends import Pulling
+from velaray.geo.inbound.subscription_progress import PulledSubscriptions
+from velaray.geo.replication.remote_admin import RemoteAdmin
+from velaray.geo.replication.replicator import Replicator
+from velaray.geo.replication.replicator_settings import Remote
+from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.metrics import Labels, Sample
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
+
+LIVES = 1 << 12
+"""Of one activation of a partition so many lives of its puller are told apart."""
+
+
+class _Work:
+    """A replicator that pulls, and who looks after the subscriptions."""
+
+    def __init__(self, fabric: ActorSystem, key: ActorKey, epoch: int, remote: Remote) -> None:
+        self.remote = remote
+        self._ends = Pulling(fabric, key, remote)
+        self.replicator = Replicator(
+            fabric, key, epoch, self._ends, self._permits, self._export, lambda: None
+        )
+        self.subscriptions = PulledSubscriptions(
+            RemoteAdmin(remote),
+            key.topic_name,
+            self._ends.subscription,
+            self.replicator.progress,
+        )
+
+    async def run(self) -> None:
+        """Never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.replicator.run())
+            group.create_task(self.subscriptions.run())
+
+    async def _permits(self) -> int | None:
+        return await self.subscriptions.permits()
+
+    async def _export(self, name: str, since: Any) -> dict[str, Any]:
+        return await self.subscriptions.export(name, since)
+
+    def status(self) -> dict[str, Any]:
+        """For people, and for who ends it."""
+        found = self.subscriptions
+        status = self.replicator.status()
+        return {
+            **status,
+            "quiet": self.replicator.quiet,
+            "backlog": found.backlog,
+            "rounds": found.rounds,
+            "progress_reason": found.reason or status["progress_reason"],
+        }
+
+
+class InboundReplicatorActor(ActorBase):
+    """Pulls while its partition wants it."""
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+        self.key = key
+        self.fabric = fabric
+        self.links = RpcServer(self, fabric.config.link_key)
+        self._keeper: RpcConnection | None = None
+        self._epoch = 0
+        self._work: _Work | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    # -- life ------------------------------------------------------------------------
+
+    async def start(self) -> Address:
+        """Listen for the keeper."""
+        host = self.fabric.config.host
+        return Address(host, 0, await self.links.start(host))
+
+    def idle(self) -> bool:
+        """Whether no partition and no caller is connected."""
+        return not self.links.links
+
+    async def stop(self) -> None:
+        """Leave, once what is confirmed here is acknowledged there."""
+        self.links.stop()
+        self._end()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def abort(self) -> None:
+        """Stop as a crash would."""
+        if self._work is not None:
+            self._work.replicator.abort()
+        self.links.abort()
+        self._end()
+
+    # -- the keeper --------------------------------------------------------------------
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``status``: what it does, None if nothing; and what every actor answers."""
+        match method:
+            case "status":
+                return None if self._work is None else self._work.status()
+            case "describe":
+                return {"key": self.key.text()}
+            case "metrics":
+                return [] if self._work is None else [list(each) for each in self._samples()]
+            case "ledgers":
+                return []  # it has none
+        raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
+
+    def _samples(self) -> list[Sample]:
+        assert self._work is not None
+        found = self._work.status()
+        oldest_ms = found["oldest_ms"]
+        late_ms = self.fabric.clock_ms() - oldest_ms if oldest_ms else 0
+        values = {
+            "velaray_pull_connected": int(found["connected"]),
+            "velaray_pull_backlog": found["backlog"],
+            "velaray_pull_delay_seconds": max(late_ms, 0) / 1000,
+            "velaray_pull_rate": found["rate_out"],
+            "velaray_pull_throughput": found["throughput_out"],
+            "velaray_pull_entries_total": found["entries"],
+            "velaray_pull_duplicates_total": found["duplicates"],
+            "velaray_pull_passed_over_total": sum(found["passed_over"].values()),
+        }
+        own = Labels(self.fabric.config.name, self.key).of_topic()
+        labels = {**own, "remote_cluster": self.key.cluster}
+        known = {name: value for name, value in values.items() if value is not None}
+        return [Sample(name, labels, value) for name, value in known.items()]
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """``pull`` makes this link the keeper's, with these settings; calls."""
+        if method != "pull":
+            return await self.call(method, args)
+        epoch, life, told = args
+        self._take_keeper(link, epoch, epoch * LIVES + life % LIVES, Remote.of(told))
+        return None
+
+    def _take_keeper(self, link: RpcConnection, epoch: int, number: int, remote: Remote) -> None:
+        if epoch < self._epoch:
+            raise RemoteError(Reason.FENCED, f"{self.key} is wanted by a newer activation")
+        self._epoch = epoch
+        if self._keeper is not None and self._keeper is not link:
+            former, self._keeper = self._keeper, None
+            former.close()
+        self._keeper = link
+        if self._work is not None and self._work.remote == remote:
+            return
+        self._end()
+        self._work = work = _Work(self.fabric, self.key, number, remote)
+        self._running = asyncio.ensure_future(work.run())
+        self._running.add_done_callback(self._ended)
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """Nobody sends a puller notices."""
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Without its keeper nothing is pulled: it comes back."""
+        if link is self._keeper:
+            self._keeper = None
+            self._end()
+
+    def _end(self) -> None:
+        running, self._running, self._work = self._running, None, None
+        if running is not None and not running.done():
+            self._ending.add(running)
+            running.cancel()
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        self._ending.discard(running)
+        with contextlib.suppress(asyncio.CancelledError):
+            error = running.exception()
+            if error is not None:
+                self.fabric.fatal(self.key, error)

@@ -1,0 +1,402 @@
+"""Taking a tenant over from another cluster, Pulsar's as a rule, by pulling.
+
+`take_over` makes here what the tenant has there, and sets policy ``pullFrom``; `statuses` says how
+far it is; `finish` ends it. All can be done again, after a crash or because there is something new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.catalog.inbound_replication import PULL_FROM
+from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.schema_calls import AUTO_UPDATE, POLICIES, STRATEGY, asked
+from velaray.client.admin import Admin
+from velaray.events.ids import ActorKey, TopicName
+from velaray.geo.inbound.inbound_progress import MalformedStats
+from velaray.geo.inbound.pulsar_metadata import (
+    FoundTenant,
+    FoundTopic,
+    read_tenant,
+    topics_of,
+)
+from velaray.geo.replication.remote_admin import NotThere, RemoteAdmin, path_of
+from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
+from velaray.geo.tenant_migration.tenant_copy import MetadataConflict, Step, There, carry_out, plan
+from velaray.geo.tenant_migration.tenant_metadata import (
+    NamespaceMetadata,
+    TenantMetadata,
+    TopicMetadata,
+)
+from velaray.geo.tenant_migration.tenant_metadata import read_tenant as read_own
+from velaray.schemas import SchemaInfo
+from velaray.schemas.compatibility import Strategy
+from velaray.schemas.validation import identity
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import CLIENT_VERSION, pull_subscription
+
+LAST_LOOK_S = 30.0
+"""So long `finish` waits for subscriptions to be looked at once more."""
+LOOKS = 2
+"""Of so many looks the last one began after it was asked for."""
+SHOWN = 5
+"""So many things are told of that keep it from the end."""
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was done, or would be, and what people should know besides."""
+
+    steps: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As the admin interface tells it."""
+        return {"steps": list(self.steps), "notes": list(self.notes)}
+
+
+async def take_over(
+    fabric: ActorSystem, tenant: str, cluster: str, token: str | None, *, dry_run: bool
+) -> Report:
+    """Have a tenant here with all that it has in ``cluster``, and pull its topics from there.
+
+    ``token`` is the caller's, for this cluster. Raises `RemoteError`: NOT_FOUND if cluster or
+    tenant aren't known, NOT_ALLOWED if this cluster has no number of its own, CONFLICT if what is
+    here has another shape, UNAVAILABLE if the other cluster doesn't answer. Until then nothing
+    was changed; after another error a part may be done, and all may be done again.
+    """
+    _check_number(fabric)
+    remote = await _remote(fabric, cluster)
+    try:
+        found = await read_tenant(RemoteAdmin(remote), tenant)
+    except NotThere as error:
+        raise RemoteError(Reason.NOT_FOUND, str(error)) from error
+    except (CannotReplicate, MalformedStats) as error:
+        raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
+    there = await _there(fabric, tenant)
+    steps = _plan(found, cluster, there)
+    schemas = list(_new_schemas(found, there))
+    pulled = [name for name in sorted(found.namespaces) if cluster not in _sources(there, name)]
+    texts = [
+        *(step.text for step in steps),
+        *(f"register schema {number} of topic {topic}" for topic, number, _ in schemas),
+        *(f"pull namespace {name} from {cluster}" for name in pulled),
+    ]
+    if not dry_run:
+        url = (await fabric.call(ActorKey.catalog(), "clusters"))[fabric.config.name]["admin_url"]
+        admin = Admin(url, token=token, client_version=CLIENT_VERSION)
+        await asyncio.to_thread(carry_out, steps, admin)
+        for topic, _, schema in schemas:
+            await _register(fabric, topic, schema)
+        for name in pulled:
+            await _pull(fabric, {"namespace": name}, {*_sources(there, name), cluster})
+    return Report(tuple(texts), tuple(f"left out: {each_}" for each_ in sorted(found.left_out)))
+
+
+def _check_number(fabric: ActorSystem) -> None:
+    if fabric.config.cluster_number == 0:
+        why = (
+            "this cluster has the number 0, as every cluster of Pulsar's: ids of messages couldn't "
+            "be told apart. Start it on a new data directory with --cluster-number 1 or above"
+        )
+        raise RemoteError(Reason.NOT_ALLOWED, why)
+
+
+async def _remote(fabric: ActorSystem, cluster: str) -> Remote:
+    catalog = ActorKey.catalog()
+    facts = await fabric.call(catalog, "reach_cluster", {"cluster": cluster})
+    if cluster == fabric.config.name:
+        raise RemoteError(Reason.NOT_ALLOWED, f"{cluster} is this cluster")
+    return Remote(cluster, facts["service_url"], facts["admin_url"], facts["token"])
+
+
+async def _there(fabric: ActorSystem, tenant: str) -> There:
+    """What is here, as the place that things are brought to."""
+    known = await fabric.call(ActorKey.catalog(), "clusters")
+    try:
+        metadata = await read_own(fabric, tenant)
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise
+        metadata = None
+    return There(fabric.config.name, frozenset(known), metadata)
+
+
+def _plan(found: FoundTenant, cluster: str, there: There) -> list[Step]:
+    """Raises `RemoteError` (CONFLICT)."""
+    here = there.metadata
+    wanted = TenantMetadata(
+        found.tenant,
+        tuple(found.admin_roles) if here is None else here.admin_roles,
+        () if here is None else here.allowed_clusters,
+        {name: _namespace(name, found, here) for name in sorted(found.namespaces)},
+    )
+
+    def owned(name: str) -> bool:
+        scope = TopicName.parse(name).namespace_name if "://" in name else name
+        return name == found.tenant or cluster in _sources(there, scope)
+
+    try:
+        return plan(wanted, cluster, there, owned)
+    except MetadataConflict as error:
+        raise RemoteError(Reason.CONFLICT, str(error)) from error
+
+
+def _namespace(name: str, found: FoundTenant, here: TenantMetadata | None) -> NamespaceMetadata:
+    known = None if here is None else here.namespaces.get(name)
+    topics = {}
+    for topic, one in found.topics.items():
+        if TopicName.parse(topic).namespace_name == name:
+            topics[topic] = _topic(one, None if known is None else known.topics.get(topic))
+    own = {} if known is None else known.policies
+    return NamespaceMetadata({**own, **found.namespaces[name]}, topics)
+
+
+def _topic(found: FoundTopic, known: TopicMetadata | None) -> TopicMetadata:
+    """What it is to be: what is here besides stays."""
+    if known is None:
+        return TopicMetadata(found.partitions, {}, found.policies, (), found.subscriptions)
+    new = {
+        partition: {
+            name: properties
+            for name, properties in subscriptions.items()
+            if name not in known.subscriptions.get(partition, {})
+        }
+        for partition, subscriptions in found.subscriptions.items()
+    }
+    policies = {**known.policies, **found.policies}
+    return TopicMetadata(found.partitions, known.properties, policies, known.schemas, new)
+
+
+def _sources(there: There, namespace: str) -> set[str]:
+    """Where a namespace is pulled from by now."""
+    metadata = there.metadata
+    known = None if metadata is None else metadata.namespaces.get(namespace)
+    return set() if known is None else set(known.policies.get(PULL_FROM) or ())
+
+
+def _new_schemas(found: FoundTenant, there: There) -> Iterator[tuple[str, int, SchemaInfo]]:
+    """The schemas that aren't here: their topics, their numbers there, and what they are."""
+    for topic, one in sorted(found.topics.items()):
+        space = TopicName.parse(topic).namespace_name
+        spaces = {} if there.metadata is None else there.metadata.namespaces
+        here = spaces[space].topics.get(topic) if space in spaces else None
+        known = set() if here is None else {schema.identity for schema in here.schemas}
+        for number, schema in enumerate(one.schemas):
+            if identity(schema).hex() not in known:
+                yield topic, number, schema
+
+
+async def _register(fabric: ActorSystem, topic: str, schema: SchemaInfo) -> None:
+    """What was taken there is taken here."""
+    name = TopicName.parse(topic)
+    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": topic})
+    key = ActorKey.of_schema_registry(name, found["incarnation"])
+    policies = await fabric.call(
+        ActorKey.catalog(), "policies", {"topic": topic, "effective": list(POLICIES)}
+    )
+    policies |= {AUTO_UPDATE: True, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE)}
+    await fabric.call(key, "register", asked(schema, policies))
+
+
+async def _pull(fabric: ActorSystem, scope: Mapping[str, str], clusters: Collection[str]) -> None:
+    catalog = ActorKey.catalog()
+    if clusters:
+        value = json.dumps(sorted(clusters)).encode()
+        await fabric.call(catalog, "set_policy", {**scope, "name": PULL_FROM, "value": value})
+    else:
+        await fabric.call(catalog, "remove_policy", {**scope, "name": PULL_FROM})
+
+
+# -- how far it is ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A partition that is pulled, from which clusters."""
+
+    key: ActorKey
+    clusters: tuple[str, ...]
+
+
+async def pulled_partitions(fabric: ActorSystem, tenant: str) -> list[Pulled]:
+    """Those of a tenant. Raises `RemoteError` (NOT_FOUND) if there is no such tenant."""
+    catalog, found = ActorKey.catalog(), []
+    for namespace in await fabric.call(catalog, "namespaces", {"tenant": tenant}):
+        for topic in await fabric.call(catalog, "topics", {"namespace": namespace}):
+            named = {"topic": topic["topic"], "effective": [PULL_FROM]}
+            sources = (await fabric.call(catalog, "policies", named))[PULL_FROM]
+            if sources:
+                name = TopicName.parse(topic["topic"])
+                found += [
+                    Pulled(ActorKey.of_partition(member, topic["incarnation"]), tuple(sources))
+                    for member in name.members(topic["partitions"])
+                ]
+    return found
+
+
+async def statuses(fabric: ActorSystem, tenant: str) -> list[dict[str, Any]]:
+    """What pullers of a tenant say, one row for each partition and cluster. Raises as
+    `pulled_partitions`, and what `ActorSystem.call` raises."""
+    partitions = await pulled_partitions(fabric, tenant)
+    answers = await each(partitions, lambda found: fabric.call(found.key, "pulls"))
+    return [
+        _row(str(found.key.topic_name), cluster, answer.get(cluster))
+        for found, answer in zip(partitions, answers, strict=True)
+        for cluster in found.clusters
+    ]
+
+
+def _row(topic: str, cluster: str, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    if found is None:
+        found = {"state": "starting", "backlog": None, "in_flight": 0, "rounds": 0, "quiet": False}
+    return {
+        "topic": topic,
+        "cluster": cluster,
+        "state": found["state"],
+        "backlog": found["backlog"],
+        "inFlight": found["in_flight"],
+        "entries": found.get("entries", 0),
+        "duplicates": found.get("duplicates", 0),
+        "passedOver": found.get("passed_over", {}),
+        "rounds": found["rounds"],
+        "quiet": found["quiet"],
+        "reason": found.get("reason", ""),
+        "progressReason": found.get("progress_reason", ""),
+    }
+
+
+# -- the end ---------------------------------------------------------------------------
+
+
+async def finish(fabric: ActorSystem, tenant: str, cluster: str, *, force: bool) -> Report:
+    """Pull nothing more from ``cluster``, once all is here that is there; with ``force``, at once.
+
+    Producers that go on here go on with their sequence ids. Raises `RemoteError`: NOT_FOUND if
+    nothing of the tenant is pulled from there, CONFLICT if something isn't here yet.
+    """
+    partitions = [
+        found for found in await pulled_partitions(fabric, tenant) if cluster in found.clusters
+    ]
+    if not partitions:
+        raise RemoteError(Reason.NOT_FOUND, f"nothing of {tenant} is pulled from {cluster}")
+    admin = RemoteAdmin(await _remote(fabric, cluster))
+    if not force:
+        await _check_all_is_here(fabric, tenant, cluster, partitions, admin)
+    for found in partitions:
+        await fabric.call(found.key, "adopt_producers", {"origin": cluster})
+    steps = [text async for text in _stop(fabric, tenant, cluster)]
+    await each(partitions, lambda found: _gone(fabric, found.key, cluster))
+    left = [text for text in await _leave(fabric, admin, partitions) if text]
+    return Report(tuple(steps), tuple(left))
+
+
+async def _check_all_is_here(
+    fabric: ActorSystem, tenant: str, cluster: str, partitions: Sequence[Pulled], admin: RemoteAdmin
+) -> None:
+    problems = await _missing(tenant, partitions, admin)
+    if not problems:
+        problems = await _unfinished(fabric, tenant, cluster)
+    if problems:
+        shown = "; ".join(problems[:SHOWN])
+        if len(problems) > SHOWN:
+            shown += f"; and {len(problems) - SHOWN} more"
+        why = f"{tenant} isn't all here: {shown}. Wait, or give --force to go without the rest"
+        raise RemoteError(Reason.CONFLICT, why)
+
+
+async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin) -> list[str]:
+    """Topics that are there and aren't pulled."""
+    here = {found.key.topic_name for found in partitions}
+    spaces = sorted({name.namespace_name for name in here})
+    problems = []
+    try:
+        for space in spaces:
+            topics, _ = await topics_of(admin, space)
+            for topic, count in sorted(topics.items()):
+                new = [name for name in topic.members(count) if name not in here]
+                problems += [f"{name} is new there: import once more" for name in new]
+    except NotThere:
+        return []  # the namespace is gone there, and what was in it
+    except CannotReplicate as error:
+        raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
+    return problems
+
+
+async def _unfinished(fabric: ActorSystem, tenant: str, cluster: str) -> list[str]:
+    """What isn't here after subscriptions were looked at once more."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LAST_LOOK_S
+    rows = await _rows(fabric, tenant, cluster)
+    begun = {row["topic"]: row["rounds"] for row in rows}
+    while True:
+        problems = list(_problems(rows, begun))
+        if not problems or loop.time() > deadline:
+            return problems
+        if any(row["backlog"] for row in rows):
+            return problems
+        await asyncio.sleep(_PAUSE_S)
+        rows = await _rows(fabric, tenant, cluster)
+
+
+async def _rows(fabric: ActorSystem, tenant: str, cluster: str) -> list[dict[str, Any]]:
+    return [row for row in await statuses(fabric, tenant) if row["cluster"] == cluster]
+
+
+def _problems(rows: Sequence[Mapping[str, Any]], begun: Mapping[str, int]) -> Iterator[str]:
+    for row in rows:
+        why = row["reason"] or row["progressReason"]
+        if row["backlog"] is None:
+            yield f"{row['topic']}: {why or 'it is not known how much is missing'}"
+        elif row["backlog"] or row["inFlight"] or not row["quiet"]:
+            text = f"{row['topic']}: {row['backlog']} entries are missing"
+            yield f"{text} ({why})" if why else text
+        elif row["rounds"] < begun.get(row["topic"], 0) + LOOKS:
+            yield f"{row['topic']}: its subscriptions weren't looked at"
+
+
+async def _stop(fabric: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
+    """Take the cluster out of the policies of the tenant's namespaces and topics; says which."""
+    catalog = ActorKey.catalog()
+    for namespace in await fabric.call(catalog, "namespaces", {"tenant": tenant}):
+        scopes = [{"namespace": namespace}]
+        for topic in await fabric.call(catalog, "topics", {"namespace": namespace}):
+            scopes.append({"topic": topic["topic"]})
+        for scope in scopes:
+            sources = (await fabric.call(catalog, "policies", scope)).get(PULL_FROM)
+            if sources and cluster in sources:
+                await _pull(fabric, scope, set(sources) - {cluster})
+                yield f"stop pulling {next(iter(scope.values()))} from {cluster}"
+
+
+async def _gone(fabric: ActorSystem, key: ActorKey, cluster: str) -> None:
+    """Return when a partition has no puller any more."""
+    async with asyncio.timeout(LAST_LOOK_S):
+        while cluster in await fabric.call(key, "pulls"):
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _leave(
+    fabric: ActorSystem, admin: RemoteAdmin, partitions: Sequence[Pulled]
+) -> list[str]:
+    """Delete the subscriptions there that pulled; says which are left."""
+    name = pull_subscription(fabric.config.name)
+
+    async def delete(found: Pulled) -> str:
+        topic = found.key.topic_name
+        try:
+            await admin.request("DELETE", f"{path_of(topic)}/subscription/{name}?force=true")
+        except NotThere:
+            return ""
+        except CannotReplicate as error:
+            return f"subscription {name} of {topic} stays in {admin.cluster}: {error}"
+        return ""
+
+    return await each(partitions, delete)

@@ -1,0 +1,1 @@
+"""Replication to other clusters."""

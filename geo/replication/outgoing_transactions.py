@@ -1,0 +1,105 @@
+"""What replicators, and coordinators, ask a partition about transactions that go to other clusters.
+
+See `velaray.actors.partition.outgoing_transactions`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.machine import Refusal
+from velaray.actors.partition.outgoing_transactions import (
+    ConfirmReplicated,
+    NameParticipants,
+    OutgoingTransaction,
+)
+from velaray.actors.partition.state import PartitionState
+from velaray.broker.partition.geo_replication import Method, OutgoingReplication
+from velaray.events.ids import Position, TransactionId
+from velaray.topology.rpc import RemoteError
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+AT_ONCE = 1000
+"""So many transactions are told in one answer."""
+
+
+async def name_participants(
+    partition: PartitionActor, replication: OutgoingReplication, args: dict[str, Any]
+) -> None:
+    """Partitions of a committed transaction whose entries go to the same clusters: durable, and
+    replicators are told, when this returns."""
+    transaction = TransactionId(args["coordinator"], args["sequence"])
+    await _ask(partition, NameParticipants(transaction, args["clusters"]))
+    await partition.read_certain(lambda state: None)  # perhaps there was nothing to write
+    replication.tell_transactions()
+
+
+async def committed(
+    partition: PartitionActor, cluster: str, args: dict[str, Any]
+) -> dict[str, Any]:
+    """The transactions that a cluster waits for, those behind number ``after``, durably: number,
+    transaction, offset and position of the last entry, participants. And the participants of
+    ``unnamed`` ones that have become known. Participants are None until they are.
+
+    ``complete``: up to where no other entry is of any; None if there are more.
+    """
+    after, unnamed = args["after"], args["unnamed"]
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        found = list(islice(state.outgoing.after(after, cluster), AT_ONCE))
+        named = []
+        for number in unnamed:
+            known = state.outgoing.by_number.get(number)
+            if known is not None and known.participants is not None:
+                named.append([number, _topics(partition, known, cluster)])
+        return {
+            "transactions": [
+                [
+                    each.number,
+                    list(each.transaction),
+                    each.last,
+                    list(each.position),
+                    _topics(partition, each, cluster),
+                ]
+                for each in found
+            ],
+            "named": named,
+            "complete": None if len(found) == AT_ONCE else list(_decided(state)),
+        }
+
+    return await partition.runtime.read(look)
+
+
+def _topics(
+    partition: PartitionActor, known: OutgoingTransaction, cluster: str
+) -> list[str] | None:
+    if known.participants is None:
+        return None
+    return list(known.participants.get(cluster, (partition.topic,)))
+
+
+def _decided(state: PartitionState) -> Position:
+    """Where the first entry is that isn't decided, or will be."""
+    if state.max_read_offset < state.end_offset:
+        return state.table.position_of(state.max_read_offset)
+    return state.table.next_position()
+
+
+async def confirm_replicated(partition: PartitionActor, cluster: str, numbers: list[int]) -> None:
+    """A cluster knows that it has all of these transactions, from here."""
+    await _ask(partition, ConfirmReplicated(cluster, numbers))
+
+
+async def _ask(partition: PartitionActor, command: NameParticipants | ConfirmReplicated) -> None:
+    reply = await partition.runtime.ask(command)
+    if isinstance(reply, Refusal):
+        raise RemoteError(reply.reason, reply.message)
+
+
+def methods(partition: PartitionActor, replication: OutgoingReplication) -> dict[str, Method]:
+    """The calls about transactions that go to other clusters."""
+    return {"name_participants": partial(name_participants, partition, replication)}

@@ -1,0 +1,91 @@
+"""Asking another cluster's admin interface, velaray's or Pulsar's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from velaray.events.ids import TopicName
+from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
+
+TIMEOUT_S = 10.0
+MAX_REDIRECTS = 5
+_REDIRECTS = (301, 302, 307, 308)
+_NOT_FOUND = 404
+
+
+def path_of(topic: TopicName) -> str:
+    """Where a topic, or one partition of it, is found."""
+    suffix = f"-partition-{topic.partition}" if topic.partition >= 0 else ""
+    return f"persistent/{topic.namespace_name}/{quote(topic.local, safe='')}{suffix}"
+
+
+class NotThere(CannotReplicate):
+    """The other cluster hasn't what is asked for."""
+
+
+class Refused(CannotReplicate):
+    """The other cluster answers, and not as it should; ``status`` is that of HTTP."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class RemoteAdmin:
+    """One request at a time, each over a connection of its own."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.cluster = remote.name
+        self._url = remote.admin_url.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if remote.token:
+            self._headers["Authorization"] = f"Bearer {remote.token}"
+
+    async def get(self, path: str) -> Any:
+        """The parsed answer; None if it is empty. ``path`` is that behind ``/admin/v2/``.
+
+        Raises `NotThere`, `CannotReplicate`.
+        """
+        return await self.request("GET", path)
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        """As `get`, of any method; a ``body`` that isn't None is sent as JSON."""
+        url = f"{self._url}/admin/v2/{path}"
+        data = None if body is None else json.dumps(body)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                status, text = await self._follow(session, method, url, data)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            why = str(error) or "no answer in time"
+            raise CannotReplicate(
+                f"the admin interface of {self.cluster} at {url}: {why}"
+            ) from error
+        if status == _NOT_FOUND:
+            raise NotThere(f"{self.cluster} answers to {method} {url}: {text[:200].strip()}")
+        if status >= 300:
+            why = f"{self.cluster} answers to {method} {url} with {status} {text[:200].strip()}"
+            raise Refused(status, why)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError as error:
+            raise CannotReplicate(f"{self.cluster} answers to {method} {url} no JSON") from error
+
+    async def _follow(
+        self, session: aiohttp.ClientSession, method: str, url: str, data: str | None
+    ) -> tuple[int, str]:
+        """A server of Pulsar's sends the asker on to the one that has the topic; that is to have
+        the token as well, which nobody sends on by itself."""
+        for _ in range(MAX_REDIRECTS):
+            async with session.request(
+                method, url, data=data, headers=self._headers, allow_redirects=False
+            ) as answer:
+                where = answer.headers.get("Location")
+                if answer.status not in _REDIRECTS or where is None:
+                    return answer.status, await answer.text()
+                url = where
+        raise aiohttp.ClientError(f"more than {MAX_REDIRECTS} redirects")

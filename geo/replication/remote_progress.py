@@ -1,0 +1,266 @@
+"""What subscriptions of other clusters have, taken in by this partition's subscriptions.
+
+A replicator sends progress beside the entries. What of it is here is acknowledged at the brain at
+once. What isn't waits at the brain (`velaray.actors.subscription.remote_progress`), and a channel
+delivers nothing that came from that cluster before it is *settled*: before the brain was asked what
+waits of it, and has taken that in. Without a channel nothing is delivered; then it is settled soon
+after it came, or, if this activation doesn't know what waits, before the partition looks what may
+be trimmed.
+
+A receipt says that all is durable, here or at the brain. What was under way when either died is
+sent again; that changes nothing of what was taken in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition.machine import (
+    StartAt,
+)
+from velaray.actors.partition.origins import NOWHERE
+from velaray.actors.partition.state import PartitionState, SubscriptionRef
+from velaray.actors.subscription.progress_translation import Here, here
+from velaray.actors.subscription.remote_progress import Ahead
+from velaray.broker.subscription.progress_form import (
+    Part,
+    ahead_from,
+    all_ahead_to,
+    read_part,
+    to_args,
+)
+from velaray.events.ids import Position
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+    from velaray.broker.partition.subscription_channel import SubscriptionChannel
+
+AT_ONCE = 4096
+"""So many ranges, or parts of batches, are told to a brain together."""
+
+SETTLE_S = 0.1
+"""What came for subscriptions that nobody reads is settled so often at most."""
+_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, JournalError)
+
+Ask = Callable[[str, Any], Awaitable[Any]]
+
+
+class Settled(NamedTuple):
+    """From which origins something waits still; what is before the offset doesn't."""
+
+    waits: frozenset[str]
+    before: int
+
+
+class RemoteProgress:
+    """Takes in progress for the subscriptions of one partition."""
+
+    def __init__(self, partition: PartitionActor) -> None:
+        self._partition = partition
+        self._locks: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
+        # By subscription and origin: up to where "all up to" was taken in, or waits.
+        self._up_to: dict[tuple[int, str], Position] = {}
+        # By subscription: of what something waits, and what had come when that was settled.
+        self._settled: dict[int, dict[str, Position]] = {}
+        # By subscription's name and cluster: when that was heard of last.
+        self._heard: dict[tuple[str, str], int] = {}
+        # Subscriptions that nobody reads, of which something waits.
+        self._resting: dict[str, SubscriptionRef] = {}
+        self._settling: asyncio.Task[None] | None = None
+
+    def _lock(self, ref: SubscriptionRef) -> asyncio.Lock:
+        """Held by who takes in, so that what waits isn't dropped while more is added."""
+        return self._locks.setdefault(ref.incarnation, asyncio.Lock())
+
+    # -- what replicators send -----------------------------------------------------
+
+    async def take(self, source: str, raw: bytes) -> None:
+        """Take in a part of the progress of a subscription of ``source``, durably.
+
+        The subscription is created, at the earliest, if there is none. Raises `RemoteError`
+        (INVALID if it can't be read), `Unreachable`, `TimeoutError`; then it may have been taken in
+        as well, and can be sent again.
+        """
+        part = read_part(source, raw)
+        with self._partition.fence.passing("import_progress"):
+            await self._take(source, part)
+        self._heard[part.subscription, source] = self._partition.fabric.clock_ms()
+
+    def heard_ms(self, subscription: str, source: str) -> int | None:
+        """When ``source`` told last what its subscription has; None: not since this activation."""
+        return self._heard.get((subscription, source))
+
+    async def _take(self, source: str, part: Part) -> None:
+        partition, name = self._partition, part.subscription
+        channel = partition.channels.get(name)
+        if channel is not None and not channel.durable:
+            raise RemoteError(Reason.BUSY, f"a reader is connected as {name!r}")
+        ref = await partition.create_subscription(name, StartAt.EARLIEST, part.properties)
+        async with self._lock(ref):
+            since = {origin: self._up_to_of(ref, origin) for origin in part.origins}
+            channel = partition.channels.get(name)
+            if channel is not None:
+                channel.may_wait(part.origins)  # what comes from now on isn't looked for
+            own = partition.config.name
+            look = functools.partial(_look, own=own, told=part.origins, since=since)
+            found = await partition.runtime.read(look)
+            waits = await self._tell(name, source, found, {}, self._asking(name))
+            channel = partition.channels.get(name)
+            if channel is not None:
+                channel.waits_for(waits)
+            elif waits:
+                self._resting[name] = ref
+                self.came()  # perhaps since it was looked for
+            for origin, told in part.origins.items():
+                self._up_to[ref.incarnation, origin] = max(since[origin], told.up_to)
+            known = self._settled.get(ref.incarnation)
+            if known is not None:
+                known.update((origin, NOWHERE) for origin in waits - known.keys())
+
+    def _up_to_of(self, ref: SubscriptionRef, origin: str) -> Position:
+        return self._up_to.get((ref.incarnation, origin), NOWHERE)
+
+    def _asking(self, name: str) -> Ask:
+        async def ask(method: str, args: Any) -> Any:
+            return await self._partition.ask_subscription(name, method, args)
+
+        return ask
+
+    async def _tell(
+        self,
+        name: str,
+        cluster: str,
+        found: tuple[Here, int],
+        came: Mapping[str, Position],
+        ask: Ask,
+    ) -> frozenset[str]:
+        """Have the brain take in what was found; returns the origins of which something waits."""
+        partition, (progress, oldest) = self._partition, found
+        if progress.last > partition.synced_offset:
+            await partition.sync()  # a cursor is never ahead of what is there
+        waits: list[str] = []
+        for page, last in _pages(progress):
+            channel = partition.channels.get(name)
+            if channel is not None:
+                channel.acknowledging(page.last)
+            passed = {origin: list(at) for origin, at in came.items()} if last else {}
+            args = [
+                cluster,
+                page.end_offset,
+                oldest,
+                *to_args(page.ranges, page.partial, page.counts),
+            ]
+            waits = await ask("progress", [*args, all_ahead_to(page.ahead), passed])
+        partition.upkeep.touched(name)
+        return frozenset(waits)
+
+    # -- what came meanwhile -------------------------------------------------------
+
+    async def settle_channel(self, channel: SubscriptionChannel) -> None:
+        """Have what came acknowledged as far as that waits; the channel is told."""
+        state = self._partition.runtime.state
+        known = state.subscriptions.get(channel.name)
+        if known is None:
+            raise RemoteError(Reason.NOT_FOUND, f"no subscription {channel.name!r}")
+        channel.settled(*await self._settle(known.ref, channel.ask))
+
+    def unread(self, name: str, waits: Collection[str] | None) -> None:
+        """A channel is closed, at whose brain something waited of these origins (None: it isn't
+        known of which)."""
+        known = self._partition.runtime.state.subscriptions.get(name)
+        if known is not None and (waits is None or waits):
+            self._resting[name] = known.ref
+            self.came()  # perhaps more than its consumers had asked for
+
+    def came(self) -> None:
+        """Entries may have become durable that are replicated."""
+        if self._resting and (self._settling is None or self._settling.done()):
+            self._settling = self._partition.spawn(self._settle_resting())
+
+    async def _settle_resting(self) -> None:
+        """Settle what waits while nobody reads, as long as there is something to settle."""
+        while any(self._due(ref) for ref in self._resting.values()):
+            for name, ref in list(self._resting.items()):
+                if name in self._partition.channels:
+                    del self._resting[name]  # that sees to it
+                    continue
+                with contextlib.suppress(*_PASSING):  # whoever is next does it
+                    await self.settle_at_rest(name, ref)
+                    if self._settled.get(ref.incarnation):
+                        continue
+                self._resting.pop(name, None)
+            await asyncio.sleep(SETTLE_S)
+
+    def _due(self, ref: SubscriptionRef) -> bool:
+        """Whether anything came, of what something may wait, since that was settled."""
+        came = self._partition.runtime.state.origins
+        known = self._settled.get(ref.incarnation)
+        if known is None:
+            known = dict.fromkeys(came.by_cluster, NOWHERE)
+        return any(came.last(origin) > before for origin, before in known.items())
+
+    async def settle_at_rest(self, name: str, ref: SubscriptionRef) -> None:
+        """The same for a subscription that nobody reads, if anything came since it was last."""
+        if self._due(ref):
+            await self._settle(ref, self._asking(name))
+
+    async def _settle(self, ref: SubscriptionRef, ask: Ask) -> Settled:
+        runtime, own = self._partition.runtime, self._partition.config.name
+        async with self._lock(ref):
+            came, end = await runtime.read(_newest)
+            newest = {name: list(at) for name, at in came.items()}
+            due, waits = await ask("waiting", newest)
+            while due:
+                for origin, (border, raw) in due.items():
+                    look = functools.partial(_look, own=own, told={origin: ahead_from(raw)})
+                    found = await runtime.read(look)
+                    passed = {origin: Position(*border)}
+                    await self._tell(ref.name, origin, found, passed, ask)
+                due, waits = await ask("waiting", newest)
+            self._settled[ref.incarnation] = {name: came.get(name, NOWHERE) for name in waits}
+            return Settled(frozenset(waits), end)
+
+
+def _newest(state: PartitionState) -> tuple[dict[str, Position], int]:
+    origins = state.origins.by_cluster.items()
+    return {name: origin.last for name, origin in origins}, state.end_offset
+
+
+def _look(
+    state: PartitionState,
+    own: str,
+    told: Mapping[str, Ahead],
+    since: Mapping[str, Position] | None = None,
+) -> tuple[Here, int]:
+    """What is here of progress, and from which offset on it matters."""
+    return here(state, own, told, since), _oldest(state)
+
+
+def _oldest(state: PartitionState) -> int:
+    """What is before it nobody gets any more; who reads compacted may."""
+    return 0 if state.compactions.current is not None else state.first_offset
+
+
+def _pages(found: Here) -> Iterator[tuple[Here, bool]]:
+    """The same in parts that aren't too large, and whether it's the last one; that has what is
+    ahead."""
+    most = max(len(found.ranges), len(found.partial), len(found.counts), 1)
+    for start in range(0, most, AT_ONCE):
+        end = start + AT_ONCE
+        page = Here(
+            found.end_offset,
+            found.ranges[start:end],
+            found.partial[start:end],
+            found.counts[start:end],
+            found.ahead if end >= most else {},
+        )
+        yield page, end >= most

@@ -1,0 +1,475 @@
+"""A partition's side of other clusters' transactions: it tells keepers, and is one.
+
+See `velaray.actors.partition.remote_transactions`. What is complete here is told to the keeper
+until it has been heard, and now and then again until the verdict comes: so that a keeper that
+crashed runs again. What was judged here is told to all partitions until all have applied it.
+
+A keeper forgets what is over. So before it takes down the first arrival of a transaction that it
+doesn't know, it asks the partition whether that still waits: what was on its way for long may be of
+one that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition.remote_transactions import (
+    Arrive,
+    Completion,
+    EndForeign,
+    ForgetForeign,
+    GiveUp,
+    Judged,
+    TakeComplete,
+    called_there,
+    foreign_id,
+    is_foreign,
+    name_of,
+)
+from velaray.actors.partition.state import PartitionState
+from velaray.broker.partition.geo_replication import Method
+from velaray.events.ids import ActorKey, InvalidNameError, Position, TopicName, TransactionId
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.wire.replication_pb2 import TransactionsComplete
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+FIRST_REMINDER_S = 5.0
+LONGEST_REMINDER_S = 300.0
+"""How often a keeper is told again what it has been told."""
+AT_ONCE = 256
+"""So many calls at most are under way, over all transactions."""
+SETTLE_S = 10.0
+
+ResultT = TypeVar("ResultT")
+
+_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, OSError, TimeoutError, JournalError)
+
+
+@dataclass(slots=True)
+class _Telling:
+    """Telling the keeper of a transaction that is complete here."""
+
+    task: asyncio.Task[None]
+    heard: asyncio.Event
+    error: str = ""
+
+
+class RemoteTransactionSide:
+    """Transactions of other clusters, of one partition."""
+
+    def __init__(self, partition: PartitionActor, ended: Callable[[], None]) -> None:
+        """``ended`` is called when more may be readable."""
+        self._partition = partition
+        self._on_end = ended
+        self._doing: set[asyncio.Task[Any]] = set()
+        self._telling: dict[TransactionId, _Telling] = {}
+        self._untold: dict[TransactionId, set[str]] = {}  # partitions, of the verdict
+        self._ending: dict[TransactionId, asyncio.Task[None]] = {}
+        self._errors: dict[TransactionId, str] = {}
+        self._keys: dict[str, ActorKey] = {}
+        self._locks: weakref.WeakValueDictionary[TransactionId, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    def begin(self) -> None:
+        """Go on with what a former activation had begun."""
+        arriving = self._partition.runtime.state.arriving
+        for transaction in arriving.complete:
+            self._tell(transaction)
+        for transaction, known in arriving.kept.items():
+            if known.commit is not None:
+                self._untold[transaction] = set(known.arrived)
+                self._end(transaction)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is to be told something that he doesn't know."""
+        untold = any(not each.heard.is_set() for each in self._telling.values())
+        return untold or bool(self._ending)
+
+    def reason(self, transaction: TransactionId) -> str:
+        """What went wrong last about a transaction; empty if nothing did."""
+        telling = self._telling.get(transaction)
+        return (telling.error if telling else "") or self._errors.get(transaction, "")
+
+    # -- completions -------------------------------------------------------------------
+
+    async def take(self, cluster: str, payload: bytes) -> None:
+        """A replicator says what is complete: durable when this returns. Raises `RemoteError`."""
+        topic = self._partition.topic
+        command = TakeComplete(cluster, list(_completions(cluster, payload, topic)))
+        await self._to_the_end(self._take(command))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Do it also if the caller leaves: what is taken down by then must be gone on with."""
+        doing = asyncio.ensure_future(work)
+        self._doing.add(doing)
+        doing.add_done_callback(self._done)
+        return await asyncio.shield(doing)
+
+    def _done(self, doing: asyncio.Task[Any]) -> None:
+        self._doing.discard(doing)
+        if not doing.cancelled():
+            doing.exception()  # whoever wanted to know may have left
+
+    async def _take(self, command: TakeComplete) -> None:
+        for transaction in (await self._ask(command)).transactions:
+            self._tell(transaction)
+
+    def _tell(self, transaction: TransactionId) -> None:
+        """Have the keeper know that the transaction is complete here, until it is over; one that is
+        nowhere else is over at once."""
+        if transaction not in self._telling:
+            heard = asyncio.Event()
+            task = self._partition.spawn(self._keep_telling(transaction))
+            self._telling[transaction] = _Telling(task, heard)
+
+    async def _keep_telling(self, transaction: TransactionId) -> None:
+        pause, reminder = FIRST_PAUSE_S, FIRST_REMINDER_S
+        arriving = self._partition.runtime.state.arriving
+        while (topics := arriving.complete.get(transaction)) is not None:
+            telling = self._telling[transaction]
+            given_up = transaction in arriving.given_up
+            arrived = {
+                "transaction": list(transaction),
+                "topic": self._partition.topic,
+                "topics": list(topics),
+                "given_up": given_up,
+                "again": telling.heard.is_set(),
+            }
+            try:
+                if len(topics) == 1:
+                    await self.end(transaction, commit=not given_up, over=True)
+                    return
+                await self._call(topics[0], "foreign_arrived", arrived)
+            except _PASSING as error:
+                telling.error = f"{topics[0]}, its keeper, can't be told: {reason_of(error)}"
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                telling.error = ""
+                telling.heard.set()
+                await asyncio.sleep(reminder)
+                reminder = min(2 * reminder, LONGEST_REMINDER_S)
+            arriving = self._partition.runtime.state.arriving
+        self._telling.pop(transaction, None)
+
+    async def settle(self) -> dict[str, str]:
+        """Have keepers know all that is complete here; returns why some can't, by transaction."""
+        waiting = [each.heard.wait() for each in self._telling.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*waiting)
+        return {
+            name_of(transaction): each.error or "its keeper doesn't answer"
+            for transaction, each in self._telling.items()
+            if not each.heard.is_set()
+        }
+
+    # -- verdicts ----------------------------------------------------------------------
+
+    async def end(
+        self, transaction: TransactionId, *, commit: bool, over: bool, judged: bool = True
+    ) -> None:
+        """Apply a verdict, durably; again, it changes nothing. See `EndForeign`.
+
+        Raises `RemoteError`: CONFLICT if it is to be given up without a verdict (``judged``) but
+        is complete, or to be committed but was given up.
+        """
+        ended = await self._ask(EndForeign(transaction, commit, over, judged))
+        if ended.entries:
+            self._partition.meter.transaction_ended(commit=commit)
+        # Perhaps nothing was written: a newer activation may have what this one doesn't know.
+        await self._partition.read_certain(lambda state: None)
+        telling = self._telling.pop(transaction, None) if over else None
+        if telling is not None and telling.task is not asyncio.current_task():
+            telling.task.cancel()
+        self._on_end()
+
+    async def give_up(self, cluster: str | None) -> dict[str, int]:
+        """Give up what isn't released, of one cluster or of all: how many were and weren't.
+
+        Raises `RemoteError` and `Unreachable` if that can't be known of one: then others may have
+        been given up. Ask again.
+        """
+        committed = 0
+        waiting = self._waiting(cluster)
+        for transaction in waiting:
+            committed += await self._give_up(transaction)
+        return {"given_up": len(waiting) - committed, "released": committed}
+
+    def _waiting(self, cluster: str | None) -> list[TransactionId]:
+        state = self._partition.runtime.state
+        found = {each: None for each in state.transactions.ongoing if is_foreign(each)}
+        found |= dict.fromkeys(state.arriving.complete)
+        return [each for each in found if cluster is None or _is_of(each, cluster)]
+
+    async def _give_up(self, transaction: TransactionId) -> bool:
+        """Whether it is released all the same."""
+        topics = self._partition.runtime.state.arriving.complete.get(transaction)
+        commit = False
+        if topics is None:
+            try:
+                await self.end(transaction, commit=False, over=False, judged=False)
+                return False
+            except RemoteError as error:
+                topics = self._partition.runtime.state.arriving.complete.get(transaction)
+                if error.kind != Reason.CONFLICT or topics is None:
+                    raise  # else it became complete just now
+        asked = {"transaction": list(transaction), "topics": list(topics)}
+        try:
+            if len(topics) == 1:
+                commit = transaction not in self._partition.runtime.state.arriving.given_up
+            else:
+                commit = await self._call(topics[0], "give_up_kept", asked)
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+            # Without its keeper nobody can ever release it.
+        if transaction in self._partition.runtime.state.arriving.complete:  # the keeper is quick
+            await self.end(transaction, commit=commit, over=commit or len(topics) == 1)
+        return commit
+
+    # -- as the keeper -----------------------------------------------------------------
+
+    async def arrived(
+        self,
+        transaction: TransactionId,
+        topic: str,
+        topics: list[str],
+        *,
+        given_up: bool,
+        again: bool,
+    ) -> None:
+        """It is complete at ``topic``: durable when this returns. Raises `RemoteError`."""
+        async with self._locks.setdefault(transaction, asyncio.Lock()):
+            if transaction not in self._kept and not await self._waits(topic, transaction):
+                return
+            self._untold.setdefault(transaction, set()).add(topic)
+            judged = await self._to_the_end(
+                self._judge(Arrive(transaction, topic, topics, given_up))
+            )
+        known = self._kept.get(transaction)
+        if again and judged.commit is None and known is not None:
+            for missing in known.missing:  # one of them may be asleep since it crashed
+                self._partition.spawn(self._wake(missing))
+
+    async def give_up_kept(self, transaction: TransactionId, topics: list[str]) -> bool:
+        """Give it up, unless it is released: whether it is. Raises `RemoteError`."""
+        async with self._locks.setdefault(transaction, asyncio.Lock()):
+            judged = await self._to_the_end(self._judge(GiveUp(transaction, topics)))
+        return bool(judged.commit)
+
+    async def _judge(self, command: Arrive | GiveUp) -> Judged:
+        judged: Judged = await self._ask(command)
+        self._judged(command.transaction, judged)
+        return judged
+
+    @property
+    def _kept(self) -> dict[TransactionId, Any]:
+        return self._partition.runtime.state.arriving.kept
+
+    async def _waits(self, topic: str, transaction: TransactionId) -> bool:
+        """Whether it is complete at ``topic`` and not over."""
+        found: bool = await self._call(topic, "foreign_waits", {"transaction": list(transaction)})
+        return found
+
+    def _judged(self, transaction: TransactionId, judged: Judged) -> None:
+        known = self._kept.get(transaction)
+        if judged.commit is None or known is None:
+            return
+        ending = self._ending.get(transaction)
+        if ending is None or ending.done():
+            self._untold.setdefault(transaction, set()).update(known.arrived)
+            self._end(transaction)
+
+    def _end(self, transaction: TransactionId) -> None:
+        task = self._partition.spawn(self._end_everywhere(transaction))
+        self._ending[transaction] = task
+        task.add_done_callback(partial(self._ended, transaction))
+
+    def _ended(self, transaction: TransactionId, task: asyncio.Task[None]) -> None:
+        if self._ending.get(transaction) is task:
+            del self._ending[transaction]
+
+    async def _end_everywhere(self, transaction: TransactionId) -> None:
+        """Until all partitions have applied the verdict where it has arrived."""
+        pause, untold = FIRST_PAUSE_S, self._untold[transaction]
+        while True:
+            commit = bool(self._kept[transaction].commit)
+            await asyncio.gather(*(self._end_at(topic, transaction, commit) for topic in untold))
+            if not untold:
+                if self._kept[transaction].missing:
+                    return  # it goes on when it arrives there
+                with suppress(RemoteError):  # the disk is full
+                    await self._ask(ForgetForeign(transaction))
+                    del self._untold[transaction]
+                    self._errors.pop(transaction, None)
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _end_at(self, topic: str, transaction: TransactionId, commit: bool) -> None:
+        ended = {"transaction": list(transaction), "commit": commit}
+        try:
+            await self._call(topic, "end_foreign", ended)
+        except _PASSING as error:
+            deleted = isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND
+            if not deleted:
+                self._errors[transaction] = f"{topic} can't be told: {reason_of(error)}"
+                return
+        self._untold[transaction].discard(topic)
+
+    # -- other partitions --------------------------------------------------------------
+
+    async def _wake(self, topic: str) -> None:
+        with suppress(*_PASSING):
+            await self._call(topic, "describe", {})
+
+    async def _call(self, topic: str, method: str, args: dict[str, Any]) -> Any:
+        """Call a partition. Raises what calls raise; NOT_FOUND if there is none."""
+        if topic == self._partition.topic:
+            return await self._partition.call(method, args)
+        fabric = self._partition.fabric
+        async with self._room:
+            key = self._keys.get(topic)
+            if key is None or fabric.shared_link(key) is None:  # who is connected exists
+                found = await fabric.call(ActorKey.catalog(), "topic", {"topic": topic})
+                key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
+                self._keys[topic] = key
+            return await fabric.call(key, method, args)
+
+    async def _ask(self, command: Any) -> Any:
+        reply = await self._partition.runtime.ask(command)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        return reply
+
+
+def _is_of(transaction: TransactionId, cluster: str) -> bool:
+    return foreign_id(cluster, called_there(transaction)) == transaction
+
+
+def _told(state: PartitionState, transaction: TransactionId, **more: Any) -> dict[str, Any]:
+    """A transaction by its own cluster's name for it; that cluster, if it is known."""
+    clusters = {*state.origins.by_cluster, *state.arriving.heard}
+    found = [cluster for cluster in clusters if _is_of(transaction, cluster)]
+    name = str(called_there(transaction))
+    return {"transaction": name, "cluster": found[0] if found else None, **more}
+
+
+def _completions(cluster: str, payload: bytes, here: str) -> Iterable[Completion]:
+    """What a marker says. Raises `RemoteError` (INVALID)."""
+    try:
+        marker = TransactionsComplete.FromString(payload)
+        for each in marker.transactions:
+            topics = sorted({str(TopicName.parse(topic)) for topic in each.topics})
+            if here not in topics:
+                raise RemoteError(Reason.INVALID, f"a transaction of {topics}, not of {here}")
+            yield Completion(
+                foreign_id(cluster, TransactionId(each.coordinator, each.sequence)),
+                topics,
+                Position(each.last_ledger, each.last_entry),
+            )
+    except (DecodeError, InvalidNameError, ValueError) as error:
+        why = f"transactions that are complete in {cluster!r}: {error}"
+        raise RemoteError(Reason.INVALID, why) from error
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+def _transaction(args: dict[str, Any]) -> TransactionId:
+    return TransactionId(*args["transaction"])
+
+
+async def foreign_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
+    """To a keeper: a transaction is complete at a partition."""
+    verdict = {"given_up": args["given_up"], "again": args["again"]}
+    topic, topics = args["topic"], args["topics"]
+    await side.arrived(_transaction(args), topic, topics, **verdict)
+
+
+async def foreign_waits(partition: PartitionActor, args: dict[str, Any]) -> bool:
+    """Whether a transaction is complete here and waits for its verdict."""
+    transaction = _transaction(args)
+    return await partition.read_certain(lambda state: transaction in state.arriving.complete)
+
+
+async def end_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
+    """The verdict of a transaction's keeper."""
+    await side.end(_transaction(args), commit=args["commit"], over=True)
+
+
+async def give_up_kept(side: RemoteTransactionSide, args: dict[str, Any]) -> bool:
+    """To a keeper: give a transaction up, unless it is released; returns whether it is."""
+    return await side.give_up_kept(_transaction(args), args["topics"])
+
+
+async def settle_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, str]:
+    """Have keepers know all that is complete here; returns what they can't be told, and why."""
+    return await side.settle()
+
+
+async def give_up_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, int]:
+    """Give up all transactions of ``cluster`` (none: of any) that can't be released: how many
+    were ``given_up``, and ``released`` all the same."""
+    return await side.give_up(args.get("cluster"))
+
+
+async def foreign_transactions(
+    partition: PartitionActor, side: RemoteTransactionSide, args: dict[str, Any]
+) -> dict[str, Any]:
+    """How transactions of other clusters stand here: which aren't complete, which are and wait for
+    their keepers, and of which this is the keeper."""
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        arriving = state.arriving
+        ongoing = [each for each in state.transactions.ongoing if is_foreign(each)]
+        return {
+            "incomplete": [_told(state, each) for each in ongoing if each not in arriving.complete],
+            "complete": [
+                _told(state, each, keeper=topics[0], reason=side.reason(each))
+                for each, topics in arriving.complete.items()
+            ],
+            "kept": [
+                _told(
+                    *(state, each),
+                    missing=known.missing,
+                    released=known.commit,
+                    reason=side.reason(each),
+                )
+                for each, known in arriving.kept.items()
+            ],
+        }
+
+    return await partition.runtime.read(look)
+
+
+def methods(partition: PartitionActor, side: RemoteTransactionSide) -> dict[str, Method]:
+    """The calls about transactions of other clusters."""
+    return {
+        "foreign_arrived": partial(foreign_arrived, side),
+        "foreign_waits": partial(foreign_waits, partition),
+        "end_foreign": partial(end_foreign, side),
+        "give_up_kept": partial(give_up_kept, side),
+        "settle_foreign": partial(settle_foreign, side),
+        "give_up_foreign": partial(give_up_foreign, side),
+        "foreign_transactions": partial(foreign_transactions, partition, side),
+    }

@@ -1,0 +1,361 @@
+"""A partition's side of its replication: one replicator for each cluster that the policy names.
+
+The keeper has the subscription made that a replicator reads with, its actor run, and both deleted
+when the policy doesn't name the cluster any more. A partition may sleep while its replicators
+have nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from velaray.actors.machine import Reason, Refusal
+from velaray.actors.partition.machine import CreateSubscription, DeleteSubscription, StartAt
+from velaray.broker.coordinator.coordinators import is_systems
+from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
+from velaray.geo.replication.replicator_settings import Remote
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.metrics import Received
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.wire.replication import REPLICATOR_PREFIX, Marker, replicator_subscription
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+logger = logging.getLogger("velaray")
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+SYNC_S = 0.1
+"""How often it is looked what is new of subscriptions' progress."""
+EXACT = "exact"
+STATUS_TIMEOUT_S = 5.0
+_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
+
+
+class Keeper(Protocol):
+    """Who has replicators run."""
+
+    async def connect(self, kept: Kept) -> RpcConnection:
+        """Have one run, which has its link then. Raises what `ActorSystem.open_link` raises, and
+        `RemoteError`."""
+
+    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+        """Tell it its settings. Raises as links do."""
+
+    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
+        """What the one for a cluster asks. Raises what the partition's call raises, and
+        `RemoteError` if it isn't a question."""
+
+
+class Kept:
+    """One replicator, as its partition has it."""
+
+    def __init__(self, keeper: Keeper, remote: Remote, *, earliest: bool = False) -> None:
+        self.remote = remote
+        self.earliest = earliest
+        self.quiet = False
+        self.connected = False
+        self.link: RpcConnection | None = None
+        self.told: dict[str, Any] = {}
+        self._keeper = keeper
+        self._news = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def change(self, remote: Remote) -> None:
+        """The settings are others."""
+        if remote != self.remote:
+            self.remote = remote
+            self.quiet = False
+            self._news.set()
+
+    async def run(self) -> None:
+        """Have the replicator run, for ever."""
+        pause = FIRST_BACKOFF_S
+        while True:
+            try:
+                link = await self._keeper.connect(self)
+                pause = FIRST_BACKOFF_S
+                await self._tell_changes(link)
+            except _PASSING as error:
+                logger.info("the replicator to %s can't be had: %s", self.remote.name, error)
+            finally:
+                self.quiet = self.connected = False
+                if self.link is not None:
+                    self.link.close()
+                    self.link = None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF_S)
+
+    async def _tell_changes(self, link: RpcConnection) -> None:
+        while not link.closed:
+            await self._news.wait()
+            self._news.clear()
+            if not link.closed:
+                await self._keeper.tell(link, self.remote)
+
+    def follow(self, revisions: Mapping[str, Any]) -> None:
+        """These subscriptions are to go there, and are so far."""
+        changed = {
+            name: revision
+            for name, revision in revisions.items()
+            if name not in self.told or self.told[name] != revision
+        }
+        gone = [name for name in self.told if name not in revisions]
+        if self.link is not None and (changed or gone):
+            self.told = dict(revisions)
+            self.link.notify("progress", {"changed": changed, "gone": gone})
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """See `ReplicationKeeper.answer`."""
+        return await self._keeper.answer(self.remote.name, method, args)
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """``state``: whether it has nothing to do, and whether it is connected."""
+        if method == "state":
+            self.quiet, self.connected = args
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """It comes back, or another activation of it."""
+        self._news.set()
+
+
+class ReplicationKeeper:
+    """The replicators of one partition."""
+
+    def __init__(self, partition: PartitionActor) -> None:
+        self._partition = partition
+        self._kept: dict[str, Kept] = {}
+        self._dropping: dict[str, asyncio.Task[None]] = {}
+        self._received: dict[str, Received] = {}
+        self._closed = False
+
+    # -- what the catalog says ---------------------------------------------------------
+
+    async def begin(self, replication: Mapping[str, Any]) -> None:
+        """Have the subscriptions before anything is published; then as `apply`.
+
+        Raises `RemoteError` if they can't be made.
+        """
+        if is_systems(self._partition.key.topic_name):
+            return
+        for name, told in replication.items():
+            await self._ensure(name, earliest=bool(told.get("from_earliest")))
+        self.apply(replication)
+
+    def apply(self, replication: Mapping[str, Any]) -> None:
+        """The clusters to replicate to are these, by name, with what concerns them."""
+        if self._closed or is_systems(self._partition.key.topic_name):
+            return
+        for name, told in replication.items():
+            remote = self._remote(name, told)
+            known = self._kept.get(name)
+            if known is not None:
+                known.change(remote)
+                continue
+            kept = Kept(self, remote, earliest=bool(told.get("from_earliest")))
+            self._kept[name] = kept
+            kept.task = self._partition.spawn(self._run(kept))
+        there = self._partition.runtime.state.subscriptions
+        stale = {name.removeprefix(REPLICATOR_PREFIX) for name in there if _is_ours(name)}
+        for name in (stale | self._kept.keys()) - replication.keys():
+            self._drop(name)
+
+    def _remote(self, name: str, told: Mapping[str, Any]) -> Remote:
+        policies = self._partition.policies
+        return Remote(
+            name,
+            told["service_url"],
+            told.get("admin_url") or "",
+            told.get("token"),
+            told.get("progress") or "",
+            bool(told.get("all_subscriptions")),
+            policies.ttl_ms,
+            _rate(policies.raw["replicatorDispatchRate"]),
+            everything=bool(told.get("everything")),
+        )
+
+    async def _run(self, kept: Kept) -> None:
+        dropping = self._dropping.get(kept.remote.name)
+        if dropping is not None:  # it was named, and not, and is again: it begins anew
+            await asyncio.wait([dropping])
+        await kept.run()
+
+    def _drop(self, name: str) -> None:
+        kept = self._kept.pop(name, None)
+        if kept is not None and kept.task is not None:
+            kept.task.cancel()
+        if name not in self._dropping:
+            task = self._dropping[name] = self._partition.spawn(self._delete(name))
+            task.add_done_callback(lambda _: self._dropping.pop(name, None))
+
+    async def _delete(self, name: str) -> None:
+        pause = FIRST_BACKOFF_S
+        while True:
+            try:
+                subscription = replicator_subscription(name)
+                await self._partition.delete_subscription(DeleteSubscription(subscription))
+            except RemoteError as error:
+                if error.kind == Reason.NOT_FOUND:
+                    return
+            except _PASSING as error:
+                logger.info("the replicator to %s isn't deleted yet: %s", name, error)
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF_S)
+
+    # -- replicators -------------------------------------------------------------------
+
+    async def _ensure(self, name: str, *, earliest: bool) -> int:
+        start = StartAt.EARLIEST if earliest else StartAt.LATEST
+        create = CreateSubscription(replicator_subscription(name), start)
+        reply = await self._partition.runtime.ask(create)
+        if isinstance(reply, Refusal):
+            raise RemoteError(reply.reason, reply.message)
+        return int(reply.incarnation)
+
+    async def connect(self, kept: Kept) -> RpcConnection:
+        """Have the replicator run. Raises what `ActorSystem.open_link` raises, and
+        `RemoteError`."""
+        partition, name = self._partition, kept.remote.name
+        incarnation = await self._ensure(name, earliest=kept.earliest)
+        key = partition.key.of_subscription(replicator_subscription(name), incarnation)
+        link = await partition.fabric.open_link(key, kept)
+        kept.link, kept.told = link, {}
+        await self.tell(link, kept.remote)
+        return link
+
+    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+        """Tell a replicator its settings. Raises as links do."""
+        epoch = self._partition.runtime.journal.epoch
+        with self._partition.superseded_if_fenced():
+            await link.request("replicate", [epoch, remote.told()])
+
+    # -- progress of subscriptions -----------------------------------------------------
+
+    async def follow(self) -> None:
+        """Tell replicators which subscriptions may have something new, for ever."""
+        while True:
+            await asyncio.sleep(SYNC_S)
+            for all_of_them in (False, True):
+                wanting = [
+                    kept
+                    for kept in self._kept.values()
+                    if kept.link is not None
+                    and kept.remote.progress == EXACT
+                    and kept.remote.all_subscriptions is all_of_them
+                ]
+                if wanting:
+                    with suppress(*_PASSING):  # it is asked again soon
+                        found = await self._ask("replicated_subscriptions", {"all": all_of_them})
+                        for kept in wanting:
+                            kept.follow(found)
+
+    async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
+        """``export_progress``: what is new of a subscription; ``committed``, ``replicated``: see
+        `velaray.geo.replication.outgoing_transactions`."""
+        match method:
+            case "export_progress":
+                return await self._ask(method, args)
+            case "committed":
+                return await committed(self._partition, cluster, args)
+            case "replicated":
+                return await confirm_replicated(self._partition, cluster, args["numbers"])
+        raise RemoteError(Reason.NOT_ALLOWED, f"a partition answers no {method!r} here")
+
+    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
+        return await self._partition.call(method, args)
+
+    # -- markers -----------------------------------------------------------------------
+
+    @property
+    def connected(self) -> set[str]:
+        """The clusters that nothing keeps replicators from."""
+        return {name for name, kept in self._kept.items() if kept.connected}
+
+    def settings(self) -> dict[str, Remote]:
+        """The clusters that this is replicated to, by name."""
+        return {name: kept.remote for name, kept in self._kept.items()}
+
+    def mark(self, cluster: str, key: str, kind: Marker, payload: bytes, behind: int = 0) -> None:
+        """Have a replicator send a marker behind all entries below offset ``behind``, in place of
+        any other of this ``key`` that waits. It may be lost, like the replicator."""
+        kept = self._kept.get(cluster)
+        if kept is not None and kept.link is not None:
+            kept.link.notify("marker", [key, int(kind), payload, behind])
+
+    def tell_transactions(self) -> None:
+        """More is known of transactions that go to other clusters."""
+        for kept in self._kept.values():
+            if kept.link is not None:
+                kept.link.notify("transactions", None)
+
+    # -- what is told of it ---------------------------------------------------------------
+
+    @property
+    def remotes(self) -> list[str]:
+        """The clusters that this is replicated to."""
+        return sorted(self._kept)
+
+    async def status(self, name: str) -> dict[str, Any] | None:
+        """What a replicator says of itself; None if it can't be asked now."""
+        kept = self._kept.get(name)
+        if kept is None or kept.link is None:
+            return None
+        with suppress(*_PASSING):
+            found: dict[str, Any] | None = await kept.link.request("status", {}, STATUS_TIMEOUT_S)
+            return found
+        return None
+
+    def count_received(self, name: str, messages: int, size: int) -> None:
+        """Something came from another cluster."""
+        received = self._received.get(name)
+        if received is None:
+            received = self._received[name] = Received(self._partition.fabric.clock_ms() / 1000)
+        received.traffic.messages += messages
+        received.traffic.bytes += size
+
+    def received(self, name: str) -> dict[str, float]:
+        """How much comes of another cluster a second."""
+        received = self._received.get(name)
+        if received is None:
+            return {"rate_in": 0.0, "throughput_in": 0.0}
+        return received.rates(self._partition.fabric.clock_ms() / 1000)
+
+    # -- sleeping ----------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether the topic is replicated to anywhere."""
+        return bool(self._kept)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no replicator has anything to do."""
+        return not self._dropping and all(kept.quiet for kept in self._kept.values())
+
+    def rest(self) -> None:
+        """The partition is about to leave in good order: who has nothing to do won't wake it."""
+        self._closed = True
+        for kept in self._kept.values():
+            if kept.link is not None:
+                kept.link.notify("rest", None)
+
+
+def _rate(found: Mapping[str, int] | None) -> tuple[float, float]:
+    """Messages and bytes a second; 0 or less: without limit."""
+    if found is None:
+        return 0.0, 0.0
+    period_s = found.get("ratePeriodInSecond", 1)
+    messages = found["dispatchThrottlingRateInMsg"]
+    return messages / period_s, found["dispatchThrottlingRateInByte"] / period_s
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(REPLICATOR_PREFIX)

@@ -1,0 +1,102 @@
+"""Replication of a partition as people and meters ask about it: one row for each other cluster."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from velaray.geo.replication.replication_keeper import ReplicationKeeper
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.metrics import Labels, Sample
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.wire.replication import replicator_subscription
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+_AWAY = (RpcConnectionClosed, RemoteError, TimeoutError, Unreachable)
+UNKNOWN: dict[str, Any] = {
+    "state": "starting",
+    "connected": False,
+    "reason": "",
+    "oldest_ms": 0,
+    "in_flight": 0,
+    "entries": 0,
+    "messages": 0,
+    "bytes": 0,
+    "duplicates": 0,
+    "passed_over": {},
+    "rate_out": 0.0,
+    "throughput_out": 0.0,
+    "markers": 0,
+    "progress_pending_since_ms": 0,
+    "progress_reason": "",
+}
+"""What is told of a replicator that doesn't answer now."""
+
+
+async def replication(
+    partition: PartitionActor, replicators: ReplicationKeeper
+) -> dict[str, dict[str, Any]]:
+    """By the name of the other cluster: the replicator's state and, if it waits, the reason; its
+    backlog; how old the oldest entry is that isn't confirmed there, and the oldest progress of a
+    subscription."""
+    return {
+        name: await _described(partition, replicators, name) for name in sorted(replicators.remotes)
+    }
+
+
+async def _described(
+    partition: PartitionActor, replicators: ReplicationKeeper, name: str
+) -> dict[str, Any]:
+    now_ms = partition.fabric.clock_ms()
+    found = {**UNKNOWN, **(await replicators.status(name) or {})}
+    backlog = {"acked_before": 0, "backlog": 0}
+    with suppress(*_AWAY):
+        end = partition.end_offset
+        backlog = await partition.ask_subscription(replicator_subscription(name), "stats", end)
+    mark, entries = backlog["acked_before"], backlog["backlog"]
+    if not entries:
+        lag_ms = 0
+    elif found["oldest_ms"]:
+        lag_ms = now_ms - found["oldest_ms"]
+    elif found["connected"]:
+        lag_ms = 0  # all that came is confirmed, and about to be acknowledged
+    else:
+        lag_ms = await partition.upkeep.backlog.age_ms(mark)
+    since_ms = found.pop("progress_pending_since_ms")
+    del found["oldest_ms"]
+    return {
+        **found,
+        **replicators.received(name),
+        "backlog": entries,
+        "backlog_bytes": partition.upkeep.backlog.bytes_from(mark) if entries else 0,
+        "lag_ms": max(lag_ms, 0),
+        "progress_lag_ms": max(now_ms - since_ms, 0) if since_ms else 0,
+    }
+
+
+async def replication_samples(
+    partition: PartitionActor, replicators: ReplicationKeeper
+) -> list[Sample]:
+    """What replicators measure, with Pulsar's names where it has them."""
+    labels = Labels(partition.config.name, partition.key)
+    samples = []
+    for name, found in (await replication(partition, replicators)).items():
+        values = {
+            "pulsar_replication_rate_in": found["rate_in"],
+            "pulsar_replication_rate_out": found["rate_out"],
+            "pulsar_replication_throughput_in": found["throughput_in"],
+            "pulsar_replication_throughput_out": found["throughput_out"],
+            "pulsar_replication_backlog": found["backlog"],
+            "pulsar_replication_connected_count": int(found["connected"]),
+            "pulsar_replication_delay_in_seconds": found["lag_ms"] / 1000,
+            "velaray_replication_backlog_bytes": found["backlog_bytes"],
+            "velaray_replication_entries_total": found["entries"],
+            "velaray_replication_duplicates_total": found["duplicates"],
+            "velaray_replication_passed_over_total": sum(found["passed_over"].values()),
+            "velaray_replication_progress_lag_seconds": found["progress_lag_ms"] / 1000,
+        }
+        labelled = {**labels.of_topic(), "remote_cluster": name}
+        samples += [Sample(metric, labelled, value) for metric, value in values.items()]
+    return samples

@@ -1,0 +1,207 @@
+"""The body of a subscription that is a replicator: its brain, and what reads it and sends it on.
+
+The partition's keeper (`velaray.geo.replication.replication_keeper`) opens a link and says
+``replicate``; as long as that link is open, it is done. The keeper's notice ``rest`` says that the
+partition is about to sleep. If the link breaks otherwise, or something is left to do, the partition
+is woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.journaled_actor import WasDeleted
+from velaray.broker.subscription.subscription_actor import SubscriptionActor
+from velaray.events.ids import ActorKey
+from velaray.geo.replication.replicator import (
+    FIRST_BACKOFF_S,
+    LONGEST_BACKOFF_S,
+    Replicator,
+)
+from velaray.geo.replication.replicator_ends import Pushing
+from velaray.geo.replication.replicator_settings import Remote
+from velaray.geo.replication.replicator_transactions import Transactions
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.wire.replication import Marker
+
+UNLOADED_S = 3.0
+"""A partition that was stopped in good order is woken so much later if something is left to do: the
+whole cluster may be about to stop."""
+
+
+class ReplicatorActor(SubscriptionActor):
+    """A subscription's body that replicates while its partition wants it."""
+
+    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+        super().__init__(key, fabric)
+        self._keeper: RpcConnection | None = None
+        self._replicator: Replicator | None = None
+        self._transactions: Transactions | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
+        self._told_state: list[bool] | None = None
+        self._lives = 0
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        """``replicate`` makes this link the keeper's, with these settings; ``status`` is asked
+        by whoever wants to know."""
+        if method == "replicate":
+            epoch, told = args
+            self._take_keeper(link, epoch, Remote.of(told))
+            return None
+        return await super().on_request(link, method, args)
+
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """``status``: what the replicator does; None if nobody wants it to. ``describe`` tells it
+        as well."""
+        status = None if self._replicator is None else self._replicator.status()
+        if method == "status":
+            return status
+        answer = await super().call(method, args)
+        return {**answer, "replicator": status} if method == "describe" else answer
+
+    def _take_keeper(self, link: RpcConnection, epoch: int, remote: Remote) -> None:
+        self._check_epoch(epoch)
+        if self._keeper is not None and self._keeper is not link:
+            former, self._keeper = self._keeper, None
+            former.close()
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._keeper = link
+        self._told_state = None
+        if self._replicator is not None:
+            self._replicator.change(remote)
+            self._tell()
+            return
+        self._lives += 1
+        ends = Pushing(self.fabric, self.key, remote)
+        transactions = Transactions(self._ask, self._cursor, self._on_transactions)
+        replicator = Replicator(
+            self.fabric,
+            self.key,
+            self.runtime.journal.epoch << 16 | self._lives,
+            ends,
+            self._permits,
+            self._export,
+            self._tell,
+            lambda: int(self.runtime.state.cursor.acked_before),
+            transactions,
+        )
+        self._replicator, self._transactions = replicator, transactions
+        self._running = self.spawn(replicator.run())
+
+    async def _permits(self) -> int | None:
+        """How many permits the brain counts of the replicator; None if it isn't connected."""
+        if self._brain is None:
+            return None
+        stats = await self._brain.on_request("stats", 0)
+        return next((each["permits"] for each in stats["consumers"]), None)
+
+    async def _export(self, name: str, since: Any) -> dict[str, Any]:
+        """Ask the partition what is new of a subscription. Raises as links do."""
+        if self._keeper is None or self._replicator is None:
+            raise RpcConnectionClosed("the partition isn't connected")
+        remote = self._replicator.remote
+        args = {
+            "subscription": name,
+            "cluster": remote.name,
+            "since": since,
+            # What came from elsewhere goes on from here as if it had been published here.
+            "peers": [] if remote.everything else None,
+        }
+        found: dict[str, Any] = await self._keeper.request("export_progress", args)
+        return found
+
+    async def _ask(self, method: str, args: dict[str, Any]) -> Any:
+        """Ask the partition something about transactions. Raises as links do."""
+        if self._keeper is None:
+            raise RpcConnectionClosed("the partition isn't connected")
+        return await self._keeper.request(method, args)
+
+    async def _cursor(self) -> int:
+        return int(await self.runtime.read(lambda state: state.cursor.acked_before))
+
+    def _on_transactions(self) -> None:
+        if self._replicator is not None:
+            self._replicator.on_side_work()
+
+    def _tell(self) -> None:
+        replicator = self._replicator
+        state = [False, False] if replicator is None else [replicator.quiet, replicator.connected]
+        if self._keeper is not None and state != self._told_state:
+            self._told_state = state
+            self._keeper.notify("state", state)
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """``rest``, ``progress``, ``marker`` and ``transactions`` come from the keeper; all else
+        from the hand."""
+        if link is not self._keeper:
+            super().on_notice(link, method, args)
+        elif method == "rest":
+            self._lose_keeper()
+        elif method == "progress" and self._replicator is not None:
+            self._replicator.progress.change(args["changed"], args["gone"])
+        elif method == "marker" and self._replicator is not None:
+            key, kind, payload, behind = args
+            self._replicator.markers.put(key, Marker(kind), payload, behind)
+        elif method == "transactions" and self._transactions is not None:
+            self._transactions.news()
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """Without its keeper nothing is replicated; somebody has to wake it."""
+        super().on_link_closed(link)
+        if link is self._keeper:
+            self._lose_keeper(lost=True)
+
+    def _lose_keeper(self, lost: bool = False) -> None:
+        replicator, self._replicator = self._replicator, None
+        running, self._running = self._running, None
+        self._keeper = None
+        wake = lost or (replicator is not None and not replicator.finished)
+        if running is not None:
+            running.cancel()
+        waking = self._waking is not None and not self._waking.done()
+        if wake and not self._ending and not waking:
+            self._waking = self.spawn(self._wake(FIRST_BACKOFF_S if lost else UNLOADED_S))
+
+    async def _wake(self, pause: float) -> None:
+        """Have the partition run until its keeper is back, or the topic is gone."""
+        partition = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
+        while self._keeper is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_BACKOFF_S)
+            try:
+                await self.fabric.ask(partition, "describe", {})
+            except WasDeleted:
+                return
+            except RemoteError as error:
+                if error.kind == Reason.NOT_FOUND:
+                    return
+            except (Unreachable, RpcConnectionClosed, TimeoutError):
+                continue
+
+    async def stop(self) -> None:
+        """As every body, once what is confirmed is acknowledged."""
+        self._ending = True
+        running = self._running
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        await super().stop()
+
+    def abort(self) -> None:
+        """As a crash would."""
+        if self._replicator is not None:
+            self._replicator.abort()
+        super().abort()
+
+    def idle(self) -> bool:
+        """Whether no partition and no caller is connected, and none has to be woken."""
+        waking = self._waking is not None and not self._waking.done()
+        return super().idle() and not waking

@@ -1,0 +1,118 @@
+"""What a replicator must know of its two ends, and those of one that sends to another cluster."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.schema_calls import find_schema, info_of
+from velaray.client.lookup import Lookup
+from velaray.events.ids import ActorKey
+from velaray.geo.replication.remote_topics import ensure_topic
+from velaray.geo.replication.replicator_connections import OwnWay, RemoteWay
+from velaray.geo.replication.replicator_schemas import NoSuchSchema
+from velaray.geo.replication.replicator_settings import Remote
+from velaray.geo.replication.replicator_source import OnEntries, Source, SourceLost
+from velaray.geo.replication.replicator_target import OnConfirmed, Target
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.replication import data_id_in
+from velaray.wire.schemas import read_version, to_proto
+from velaray.wire.stamping import Judged, judge
+
+
+class Ends(abc.ABC):
+    """Where entries of one partition come from and where they go to. Sources and targets are
+    made anew for each connection, as ``remote`` says then."""
+
+    def __init__(self, fabric: ActorSystem, key: ActorKey, remote: Remote) -> None:
+        """``key`` is of an actor of the partition; ``remote`` is the other cluster."""
+        self.fabric = fabric
+        self.key = key
+        self.remote = remote
+        self.partition = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
+
+    @property
+    @abc.abstractmethod
+    def origin(self) -> str:
+        """The cluster that entries come from."""
+
+    @abc.abstractmethod
+    def source(self, on_entries: OnEntries, on_lost: Callable[[SourceLost], None]) -> Source:
+        """A source that isn't open yet."""
+
+    @abc.abstractmethod
+    def target(
+        self, epoch: int, on_confirmed: OnConfirmed, on_lost: Callable[[Exception], None]
+    ) -> Target:
+        """A target that isn't open yet."""
+
+    @abc.abstractmethod
+    async def meet(self, target: Target) -> None:
+        """Raise `RemoteError` if the target's cluster, which is connected, has lost its data since
+        it was first met."""
+
+    @abc.abstractmethod
+    async def schema(self, version: bytes) -> pb.Schema:
+        """What a version is where entries come from. Raises `NoSuchSchema`, and what questions
+        raise."""
+
+    @abc.abstractmethod
+    def judge(self, entry: bytes, too_old_ms: int) -> Judged:
+        """What is to be done with an entry."""
+
+
+class Pushing(Ends):
+    """From this cluster to another one; ``key`` is the subscription's."""
+
+    @property
+    def origin(self) -> str:
+        """See `Ends`."""
+        return self.fabric.config.name
+
+    def source(self, on_entries: OnEntries, on_lost: Callable[[SourceLost], None]) -> Source:
+        """See `Ends`."""
+        topic, name = self.key.topic_name, self.key.subscription
+        return Source(OwnWay(self.fabric, self.partition), topic, name, on_entries, on_lost)
+
+    def target(
+        self, epoch: int, on_confirmed: OnConfirmed, on_lost: Callable[[Exception], None]
+    ) -> Target:
+        """See `Ends`."""
+        way, topic = RemoteWay(self.remote, self.key.topic_name, self._prepare), self.key.topic_name
+        names, config = (self.origin, self.remote.name), self.fabric.config
+        proved = config.data_id, config.replication_secret
+        return Target(way, topic, *names, epoch, on_confirmed, on_lost, *proved)
+
+    async def meet(self, target: Target) -> None:
+        """See `Ends`. Raises what questions raise."""
+        if data_id := data_id_in(target.server_version):
+            told = {"cluster": self.remote.name, "data_id": data_id}
+            await self.fabric.call(ActorKey.catalog(), "meet_cluster", told)
+
+    async def _prepare(self, lookup: Lookup) -> None:
+        topic = self.key.topic_name.topic
+        found = await self.fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        await ensure_topic(lookup, self.remote, topic, found["partitions"])
+
+    async def schema(self, version: bytes) -> pb.Schema:
+        """See `Ends`."""
+        registry = ActorKey.of_schema_registry(self.key.topic_name, self.key.topic_incarnation)
+        try:
+            number = read_version(version)
+            found: dict[str, Any] = await find_schema(self.fabric, registry, number)
+        except ValueError as error:
+            raise NoSuchSchema(f"it names {error}, which no schema has") from error
+        except RemoteError as error:
+            if error.kind != Reason.NOT_FOUND:
+                raise
+            raise NoSuchSchema(error.message) from error
+        return to_proto(info_of(found))
+
+    def judge(self, entry: bytes, too_old_ms: int) -> Judged:
+        """See `Ends`."""
+        remote = self.remote
+        return judge(entry, remote.name, too_old_ms, everything=remote.everything)

@@ -1,0 +1,149 @@
+"""How subscriptions' progress goes to another cluster: beside the entries, as soon as it is made.
+
+The partition says which subscriptions may have something new. Of each the replicator asks for what
+came since the last export that the other cluster has confirmed, and sends that. It may come there
+late, again, or before the entries that it is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.client.backoff import Backoff
+from velaray.client.exceptions import VelarayError
+from velaray.geo.replication.replicator_settings import CannotReplicate
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+
+logger = logging.getLogger("velaray")
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+AT_ONCE = 8
+"""So many subscriptions, and so many parts of one, are under way together."""
+_PASSING = (
+    VelarayError,
+    CannotReplicate,
+    RemoteError,
+    Unreachable,
+    RpcConnectionClosed,
+    TimeoutError,
+)
+
+Export = Callable[[str, Any], Awaitable[dict[str, Any]]]
+"""What is new of a subscription since a token, and the next token; whether there is more."""
+Send = Callable[[bytes], Awaitable[None]]
+"""Brings a part to the other cluster; it's durable there when this returns."""
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    """A subscription: what was said of it, and what the other cluster has."""
+
+    revision: Any
+    changed_ms: int
+    confirmed: Any = None
+    token: Any = None
+    begun: bool = False
+
+    @property
+    def dirty(self) -> bool:
+        return not self.begun or self.revision != self.confirmed
+
+
+class Progress:
+    """Of all subscriptions of one partition, towards one cluster. What that has is remembered
+    from one connection to the next."""
+
+    def __init__(self, clock_ms: Callable[[], int], told: Callable[[], None]) -> None:
+        """``told`` is called whenever `pending` may be another one."""
+        self._clock_ms = clock_ms
+        self._told = told
+        self._followed: dict[str, _Followed] = {}
+        self._news = asyncio.Event()
+        self.reason = ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the other cluster lacks anything."""
+        return any(each.dirty for each in self._followed.values())
+
+    @property
+    def oldest_ms(self) -> int:
+        """Since when it lacks something; 0 if it doesn't."""
+        since = [each.changed_ms for each in self._followed.values() if each.dirty]
+        return min(since, default=0)
+
+    def change(self, revisions: Mapping[str, Any], gone: Sequence[str]) -> None:
+        """These subscriptions may have something new, and those are deleted."""
+        for name, revision in revisions.items():
+            known = self._followed.get(name)
+            if known is None:
+                self._followed[name] = _Followed(revision, self._clock_ms())
+            else:
+                if not known.dirty:
+                    known.changed_ms = self._clock_ms()
+                known.revision = revision
+        for name in gone:
+            self._followed.pop(name, None)
+        self._news.set()
+        self._told()
+
+    def forget(self) -> None:
+        """The other cluster isn't to have any of it."""
+        self._followed.clear()
+        self._told()
+
+    async def run(self, export: Export, send: Send) -> None:
+        """Bring what is new there, for ever. What fails is tried again."""
+        backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
+        while True:
+            self._news.clear()
+            dirty = [name for name, each in self._followed.items() if each.dirty]
+            if not dirty:
+                await self._news.wait()
+                continue
+            work = (self._bring(name, export, send) for name in dirty[:AT_ONCE])
+            failed = [error for error in await asyncio.gather(*work) if error is not None]
+            self.reason = reason_of(failed[0]) if failed else ""
+            self._told()
+            if failed:
+                logger.warning("progress of subscriptions waits: %s", self.reason)
+                await asyncio.sleep(backoff.delay())
+            else:
+                backoff.reset()
+
+    async def _bring(self, name: str, export: Export, send: Send) -> Exception | None:
+        """The error that keeps it, if any."""
+        followed = self._followed[name]
+        revision = followed.revision
+        try:
+            while True:
+                found = await export(name, followed.token)
+                await _send_all(found["parts"], send)
+                followed.token = found["token"]
+                if not found.get("more"):
+                    break
+        except _PASSING as error:
+            if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
+                self._followed.pop(name, None)  # it was deleted
+                return None
+            if self._followed.get(name) is followed:
+                self._followed[name] = self._followed.pop(name)  # others come first
+            return error
+        followed.confirmed, followed.begun = revision, True
+        return None
+
+
+async def _send_all(parts: Sequence[bytes], send: Send) -> None:
+    for first in range(0, len(parts), AT_ONCE):
+        sending = [send(bytes(part)) for part in parts[first : first + AT_ONCE]]
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error

@@ -1,0 +1,59 @@
+"""The schemas of what is replicated: which version at the source is which one at the target."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from velaray.client.exceptions import from_server
+from velaray.events.ids import Position, TopicName
+from velaray.geo.replication.replicator_settings import CannotReplicate
+from velaray.geo.replication.replicator_target import Target
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.schemas import NO_VERSION
+
+
+class NoSuchSchema(Exception):
+    """The source doesn't know what a version is."""
+
+
+Find = Callable[[bytes], Awaitable[pb.Schema]]
+"""What a version is at the source. Raises `NoSuchSchema`, and what questions raise."""
+
+
+class Translation:
+    """Of one connection to the target: there, versions may be others for the next one."""
+
+    def __init__(self, find: Find, topic: TopicName, target: Target) -> None:
+        self._find = find
+        self._topic = topic
+        self._target = target
+        self._known = {NO_VERSION: NO_VERSION}
+
+    def get(self, version: bytes) -> bytes | None:
+        """What a version is there; None if that has to be learnt."""
+        return self._known.get(version)
+
+    async def learn(self, version: bytes, position: Position) -> None:
+        """Find out what a version is there; it becomes one if need be. The entry at ``position``
+        needs it.
+
+        Raises `CannotReplicate` if the target doesn't take the schema, or the source doesn't
+        know it; `VelarayError`, `RemoteError`, `Unreachable` if that can't be known now.
+        """
+        at = f"the entry at {position.ledger_id}:{position.entry_id}"
+        try:
+            schema = await self._find(version)
+        except NoSuchSchema as error:
+            raise CannotReplicate(f"{at}: {error}. Have it skipped") from error
+        answer = await self._target.register(
+            pb.CommandGetOrCreateSchema(topic=str(self._topic), schema=schema)
+        )
+        if answer.HasField("error_code"):
+            refusal = from_server(answer.error_code, answer.error_message)
+            kind = type(refusal).__name__
+            raise CannotReplicate(
+                f"{at} has schema version {int.from_bytes(version)}, which {self._target.cluster} "
+                f"doesn't take: {kind}: {refusal}. "
+                "Change the schema or its compatibility strategy there"
+            )
+        self._known[version] = answer.schema_version

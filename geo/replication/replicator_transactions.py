@@ -1,0 +1,200 @@
+"""Transactions on their way to another cluster: whose entries they are, and when all are there.
+
+An entry says of which transaction it is, if its partition knows that it is true: the other cluster
+hides it until the transaction is complete there. Behind the last one, when all before it is
+confirmed, the other cluster is told so, in the order of last entries. What it has been told the
+partition forgets. See `velaray.actors.partition.outgoing_transactions` and
+`velaray.actors.partition.remote_transactions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import insort
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from velaray.client.backoff import Backoff
+from velaray.client.exceptions import VelarayError
+from velaray.events.ids import Position, TransactionId
+from velaray.geo.replication.replicator_settings import CannotReplicate
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.wire.replication_pb2 import TransactionComplete, TransactionsComplete
+
+logger = logging.getLogger("velaray")
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
+AT_ONCE = 1000
+"""So many transactions are told of together."""
+LOOK_S = 1.0
+"""How often it is looked whether entries were skipped that nobody confirms."""
+NOWHERE = Position(-1, -1)
+_PASSING = (
+    VelarayError,
+    CannotReplicate,
+    RemoteError,
+    Unreachable,
+    RpcConnectionClosed,
+    TimeoutError,
+)
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+"""Ask the partition something."""
+Cursor = Callable[[], Awaitable[int]]
+"""Up to which offset the replicator has acknowledged."""
+Send = Callable[[bytes], Awaitable[None]]
+"""Brings `TransactionsComplete` to the other cluster; it's durable there when this returns."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A transaction that the partition knows of; ``topics`` are its participants, once known."""
+
+    number: int
+    transaction: TransactionId
+    last: int
+    position: Position
+    topics: list[str] | None
+
+
+class Transactions:
+    """Of one partition, towards one cluster. Remembered from one connection to the next."""
+
+    def __init__(self, ask: Ask, cursor: Cursor, told: Callable[[], None]) -> None:
+        """``told`` is called whenever `pending` may be another one."""
+        self._ask = ask
+        self._cursor = cursor
+        self._told = told
+        self._known: dict[TransactionId, Outgoing] = {}
+        self._in_order: list[tuple[Position, TransactionId]] = []  # by last entries
+        self._unnamed: dict[int, Outgoing] = {}
+        self._newest = 0
+        self._decided = NOWHERE  # entries before it are of no transactions but the known ones
+        self._asked = False
+        self._asking = asyncio.Lock()
+        self._settled = NOWHERE
+        self._skipped = 0
+        self._news = asyncio.Event()
+        self.reason = ""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the other cluster may have to be told of any."""
+        return bool(self._known) or not self._asked
+
+    def is_of(self, transaction: TransactionId, position: Position) -> bool | None:
+        """Whether the entry at ``position`` is of the transaction, as it says; None: learn it."""
+        known = self._known.get(transaction)
+        if known is not None:
+            return position <= known.position
+        return False if position < self._decided else None
+
+    async def learn(self) -> None:
+        """Find out what the partition knows. Raises what asking raises."""
+        async with self._asking:
+            before = len(self._known)
+            complete = None
+            while complete is None:
+                args = {"after": self._newest, "unnamed": list(self._unnamed)}
+                found = await self._ask("committed", args)
+                for number, topics in found["named"]:
+                    self._unnamed.pop(number).topics = topics
+                for number, transaction, last, position, topics in found["transactions"]:
+                    self._take(
+                        Outgoing(
+                            number, TransactionId(*transaction), last, Position(*position), topics
+                        )
+                    )
+                complete = found["complete"]
+            self._decided, self._asked = Position(*complete), True
+        if len(self._known) != before:
+            self._news.set()
+        self._told()
+
+    def _take(self, known: Outgoing) -> None:
+        self._known[known.transaction] = known
+        insort(self._in_order, (known.position, known.transaction))
+        self._newest = known.number
+        if known.topics is None:
+            self._unnamed[known.number] = known
+
+    def settled(self, position: Position) -> None:
+        """All entries up to this one are confirmed, or don't go there."""
+        self._settled = position
+        if self._in_order and self._in_order[0][0] <= position:
+            self._news.set()
+
+    def news(self) -> None:
+        """The partition knows more."""
+        self._asked = False
+        self._news.set()
+        self._told()
+
+    async def run(self, send: Send | None) -> None:
+        """Tell the other cluster what is complete, for ever. What fails is tried again. Without
+        ``send`` it isn't told: its entries are of no transactions."""
+        backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
+        while True:
+            self._news.clear()
+            try:
+                # So that none is left out that is due: what is told later must be behind.
+                await self.learn()
+                if self._known:
+                    self._skipped = await self._cursor()
+                due = self._due()
+                if due:
+                    if send is not None:
+                        await send(_message(due))
+                    await self._ask("replicated", {"numbers": [each.number for each in due]})
+                    self._forget(due)
+            except _PASSING as error:
+                self.reason = reason_of(error)
+                logger.warning("the completion of transactions waits: %s", self.reason)
+                await asyncio.sleep(backoff.delay())
+                continue
+            self.reason = ""
+            backoff.reset()
+            if not due:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S if self._known else None):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _due(self) -> list[Outgoing]:
+        due: list[Outgoing] = []
+        for position, transaction in self._in_order[:AT_ONCE]:
+            known = self._known[transaction]
+            passed = position <= self._settled or known.last < self._skipped
+            if not passed or known.topics is None:
+                break
+            due.append(known)
+        return due
+
+    def _forget(self, due: list[Outgoing]) -> None:
+        gone = {each.transaction for each in due}
+        self._in_order = [each for each in self._in_order if each[1] not in gone]
+        for transaction in gone:
+            del self._known[transaction]
+        self._told()
+
+
+def _message(due: list[Outgoing]) -> bytes:
+    transactions = [
+        TransactionComplete(
+            coordinator=each.transaction.coordinator,
+            sequence=each.transaction.sequence,
+            last_ledger=each.position.ledger_id,
+            last_entry=each.position.entry_id,
+            topics=each.topics,
+        )
+        for each in due
+    ]
+    return TransactionsComplete(transactions=transactions).SerializeToString()

@@ -1,0 +1,219 @@
+"""Pulsar's snapshots, for clusters that know how far subscriptions are in no other way.
+
+A partition asks the clusters to which it is replicated where they are, and keeps what they answer
+as snapshots (`velaray.actors.partition.cursor_snapshots`). Each subscription that asks for it has
+its own: when it has passed one, those clusters are told to acknowledge up to the place that belongs
+to it. Markers travel with replicators and take no place in the log; a partition that restarts
+begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from velaray.actors.machine import Reason
+from velaray.actors.partition.cursor_snapshots import Snapshot, SnapshotCache, SnapshotTaker
+from velaray.actors.partition.machine import StartAt
+from velaray.events.ids import Position
+from velaray.geo.replication.replication_keeper import ReplicationKeeper
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, Marker
+from velaray.wire.replication_pb2 import (
+    MarkersMessageIdData,
+    ReplicatedSubscriptionsSnapshotRequest,
+    ReplicatedSubscriptionsSnapshotResponse,
+    ReplicatedSubscriptionsUpdate,
+)
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+SNAPSHOT_S = 1.0
+"""How often a snapshot is taken while something happens, and it is looked who has passed one."""
+SNAPSHOTS = "snapshots"
+REASON = "by a snapshot of another cluster"
+_UNSIGNED = (1 << 64) - 1
+MarkerT = TypeVar(
+    "MarkerT",
+    ReplicatedSubscriptionsSnapshotRequest,
+    ReplicatedSubscriptionsSnapshotResponse,
+    ReplicatedSubscriptionsUpdate,
+)
+_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
+
+
+class SnapshotKeeper:
+    """The snapshots of one partition."""
+
+    def __init__(self, partition: PartitionActor, replication: ReplicationKeeper) -> None:
+        self._partition = partition
+        self._replication = replication
+        self._taker = SnapshotTaker()
+        self._numbers = itertools.count(1)
+        self._caches: dict[int, SnapshotCache] = {}  # by the subscriptions' incarnations
+        self._asked_at_rest: set[int] = set()
+
+    # -- taking and using them ---------------------------------------------------------
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.sleep(SNAPSHOT_S)
+            with suppress(*_PASSING):  # the next round does
+                await self.once()
+
+    async def once(self) -> None:
+        """Begin a snapshot if it's worth it, and tell what subscriptions have passed."""
+        subscriptions = self._subscriptions()
+        gone = self._caches.keys() - subscriptions.values()
+        for incarnation in gone:
+            del self._caches[incarnation]
+        if not subscriptions:
+            return
+        self._begin()
+        for name, incarnation in subscriptions.items():
+            await self._advance(name, incarnation)
+
+    def _subscriptions(self) -> dict[str, int]:
+        """The incarnations of those whose progress goes to any cluster in this way."""
+        remotes = self._replication.settings().values()
+        here = [remote for remote in remotes if remote.progress == SNAPSHOTS]
+        if not here:
+            return {}
+        every = any(remote.all_subscriptions for remote in here)
+        return {
+            name: known.ref.incarnation
+            for name, known in self._partition.runtime.state.subscriptions.items()
+            if not name.startswith(REPLICATOR_PREFIX)
+            and (every or known.properties.get(REPLICATED_SUBSCRIPTION) == "true")
+        }
+
+    def _begin(self) -> None:
+        partition, replication = self._partition, self._replication
+        name = f"{partition.config.name}-{partition.runtime.journal.epoch}-{next(self._numbers)}"
+        now_ms, end = partition.fabric.clock_ms(), partition.readable_end
+        clusters = replication.settings().keys()
+        if self._taker.start(name, clusters, replication.connected, end, now_ms):
+            self._ask(name, clusters)
+
+    def _ask(self, name: str, clusters: Iterable[str]) -> None:
+        """Behind all that is readable here: whoever has got that is to be told of it there."""
+        behind = self._partition.readable_end
+        own = self._partition.config.name
+        request = ReplicatedSubscriptionsSnapshotRequest(snapshot_id=name, source_cluster=own)
+        payload = request.SerializeToString()
+        for cluster in clusters:
+            key = f"request {name}"
+            self._replication.mark(cluster, key, Marker.SNAPSHOT_REQUEST, payload, behind)
+
+    async def _advance(self, name: str, incarnation: int) -> None:
+        cache = self._caches.get(incarnation)
+        if cache is None or not len(cache):
+            return
+        if name in self._partition.channels:
+            self._asked_at_rest.discard(incarnation)
+        elif incarnation in self._asked_at_rest:
+            return  # nothing moves it
+        else:
+            self._asked_at_rest.add(incarnation)
+        mark = await self._partition.ask_subscription(name, "cursor", None)
+        passed = cache.advance(mark)
+        if passed is not None:
+            self._update(name, passed)
+
+    def _update(self, name: str, passed: Snapshot) -> None:
+        update = ReplicatedSubscriptionsUpdate(subscription_name=name)
+        for cluster, position in sorted(passed.remote.items()):
+            update.clusters.add(cluster=cluster, message_id=_to_proto(position))
+        payload = update.SerializeToString()
+        for cluster, remote in self._replication.settings().items():
+            if remote.progress == SNAPSHOTS:
+                key = f"update {name}"
+                self._replication.mark(cluster, key, Marker.UPDATE, payload)
+
+    # -- what other clusters send ------------------------------------------------------
+
+    async def on_request(self, source: str, payload: bytes) -> None:
+        """A cluster asks where this one is; the answer goes behind all that it is about.
+
+        Consumers of that cluster may have got everything readable here, and no more. Raises
+        `RemoteError`.
+        """
+        request = _read(ReplicatedSubscriptionsSnapshotRequest, source, payload)
+        partition = self._partition
+        end = partition.readable_end
+        position = partition.runtime.state.table.position_before(end)
+        answer = ReplicatedSubscriptionsSnapshotResponse(snapshot_id=request.snapshot_id)
+        answer.cluster.cluster = partition.config.name
+        answer.cluster.message_id.CopyFrom(_to_proto(position))
+        key, encoded = f"response {request.snapshot_id}", answer.SerializeToString()
+        self._replication.mark(source, key, Marker.SNAPSHOT_RESPONSE, encoded, end)
+
+    async def on_response(self, source: str, payload: bytes) -> None:
+        """A cluster says where it is. Raises `RemoteError`."""
+        response = _read(ReplicatedSubscriptionsSnapshotResponse, source, payload)
+        where, end = _from_proto(response.cluster.message_id), self._partition.end_offset
+        found = self._taker.answer(response.snapshot_id, response.cluster.cluster, where, end)
+        if found is True:
+            self._ask(response.snapshot_id, self._replication.settings().keys())
+        elif isinstance(found, Snapshot):
+            for incarnation in self._subscriptions().values():
+                self._caches.setdefault(incarnation, SnapshotCache()).add(found)
+                self._asked_at_rest.discard(incarnation)
+
+    async def on_update(self, source: str, payload: bytes) -> None:
+        """A subscription of another cluster has got everything up to a place here: it is
+        acknowledged, durably. The subscription is created, at the earliest, if there is none.
+
+        Raises `RemoteError`, and what questions to subscriptions raise.
+        """
+        update = _read(ReplicatedSubscriptionsUpdate, source, payload)
+        partition, name = self._partition, update.subscription_name
+        if name.startswith(REPLICATOR_PREFIX):
+            raise RemoteError(Reason.NOT_ALLOWED, f"{name!r} is this cluster's own")
+        own = [each for each in update.clusters if each.cluster == partition.config.name]
+        if not own:
+            return
+        properties = {REPLICATED_SUBSCRIPTION: "true"}
+        await partition.create_subscription(name, StartAt.EARLIEST, properties)
+        position = _from_proto(own[-1].message_id)
+        offset = partition.runtime.state.table.at_or_before(position) + 1
+        if offset > 0:
+            with partition.fence.passing("skip_to"):
+                await partition.sync()
+                end = partition.end_offset
+                await partition.ask_subscription(name, "skip_to", [end, offset, REASON])
+            partition.upkeep.touched(name)
+
+
+def _to_proto(position: Position) -> MarkersMessageIdData:
+    ledger_id, entry_id = (number & _UNSIGNED for number in position)
+    return MarkersMessageIdData(ledger_id=ledger_id, entry_id=entry_id)
+
+
+def _from_proto(data: MarkersMessageIdData) -> Position:
+    return Position(*(_signed(number) for number in (data.ledger_id, data.entry_id)))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _read(kind: type[MarkerT], source: str, payload: bytes) -> MarkerT:
+    try:
+        found = kind.FromString(payload)
+    except DecodeError as error:
+        why = f"a marker of cluster {source!r} isn't a {kind.__name__}: {error}"
+        raise RemoteError(Reason.INVALID, why) from error
+    if not found.IsInitialized():
+        why = f"a marker of cluster {source!r} lacks what a {kind.__name__} must have"
+        raise RemoteError(Reason.INVALID, why)
+    return found

@@ -1,0 +1,47 @@
+"""What the parts of a move ask their own cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.events.ids import ActorKey, TopicName
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+
+
+async def ask_catalog(fabric: ActorSystem, method: str, **args: Any) -> Any:
+    """Raises what `ActorSystem.call` raises."""
+    return await fabric.call(ActorKey.catalog(), method, args)
+
+
+async def partitions_of(fabric: ActorSystem, topics: Iterable[str]) -> list[ActorKey]:
+    """Of all these topics. Raises what `ActorSystem.call` raises."""
+    found: list[ActorKey] = []
+    for topic in topics:
+        known = await ask_catalog(fabric, "topic", topic=topic)
+        name = TopicName.parse(topic)
+        found += ActorKey.of_partitions(name, known["incarnation"], known["partitions"])
+    return found
+
+
+async def partition_of(fabric: ActorSystem, tenant: str, topic: str) -> ActorKey:
+    """The actor of a partition, or of a plain topic, of this tenant.
+
+    Raises `RemoteError` (INVALID) if it is another one's, and what `ActorSystem.call` raises.
+    """
+    name = TopicName.parse(topic)
+    if name.tenant != tenant:
+        raise RemoteError(Reason.INVALID, f"{topic} isn't of tenant {tenant}")
+    found = await ask_catalog(fabric, "topic", topic=topic)
+    return ActorKey.of_partition(name, found["incarnation"])
+
+
+async def unless_gone(deletion: Awaitable[Any]) -> None:
+    """Wait for a deletion; there may be nothing any more. Raises what else it raises."""
+    try:
+        await deletion
+    except RemoteError as error:
+        if error.kind != Reason.NOT_FOUND:
+            raise

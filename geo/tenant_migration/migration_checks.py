@@ -1,0 +1,114 @@
+"""Whether a tenant can move to another cluster, before anything is done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.geo.tenant_migration.asking import ask_catalog, partitions_of
+from velaray.geo.tenant_migration.migration_target import RestTarget
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import replicator_subscription
+
+_SHOWN = 5
+"""So many names are told of what is in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What would move, what is in the way, and what of the tenant is there already."""
+
+    namespaces: int
+    topics: int
+    partitions: int
+    subscriptions: int
+    entries: int
+    problems: tuple[str, ...]
+    found: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As the admin interface tells it."""
+        return asdict(self)
+
+
+async def examine(fabric: ActorSystem, asked: Mapping[str, Any]) -> Examination:
+    """Look whether a tenant can move as ``asked`` of `begin_migration`; nothing is changed.
+
+    Raises `RemoteError` if the catalog would refuse it or the other cluster does, `Unreachable`
+    if that can't be asked.
+    """
+    tenant, cluster = asked["tenant"], asked["target"]
+    await ask_catalog(fabric, "may_begin_migration", **asked)
+    facts = await ask_catalog(fabric, "reach_cluster", cluster=cluster)
+    there = await RestTarget(cluster, facts, fabric.config.name, tenant).look()
+    here = await ask_catalog(fabric, "whereabouts", tenant=tenant)
+    keys = await partitions_of(fabric, here["topics"])
+    extents = await each(keys, lambda key: fabric.call(key, "extent", {}))
+    named = await ask_catalog(fabric, "named_clusters", tenant=tenant)
+    names = [str(key.topic_name) for key in keys]
+    return Examination(
+        len(here["namespaces"]),
+        len(here["topics"]),
+        len(keys),
+        sum(len(found["subscriptions"]) for found in extents),
+        sum(found["entries"] for found in extents),
+        (
+            *_problems_there(fabric, cluster, there),
+            *(
+                f"policy {policy} of {where} names {_some(clusters)}: take that away"
+                for policy, where, clusters in named
+            ),
+            *_problems_of_partitions(cluster, dict(zip(names, extents, strict=True))),
+        ),
+        tuple([tenant] if there["tenant"] else []) + tuple(sorted(there["namespaces"])),
+    )
+
+
+async def begin(fabric: ActorSystem, asked: Mapping[str, Any]) -> None:
+    """Have a tenant move, if nothing is in the way. Raises as `examine` does, and `RemoteError`
+    (CONFLICT) that names what is."""
+    found = await examine(fabric, asked)
+    if found.problems:
+        raise RemoteError(Reason.CONFLICT, "; ".join(found.problems))
+    await ask_catalog(fabric, "begin_migration", **asked, found=list(found.found))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _problems_there(fabric: ActorSystem, cluster: str, there: Mapping[str, Any]) -> Iterator[str]:
+    own = fabric.config
+    if there["cluster"] != cluster:
+        yield f"the cluster that is registered as {cluster} calls itself {there['cluster']}"
+    elif there["number"] == own.cluster_number:
+        yield (
+            f"clusters {own.name} and {cluster} both have the number {there['number']}: start one "
+            "of them, without data, with another --cluster-number"
+        )
+    if own.name not in there["clusters"]:
+        yield f"cluster {cluster} doesn't know this one: register {own.name} there"
+    if there["home"] not in (None, own.name):
+        yield f"cluster {cluster} has the tenant at home in {there['home']}"
+    if there["topics"]:
+        yield f"cluster {cluster} has topics of the tenant: {_some(there['topics'])}"
+    with_policies = [name for name, own_ones in there["namespaces"].items() if own_ones]
+    if with_policies:
+        yield f"cluster {cluster} has policies on its own {_some(with_policies)}: remove them"
+
+
+def _problems_of_partitions(
+    cluster: str, extents: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    replicator = replicator_subscription(cluster)
+    read = [name for name, found in extents.items() if replicator in found["replicators"]]
+    if read:
+        yield f"a replicator to {cluster} still reads {_some(read)}: wait until it's gone"
+    compacted = [name for name, found in extents.items() if found["only_compacted"]]
+    if compacted:
+        yield f"entries are kept in compacted views alone, which don't move: {_some(compacted)}"

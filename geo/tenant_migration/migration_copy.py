@@ -1,0 +1,58 @@
+"""What a migration's driver works with: the other cluster, and a copy of what the tenant has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from velaray.actors.machine import Reason
+from velaray.client.admin import AdminError, Unavailable
+from velaray.geo.tenant_migration.migration_driver import Ask, Copy, Driver
+from velaray.geo.tenant_migration.migration_target import RestTarget
+from velaray.geo.tenant_migration.tenant_copy import MetadataConflict, admin_of, look_at, plan
+from velaray.geo.tenant_migration.tenant_metadata import read_tenant
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError
+
+ResultT = TypeVar("ResultT")
+
+
+async def make_driver(fabric: ActorSystem, catalog: Ask, migration: Mapping[str, Any]) -> Driver:
+    """Who drives ``migration``, as the catalog describes it."""
+    cluster, tenant = migration["target"], migration["tenant"]
+    facts = await catalog("reach_cluster", {"cluster": cluster})
+    target = RestTarget(cluster, facts, fabric.config.name, tenant, migration["number"])
+    return Driver(fabric, catalog, migration, target, copier(fabric, facts, tenant))
+
+
+def copier(fabric: ActorSystem, facts: Mapping[str, Any], tenant: str) -> Copy:
+    """Makes in another cluster what a tenant has here, but for messages."""
+    admin = admin_of(facts)
+
+    async def copy(settled: bool) -> None:
+        here = await read_tenant(fabric, tenant)
+        try:
+            there = await in_thread(lambda: look_at(admin, tenant))
+            steps = plan(here, fabric.config.name, there, lambda name: True, settled=settled)
+            for step in steps:
+                await in_thread(partial(step.do, admin))
+        except MetadataConflict as error:
+            raise RemoteError(Reason.CONFLICT, str(error)) from error
+        except Unavailable as error:
+            raise Unreachable(str(error)) from error
+        except AdminError as error:
+            raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
+
+    return copy
+
+
+async def in_thread(work: Callable[[], ResultT]) -> ResultT:
+    """Run what waits for an answer in a thread; cancelled, this ends when that has ended."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,327 @@
+"""Takes one migration of a tenant to its end: what is done in each phase.
+
+Every step may be done again: whoever goes on after a crash begins the phase anew. What the other
+cluster must have is asked of it before it is decided that it has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from velaray.actors.catalog.migration_state import Ending, Phase
+from velaray.actors.catalog.state import Progress
+from velaray.actors.machine import Reason
+from velaray.actors.partition.remote_transactions import is_foreign
+from velaray.broker.garbage_collection.topic_deletion import delete_namespace
+from velaray.events.ids import ActorKey, TopicName, TransactionId
+from velaray.geo.tenant_migration.asking import unless_gone
+from velaray.geo.tenant_migration.migration_target import Target
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import replicator_subscription
+from velaray.wire.replication_pb2 import SubscriptionProgress
+
+ROUND_S = 0.5
+"""How often it is looked how far replication is."""
+COPY_S = 5.0
+"""How often what was made or changed meanwhile is made there too, until the fence is up."""
+PROGRESS_LAG_MS = 1000
+"""The fence isn't put up while subscriptions' progress is more behind than this."""
+GRACE_S = 10.0
+"""How long transactions may go on behind the fence; then they are aborted."""
+QUIET_AT_ONCE = 1000
+"""So many partitions wait for acknowledgements together; they only wait."""
+STUCK_S = 10.0
+"""A replicator that confirms nothing for so long behind the fence gets nowhere."""
+_SHORT_S = 0.02
+_LONG_S = 0.5
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Copy = Callable[[bool], Awaitable[None]]
+"""Has the other cluster have what the tenant has here, but for messages; ``settled`` says that
+nothing of it changes here any more."""
+
+
+@dataclass(slots=True)
+class Detail:
+    """How it goes, for people; nothing depends on it."""
+
+    partitions: int = 0
+    lag: int = 0
+    """Entries that may be missing at the target."""
+    progress_lag_ms: int = 0
+    waiting_for: str = ""
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Driver:
+    """Drives one migration, as the catalog described it."""
+
+    fabric: ActorSystem
+    catalog: Ask
+    migration: Mapping[str, Any]
+    target: Target
+    copy: Copy
+    detail: Detail = field(default_factory=Detail)
+    former: asyncio.Task[None] | None = None
+    """Who drove it before, and is about to end."""
+
+    async def step(self) -> None:
+        """Do all that the migration's phase asks for, and bring it to the next one.
+
+        Raises `RemoteError`, `Unreachable`, `RpcConnectionClosed`, `TimeoutError`: do it again.
+        """
+        match Phase(self.migration["phase"]):
+            case Phase.BEGUN:
+                await self._make()
+            case Phase.REPLICATING:
+                await self._replicate()
+            case Phase.FENCED:
+                await self._finish()
+            case Phase.DECIDED:
+                await self._open()
+            case Phase.SWITCHED:
+                await self._clean_up()
+            case Phase.ROLLING_BACK:
+                await self._roll_back()
+
+    async def _advance(self, phase: Phase) -> None:
+        number, tenant = self.migration["number"], self.migration["tenant"]
+        args = {"tenant": tenant, "number": number, "phase": str(phase)}
+        await self.catalog("advance_migration", args)
+
+    def _wait_for(self, what: str) -> None:
+        self.detail.waiting_for = what
+        self.detail.problem = ""
+
+    # -- before the fence ----------------------------------------------------------
+
+    async def _make(self) -> None:
+        self._wait_for("what the tenant has to be made there")
+        await self.target.expect()
+        await self.copy(False)
+        await self._advance(Phase.REPLICATING)
+
+    async def _replicate(self) -> None:
+        """Until the target lacks so little that the fence need not be up for long."""
+        loop = asyncio.get_running_loop()
+        copied = -COPY_S
+        while True:
+            await self.target.expect()  # unless it was taken over there
+            if loop.time() - copied >= COPY_S:
+                await self.copy(False)
+                copied = loop.time()
+            if await self._is_close():
+                break
+            await asyncio.sleep(ROUND_S)
+        # Once before the fence: so that whoever is asked behind it is awake, and has little to do.
+        self._wait_for("subscriptions' progress and what is known of producers")
+        keys = await self._partitions()
+        await each(keys, self._hand_over)
+        self._wait_for("the last acknowledgements to come")
+        await each(keys, lambda key: self.fabric.call(key, "be_quiet", {}), QUIET_AT_ONCE)
+        await self._advance(Phase.FENCED)
+
+    async def _is_close(self) -> bool:
+        cluster, detail = self.migration["target"], self.detail
+        keys = await self._partitions()
+        found = await each(keys, lambda key: self.fabric.call(key, "replication", {}))
+        rows = [row.get(cluster) for row in found]
+        detail.partitions = len(keys)
+        detail.lag = sum(row["backlog"] for row in rows if row)
+        detail.progress_lag_ms = max((row["progress_lag_ms"] for row in rows if row), default=0)
+        away = [str(key.topic_name) for key, row in zip(keys, rows, strict=True) if not _runs(row)]
+        if away:
+            reasons = sorted({row["reason"] for row in rows if row and row["reason"]})
+            self._wait_for(f"replicators of {len(away)} partitions, of {away[0]} for one")
+            detail.problem = "; ".join(reasons[:3])
+            return False
+        self._wait_for("entries and progress to be replicated")
+        near = detail.progress_lag_ms <= PROGRESS_LAG_MS
+        return detail.lag <= self.migration["max_lag"] and near
+
+    async def _partitions(self) -> list[ActorKey]:
+        """All partitions that the tenant has now."""
+        found: list[ActorKey] = []
+        for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
+            for topic in await self.catalog("topics", {"namespace": namespace}):
+                name, incarnation = TopicName.parse(topic["topic"]), topic["incarnation"]
+                found += ActorKey.of_partitions(name, incarnation, topic["partitions"])
+        return found
+
+    # -- behind the fence ----------------------------------------------------------
+
+    async def _finish(self) -> None:
+        self._wait_for("the fence to be up everywhere")
+        keys = await self._partitions()
+        number = {"migration": self.migration["number"]}
+        await each(keys, lambda key: self.fabric.call(key, "fence", number))
+        await self._end_transactions(keys)
+        self._wait_for("what was made last to be made there")
+        await self.copy(True)
+        self._wait_for("the last entries")
+        await each(keys, self._drain)
+        self._wait_for("subscriptions' progress and what is known of producers")
+        await each(keys, self._hand_over)
+        self._wait_for("the target to say that it has everything")
+        await self._check_arrived(keys)
+        await each(keys, self._terminate)
+        await self._advance(Phase.DECIDED)
+
+    async def _end_transactions(self, keys: Sequence[ActorKey]) -> None:
+        """Return when no transaction has anything there: it ended, or was aborted in the end."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + GRACE_S
+        pause = _SHORT_S
+        while True:
+            found = await each(keys, lambda key: self.fabric.call(key, "open_transactions", {}))
+            ongoing = sorted({(int(c), int(s)) for one in found for c, s in one})
+            if not ongoing:
+                return
+            self._wait_for(f"{len(ongoing)} transactions to end, {ongoing[0]} for one")
+            if loop.time() >= patience:
+                own = [one for one in ongoing if not is_foreign(TransactionId(*one))]
+                await each(own, self._abort)
+                if len(own) < len(ongoing):
+                    await each(keys, lambda key: self.fabric.call(key, "give_up_foreign", {}))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONG_S)
+
+    async def _abort(self, transaction: tuple[int, int]) -> None:
+        coordinator, sequence = transaction
+        key = ActorKey.of_coordinator(coordinator)
+        try:
+            await self.fabric.call(key, "abort", {"sequence": sequence})
+        except RemoteError as error:
+            if error.kind != Reason.CONFLICT:  # it is committed, and about to be told so
+                raise
+
+    async def _drain(self, key: ActorKey) -> None:
+        """Return when the replicator has confirmed everything. Raises `Unreachable` if it gets
+        nowhere."""
+        loop = asyncio.get_running_loop()
+        pause, least, patience = _SHORT_S, -1, 0.0
+        cluster = {"cluster": self.migration["target"]}
+        while left := await self.fabric.call(key, "remaining", cluster):
+            if least < 0 or left < least:
+                least, patience = left, loop.time() + STUCK_S
+            elif loop.time() >= patience:
+                row = (await self.fabric.call(key, "replication", {})).get(cluster["cluster"], {})
+                why = row.get("reason") or "it doesn't say why"
+                raise Unreachable(f"the last {left} entries of {key.topic_name} don't go: {why}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONG_S)
+
+    async def _hand_over(self, key: ActorKey) -> None:
+        """Bring there what subscriptions have acknowledged, and what is known of producers."""
+        topic = str(key.topic_name)
+        found = await self.fabric.call(key, "extent", {})
+        for name in found["subscriptions"]:
+            await self._bring_progress(key, name)
+        rows = await self.fabric.call(key, "export_producers", {})
+        await self.target.adopt_producers(topic, rows)
+
+    async def _terminate(self, key: ActorKey) -> None:
+        """Nothing comes any more: what is terminated here is so there."""
+        if (await self.fabric.call(key, "extent", {}))["terminated"]:
+            await self.target.terminate(str(key.topic_name))
+
+    async def _bring_progress(self, key: ActorKey, subscription: str) -> None:
+        """All that the subscription has, by this cluster's positions, as its entries went there."""
+        # Under a name of its own: the replicator goes on with what it has told.
+        asked = {"cluster": f"to {self.migration['target']}", "peers": []}
+        since, more = None, True
+        while more:
+            told = {**asked, "subscription": subscription, "since": since}
+            found = await self.fabric.call(key, "export_progress", told)
+            since, more = found["token"], found["more"]
+            parts = [bytes(part) for part in found["parts"]]
+            if self.migration["progress"] == Progress.SNAPSHOTS:
+                parts = [_mark_delete_alone(part) for part in parts]
+            await self.target.take_progress(str(key.topic_name), parts)
+
+    async def _check_arrived(self, keys: Sequence[ActorKey]) -> None:
+        """Return if the target has the newest entry of every partition. Raises `RemoteError`."""
+        asked = {"cluster": self.migration["target"]}
+        tails = await each(keys, lambda key: self.fabric.call(key, "tail", asked))
+        wanted = {str(key.topic_name): tail for key, tail in zip(keys, tails, strict=True) if tail}
+        for topic, reason in (await self.target.settle(list(wanted))).items():
+            raise RemoteError(Reason.UNAVAILABLE, f"{topic} there: {reason}")
+        newest = await self.target.newest(list(wanted))
+        for topic, tail in wanted.items():
+            there = newest.get(topic, [-1, -1])
+            if list(there) < list(tail):
+                why = f"{topic} ends at {_shown(tail)} here, the target has it to {_shown(there)}"
+                raise RemoteError(Reason.UNAVAILABLE, why)
+
+    # -- once it is decided --------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._wait_for("the target to be the tenant's home")
+        try:
+            await self.target.end(stays=True)
+        except RemoteError:
+            if (await self.target.look())["home"] is not None:
+                raise  # else it was taken over there: that is home as well
+        await self._advance(Phase.SWITCHED)
+
+    async def _clean_up(self) -> None:
+        self._wait_for("what is left here to be deleted")
+        for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
+            await unless_gone(delete_namespace(self.fabric, namespace, force=True))
+        await self._advance(Phase.DONE)
+        self._wait_for("")
+
+    # -- the way back --------------------------------------------------------------
+
+    async def _roll_back(self) -> None:
+        self._wait_for("the fence to be taken down")
+        number = {"migration": self.migration["number"]}
+        keys = await self._partitions()
+        await each(keys, lambda key: self.fabric.call(key, "unfence", number))
+        if self.former is not None:
+            await asyncio.wait([self.former])  # it may be making something there
+        self._wait_for("what was made there to be deleted")
+        if await self._is_expected():
+            await self.target.end(stays=False, found=self.migration["found"])
+        self._wait_for("replicators to be deleted")
+        await each(keys, self._until_unread)
+        await self._advance(Phase.ROLLED_BACK)
+        self._wait_for("")
+
+    async def _until_unread(self, key: ActorKey) -> None:
+        """Return when the replicator is gone: one that comes later would begin anew."""
+        name, pause = replicator_subscription(self.migration["target"]), _SHORT_S
+        while name in (await self.fabric.call(key, "extent", {}))["replicators"]:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONG_S)
+
+    async def _is_expected(self) -> bool:
+        """Whether anything was made there that is still there: it was neither left before nor
+        taken over."""
+        found = await self.target.look()
+        arrival = found["arrival"] or {}
+        ours = arrival.get("migration") == self.migration["number"]
+        return bool(ours and arrival["end"] == Ending.EXPECTED)
+
+
+def _runs(row: Mapping[str, Any] | None) -> bool:
+    return row is not None and bool(row["connected"])
+
+
+def _shown(position: Sequence[int]) -> str:
+    return ":".join(map(str, position))
+
+
+def _mark_delete_alone(part: bytes) -> bytes:
+    """What Pulsar's snapshots would say of a subscription's progress."""
+    found = SubscriptionProgress.FromString(part)
+    for origin in found.origins:
+        for name in ("acked", "partial", "delivered"):
+            origin.ClearField(name)
+    return found.SerializeToString()

@@ -1,0 +1,134 @@
+"""The migrations that a catalog drives: one task for each that isn't over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.catalog.migration_state import Phase
+from velaray.actors.runtime import Stopped
+from velaray.journal.errors import JournalError
+from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+
+if TYPE_CHECKING:
+    from velaray.geo.tenant_migration.migration_driver import Detail, Driver
+
+logger = logging.getLogger("velaray")
+
+FIRST_PAUSE_S = 0.1
+LAST_PAUSE_S = 10.0
+FENCE_PATIENCE_S = 60.0
+"""What fails for so long behind the fence, without anything that succeeds, is rolled back: clients
+are to go on, if not there then here."""
+FAILED_PAUSE_S = 30.0
+"""After what nobody foresaw."""
+_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, OSError, JournalError)
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+
+class Migrations:
+    """Drives what the catalog has decided, as long as this activation of it lives."""
+
+    def __init__(self, fabric: ActorSystem, catalog: Ask) -> None:
+        self._fabric = fabric
+        self._catalog = catalog
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._details: dict[str, Detail] = {}
+
+    async def start(self) -> None:
+        """Go on with all that aren't over."""
+        for found in await self._catalog("migrations", {"running": True}):
+            self._begin(found["tenant"])
+
+    def stop(self) -> None:
+        """Leave them as they are."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    def changed(self, tenant: str) -> None:
+        """A migration began, or is in another phase: if nobody drives it there, begin to."""
+        task = self._tasks.get(tenant)
+        if task is not None and task is asyncio.current_task():
+            return  # its own driver brought it there
+        self._begin(tenant)
+
+    def _begin(self, tenant: str) -> None:
+        former = self._tasks.get(tenant)
+        if former is not None:
+            former.cancel()
+        task = asyncio.get_running_loop().create_task(self._drive(tenant, former))
+        self._tasks[tenant] = task
+        task.add_done_callback(lambda done: self._ended(tenant, done))
+
+    def _ended(self, tenant: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(tenant) is not task:
+            return
+        del self._tasks[tenant]
+        error = None if task.cancelled() else task.exception()
+        if error is None or isinstance(error, Stopped):
+            return
+        logger.error("the migration of tenant %s failed: %r", tenant, error)
+        if tenant in self._details:
+            self._details[tenant].problem = f"it failed, and is tried again: {error!r}"
+        loop = asyncio.get_running_loop()
+        loop.call_later(FAILED_PAUSE_S, self._again, tenant)
+
+    def _again(self, tenant: str) -> None:
+        if tenant not in self._tasks:
+            self._begin(tenant)
+
+    async def _drive(self, tenant: str, former: asyncio.Task[None] | None) -> None:
+        loop = asyncio.get_running_loop()
+        pause, failing_since = FIRST_PAUSE_S, None
+        while not (found := await self._catalog("migration", {"tenant": tenant}))["over"]:
+            try:
+                driver = await self._driver(found)
+                self._details[tenant] = driver.detail
+                driver.former = former
+                await driver.step()
+            except _PASSING as error:
+                why = reason_of(error)
+                logger.warning("the migration of tenant %s waits: %s", tenant, why)
+                self._problem(tenant, why)
+                failing_since = failing_since or loop.time()
+                fenced = found["phase"] == Phase.FENCED
+                if fenced and loop.time() - failing_since >= FENCE_PATIENCE_S:
+                    await self._give_up(tenant, why)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+            else:
+                pause, failing_since = FIRST_PAUSE_S, None
+
+    async def _give_up(self, tenant: str, why: str) -> None:
+        args = {"tenant": tenant, "why": f"clients were kept away for too long: {why}"}
+        with contextlib.suppress(*_PASSING):
+            await self._catalog("roll_back_migration", args)
+
+    def _problem(self, tenant: str, why: str) -> None:
+        from velaray.geo.tenant_migration.migration_driver import Detail
+
+        self._details.setdefault(tenant, Detail()).problem = why
+
+    async def _driver(self, found: dict[str, Any]) -> Driver:
+        # Only who moves a tenant needs what talks to other clusters.
+        from velaray.geo.tenant_migration.migration_copy import make_driver
+
+        driver = await make_driver(self._fabric, self._catalog, found)
+        known = self._details.get(found["tenant"])
+        if known is not None:
+            driver.detail = known
+        return driver
+
+    async def status(self, tenant: str) -> dict[str, Any]:
+        """What the catalog says of a tenant's newest migration, and how it goes."""
+        found: dict[str, Any] = await self._catalog("migration", {"tenant": tenant})
+        detail = self._details.get(tenant)
+        told = {} if detail is None or found["over"] else asdict(detail)
+        return {**found, "now_ms": self._fabric.clock_ms(), "detail": told}

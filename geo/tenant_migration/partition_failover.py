@@ -1,0 +1,104 @@
+"""What a partition tells when the cluster that replicated to it is lost."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.partition.origins import Origin
+from velaray.actors.sets.offset_sets import gaps
+from velaray.broker.partition.geo_replication import Method
+from velaray.events.ids import Position
+from velaray.geo.replication.remote_progress import RemoteProgress
+from velaray.topology.fan_out import each
+from velaray.wire.messages import publish_time
+from velaray.wire.replication import REPLICATOR_PREFIX
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+_AT_ONCE = 4
+_LOOKED_AT = 10_000
+"""So many un-acknowledged entries are asked for together."""
+
+
+async def failover_report(
+    partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
+) -> dict[str, Any]:
+    """What came of ``cluster``: the position there of the newest entry and when that was published;
+    of each subscription, how much that came from there can be delivered, perhaps again, and when
+    it was last told what had been acknowledged there (None: not while this partition ran)."""
+    cluster = args["cluster"]
+    await settle_progress(partition, progress, {})
+    origin = await partition.runtime.read(lambda state: state.origins.by_cluster.get(cluster))
+    names = await partition.runtime.read(
+        lambda state: [
+            name for name in sorted(state.subscriptions) if not name.startswith(REPLICATOR_PREFIX)
+        ]
+    )
+
+    async def of(name: str) -> dict[str, Any]:
+        entries, messages = await _deliverable(partition, name, origin)
+        return {
+            "subscription": name,
+            "progress_ms": progress.heard_ms(name, cluster),
+            "entries": entries,
+            "messages": messages,
+        }
+
+    return {
+        "topic": partition.topic,
+        "newest": None if origin is None else _shown(origin.last),
+        "newest_published_ms": None if origin is None else await _published(partition, origin),
+        "subscriptions": await each(names, of, _AT_ONCE),
+    }
+
+
+async def settle_progress(
+    partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
+) -> None:
+    """Have all that other clusters told acknowledged, as far as what it is about has come."""
+    found = await partition.runtime.read(lambda state: dict(state.subscriptions))
+    for name, known in found.items():
+        if not name.startswith(REPLICATOR_PREFIX):
+            await progress.settle_at_rest(name, known.ref)
+
+
+def _shown(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
+
+
+async def _published(partition: PartitionActor, origin: Origin) -> int | None:
+    """When the newest entry was published; None if it's trimmed away."""
+    if partition.kept_from(origin.last_offset) != origin.last_offset:
+        return None
+    return publish_time((await partition.entry(origin.last_offset)).data)
+
+
+async def _deliverable(
+    partition: PartitionActor, name: str, origin: Origin | None
+) -> tuple[int, int]:
+    """How many entries, and messages in them, of an origin a subscription hasn't acknowledged; of
+    a batch that is acknowledged in part all count."""
+    entries = messages = first = 0
+    end = partition.end_offset
+    while origin is not None and first < end:
+        flat = await partition.ask_subscription(name, "unacked", [first, _LOOKED_AT, end])
+        for start, stop in zip(flat[::2], flat[1::2], strict=True):
+            for run in origin.runs(start, stop):
+                hidden = partition.hidden_within(run.offset, run.end)
+                for shown, behind in gaps(run.offset, run.end, hidden):
+                    entries += behind - shown
+                    for offset in range(shown, behind):
+                        messages += (await partition.entry(offset)).messages
+        looked_at = sum(flat[1::2]) - sum(flat[::2])
+        first = flat[-1] if looked_at >= _LOOKED_AT else end
+    return entries, messages
+
+
+def methods(partition: PartitionActor, progress: RemoteProgress) -> dict[str, Method]:
+    """The calls of a failover."""
+    return {
+        "failover_report": partial(failover_report, partition, progress),
+        "settle_progress": partial(settle_progress, partition, progress),
+    }

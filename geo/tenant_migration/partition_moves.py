@@ -1,0 +1,136 @@
+"""What a partition answers to who moves its tenant to another cluster, and takes it in there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from velaray.actors.partition.remote_transactions import is_foreign
+from velaray.actors.partition.state import PartitionState
+from velaray.broker.partition.geo_replication import Method
+from velaray.events.ids import TransactionId
+from velaray.geo.replication.remote_progress import RemoteProgress
+from velaray.geo.replication.remote_transactions import RemoteTransactionSide
+from velaray.geo.tenant_migration.partition_fence import (
+    PartitionFence,
+    be_quiet,
+    put_up,
+    take_down,
+)
+from velaray.wire.replication import REPLICATOR_PREFIX, replicator_subscription
+from velaray.wire.stamping import PassedOver, judge
+
+if TYPE_CHECKING:
+    from velaray.broker.partition.partition_actor import PartitionActor
+
+
+def _durable(state: PartitionState) -> dict[str, dict[str, str]]:
+    return {
+        name: dict(known.properties)
+        for name, known in sorted(state.subscriptions.items())
+        if not name.startswith(REPLICATOR_PREFIX)
+    }
+
+
+async def extent(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
+    """What there is to move: whether anything was ever stored here, the durable subscriptions
+    with their properties, whether the topic is terminated, which replicators read here, and
+    whether entries are kept in a compacted view alone."""
+
+    def look(state: PartitionState) -> dict[str, Any]:
+        covered = state.compactions.current is not None
+        return {
+            "entries": state.end_offset,
+            "subscriptions": _durable(state),
+            "terminated": state.terminated,
+            "replicators": sorted(
+                name for name in state.subscriptions if name.startswith(REPLICATOR_PREFIX)
+            ),
+            "only_compacted": covered and bool(state.table.gone_ranges()),
+        }
+
+    return await partition.runtime.read(look)
+
+
+async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
+    """How many entries ``cluster`` may still lack, by the cursor of its replicator, and how many
+    transactions it hasn't been told to be complete.
+
+    Raises `RemoteError` (NOT_FOUND) if there is no replicator.
+    """
+    cluster = args["cluster"]
+    name = replicator_subscription(cluster)
+    stats = await partition.ask_subscription(name, "stats", partition.end_offset)
+    untold = await partition.runtime.read(
+        lambda state: sum(cluster in each.waiting for each in state.outgoing.by_number.values())
+    )
+    backlog: int = stats["backlog"]
+    return backlog + untold
+
+
+async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | None:
+    """The position of the newest entry that ``cluster`` must have once everything is there; None
+    if it needn't have any: there is none that a consumer could get."""
+    target, ttl_ms = args["cluster"], partition.policies.ttl_ms
+    too_old_ms = partition.fabric.clock_ms() - ttl_ms if ttl_ms else 0
+    state = partition.runtime.state
+    at = state.end_offset
+    while (at := state.table.kept_before(at)) >= state.first_offset:
+        if at in state.transactions.hidden:
+            continue
+        judged = judge(bytes((await partition.entry(at)).data), target, too_old_ms, everything=True)
+        if judged is PassedOver.EXPIRED:
+            return None  # what is before it is older still
+        if not isinstance(judged, PassedOver):
+            return list(partition.position_of(at))
+    return None
+
+
+async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> list[TransactionId]:
+    """The transactions that have something here, or in a subscription, and haven't ended."""
+    found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
+    for name in await partition.runtime.read(_durable):
+        pending = await partition.ask_subscription(name, "pending_transactions", None)
+        found |= {TransactionId(*each) for each in pending}
+    return sorted(found)
+
+
+async def settle_transactions(
+    partition: PartitionActor, transactions: RemoteTransactionSide, args: dict[str, Any]
+) -> str:
+    """Have the transactions of other clusters decided that are complete; of one that isn't yet it
+    is told why, "": there is none."""
+    untold = await transactions.settle()
+    if untold:
+        return "; ".join(sorted(set(untold.values())))
+    open_ones = await partition.runtime.read(
+        lambda state: [each for each in state.transactions.ongoing if is_foreign(each)]
+    )
+    return f"{len(open_ones)} transactions aren't complete" if open_ones else ""
+
+
+async def take_progress(progress: RemoteProgress, args: dict[str, Any]) -> None:
+    """Take in ``parts`` of subscriptions' progress of cluster ``source``, as its replicator would
+    bring them; all they say is durable then."""
+    for part in args["parts"]:
+        await progress.take(args["source"], bytes(part))
+
+
+def methods(
+    partition: PartitionActor,
+    fence: PartitionFence,
+    progress: RemoteProgress,
+    transactions: RemoteTransactionSide,
+) -> dict[str, Method]:
+    """The calls of a migration."""
+    return {
+        "be_quiet": partial(be_quiet, fence),
+        "fence": partial(put_up, fence),
+        "unfence": partial(take_down, fence),
+        "extent": partial(extent, partition),
+        "remaining": partial(remaining, partition),
+        "tail": partial(tail, partition),
+        "open_transactions": partial(open_transactions, partition),
+        "settle_transactions": partial(settle_transactions, partition, transactions),
+        "take_progress": partial(take_progress, progress),
+    }

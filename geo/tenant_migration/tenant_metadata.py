@@ -1,0 +1,150 @@
+"""What a tenant has, but for its messages: read here, and as it crosses to another cluster.
+
+Roles, clusters, namespaces with their policies, topics with theirs, live schemas, and durable
+subscriptions. Policies of the whole cluster aren't the tenant's. How far subscriptions are is no
+metadata: that follows with the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.broker.schema_registry.schema_calls import has_registry, info_of
+from velaray.events.ids import ActorKey, TopicName
+from velaray.schemas.json_form import data_text
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.fan_out import each
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import REPLICATOR_PREFIX
+
+Properties = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaText:
+    """A version of a topic's schema; ``identity`` is equal for those that count as one."""
+
+    type: str
+    schema: str
+    properties: Properties
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic: 0 ``partitions`` for a plain one. ``subscriptions`` are those of each partition, by
+    its name: their properties, by theirs. ``schemas`` are the live ones, oldest first."""
+
+    partitions: int
+    properties: Properties
+    policies: Mapping[str, Any]
+    schemas: tuple[SchemaText, ...]
+    subscriptions: Mapping[str, Mapping[str, Properties]]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceMetadata:
+    """A namespace: the policies that are set on it, and its topics by full name."""
+
+    policies: Mapping[str, Any]
+    topics: Mapping[str, TopicMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantMetadata:
+    """A tenant; its namespaces by ``tenant/namespace``."""
+
+    tenant: str
+    admin_roles: tuple[str, ...]
+    allowed_clusters: tuple[str, ...]
+    namespaces: Mapping[str, NamespaceMetadata]
+
+    def as_json(self) -> dict[str, Any]:
+        """As the admin interface tells it."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> TenantMetadata:
+        """The inverse of `as_json`."""
+        return cls(
+            found["tenant"],
+            tuple(found["admin_roles"]),
+            tuple(found["allowed_clusters"]),
+            {name: _namespace_of(space) for name, space in found["namespaces"].items()},
+        )
+
+
+def _namespace_of(found: Mapping[str, Any]) -> NamespaceMetadata:
+    topics = {name: _topic_of(topic) for name, topic in found["topics"].items()}
+    return NamespaceMetadata(found["policies"], topics)
+
+
+def _topic_of(found: Mapping[str, Any]) -> TopicMetadata:
+    return TopicMetadata(
+        found["partitions"],
+        found["properties"],
+        found["policies"],
+        tuple(SchemaText(**schema) for schema in found["schemas"]),
+        found["subscriptions"],
+    )
+
+
+async def read_tenant(fabric: ActorSystem, tenant: str) -> TenantMetadata:
+    """What this cluster has of a tenant; its partitions are activated.
+
+    Each part is as it was at some moment of the reading. Raises `RemoteError`: NOT_FOUND if there
+    is no such tenant, or a part of it was deleted meanwhile; and what `ActorSystem.call` raises.
+    """
+    catalog = ActorKey.catalog()
+    found = (await fabric.call(catalog, "tenants")).get(tenant)
+    if found is None:
+        raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}")
+    spaces = await fabric.call(catalog, "namespaces", {"tenant": tenant})
+    return TenantMetadata(
+        tenant,
+        tuple(found["admin_roles"]),
+        tuple(found["allowed_clusters"]),
+        {name: await _read_namespace(fabric, name) for name in spaces},
+    )
+
+
+async def _read_namespace(fabric: ActorSystem, name: str) -> NamespaceMetadata:
+    catalog, named = ActorKey.catalog(), {"namespace": name}
+    policies = await fabric.call(catalog, "policies", named)
+    topics = await fabric.call(catalog, "topics", named)
+    read = await each(topics, lambda topic: _read_topic(fabric, topic))
+    return NamespaceMetadata(
+        policies, {topic["topic"]: it for topic, it in zip(topics, read, strict=True)}
+    )
+
+
+async def _read_topic(fabric: ActorSystem, found: Mapping[str, Any]) -> TopicMetadata:
+    name, incarnation = TopicName.parse(found["topic"]), found["incarnation"]
+    policies = await fabric.call(ActorKey.catalog(), "policies", {"topic": str(name)})
+    subscriptions = {}
+    for key in ActorKey.of_partitions(name, incarnation, found["partitions"]):
+        own = await fabric.call(key, "subscription_properties")
+        subscriptions[str(key.topic_name)] = {
+            each: properties
+            for each, properties in own.items()
+            if not each.startswith(REPLICATOR_PREFIX)
+        }
+    schemas = await _read_schemas(fabric, ActorKey.of_schema_registry(name, incarnation))
+    return TopicMetadata(found["partitions"], found["properties"], policies, schemas, subscriptions)
+
+
+async def _read_schemas(fabric: ActorSystem, key: ActorKey) -> tuple[SchemaText, ...]:
+    if not await has_registry(fabric, key):
+        return ()
+    return tuple(
+        SchemaText(
+            found["type"],
+            data_text(info_of(found)),
+            found["properties"],
+            found["identity"].hex(),
+        )
+        for found in await fabric.call(key, "schemas", {"all": False})
+    )

@@ -1,0 +1,235 @@
+// Scenarios with Pulsar's Go client, as it is: scenarios NAME SERVICE_URL WORDS...
+//
+// Ends with 0 if what the scenario expects has happened. What a scenario reads from its input and
+// prints, line by line, is said where it is defined.
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+)
+
+// patience is how long something that must happen may take: machines that run tests can be slow.
+const patience = 30 * time.Second
+
+var scenarios = map[string]func(client pulsar.Client, words []string) error{
+	"publish":  publish,
+	"consume":  consume,
+	"crowd":    crowd,
+	"failover": failover,
+	"bytes":    bytesSchema,
+	"pattern":  pattern,
+}
+
+func main() {
+	scenario, found := scenarios[os.Args[1]]
+	if !found {
+		fmt.Fprintf(os.Stderr, "there is no scenario %q\n", os.Args[1])
+		os.Exit(2)
+	}
+	client, err := pulsar.NewClient(pulsar.ClientOptions{
+		URL:    os.Args[2],
+		Logger: log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(os.Stderr, nil))),
+	})
+	if err == nil {
+		err = scenario(client, os.Args[3:])
+		client.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// publish TOPIC [NAME] prints "ready", sends each line of the input without waiting, one that begins
+// with "later" for delivery in half a second, and prints "sent LINE ID" or "failed LINE ERROR" for
+// each. Ends after the input.
+func publish(client pulsar.Client, words []string) error {
+	options := pulsar.ProducerOptions{Topic: words[0], SendTimeout: -1}
+	if len(words) > 1 {
+		options.Name = words[1]
+	}
+	producer, err := client.CreateProducer(options)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	fmt.Println("ready")
+	var waiting sync.WaitGroup
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		line := lines.Text()
+		waiting.Add(1)
+		message := &pulsar.ProducerMessage{Payload: []byte(line)}
+		if strings.HasPrefix(line, "later") {
+			message.DeliverAfter = 500 * time.Millisecond
+		}
+		producer.SendAsync(context.Background(), message,
+			func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
+				defer waiting.Done()
+				if err != nil {
+					fmt.Printf("failed %s %v\n", line, err)
+				} else {
+					fmt.Printf("sent %s %v\n", line, id)
+				}
+			})
+	}
+	waiting.Wait()
+	return lines.Err()
+}
+
+// crowd TOPIC prints "ready"; then, 50 goroutines send 40 messages each, without batches and one at a
+// time, every fifth one for delivery in half a second. It prints "sent LINE" for each, or fails.
+func crowd(client pulsar.Client, words []string) error {
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{
+		Topic:           words[0],
+		SendTimeout:     -1,
+		DisableBatching: true,
+	})
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	fmt.Println("ready")
+	errors := make(chan error)
+	for each := 0; each < 50; each++ {
+		go func() {
+			for number := 0; number < 40; number++ {
+				line := fmt.Sprintf("%d-%d", each, number)
+				message := &pulsar.ProducerMessage{Payload: []byte(line)}
+				if number%5 == 0 {
+					message.DeliverAfter = 500 * time.Millisecond
+				}
+				if _, err := producer.Send(context.Background(), message); err != nil {
+					errors <- err
+					return
+				}
+				fmt.Println("sent", line)
+			}
+			errors <- nil
+		}()
+	}
+	for each := 0; each < 50; each++ {
+		if err := <-errors; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// consume TOPIC SUBSCRIPTION prints "ready", then each message's payload, and acknowledges it.
+// Ends when the input is closed.
+func consume(client pulsar.Client, words []string) error {
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic:                       words[0],
+		SubscriptionName:            words[1],
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	fmt.Println("ready")
+	over, end := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
+	}()
+	for {
+		message, err := consumer.Receive(over)
+		if over.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Println(string(message.Payload()))
+		if err := consumer.Ack(message); err != nil {
+			return err
+		}
+	}
+}
+
+type activity struct{}
+
+func (activity) BecameActive(consumer pulsar.Consumer, topic string, partition int32) {
+	fmt.Println("active", partition)
+}
+
+func (activity) BecameInactive(consumer pulsar.Consumer, topic string, partition int32) {
+	fmt.Println("inactive", partition)
+}
+
+// failover TOPIC SUBSCRIPTION prints "active N" or "inactive N" whenever it is told so of
+// partition N. Ends when the input is closed.
+func failover(client pulsar.Client, words []string) error {
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic:            words[0],
+		SubscriptionName: words[1],
+		Type:             pulsar.Failover,
+		EventListener:    activity{},
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// bytesSchema TOPIC sends and receives a value of the BYTES schema, and decodes it.
+func bytesSchema(client pulsar.Client, words []string) error {
+	over, end := context.WithTimeout(context.Background(), patience)
+	defer end()
+	schema := pulsar.NewBytesSchema(nil)
+	reader, err := client.CreateReader(pulsar.ReaderOptions{
+		Topic:          words[0],
+		StartMessageID: pulsar.EarliestMessageID(),
+		Schema:         schema,
+	})
+	if err != nil {
+		return err
+	}
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: words[0], Schema: schema})
+	if err != nil {
+		return err
+	}
+	if _, err = producer.Send(over, &pulsar.ProducerMessage{Value: []byte("value")}); err != nil {
+		return err
+	}
+	message, err := reader.Next(over)
+	if err != nil {
+		return err
+	}
+	var value []byte
+	if err = message.GetSchemaValue(&value); err == nil && string(value) != "value" {
+		err = fmt.Errorf("%q came", value)
+	}
+	return err
+}
+
+// pattern TOPICS SUBSCRIPTION prints "ready" when it has subscribed to a pattern. Ends when the
+// input is closed.
+func pattern(client pulsar.Client, words []string) error {
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		TopicsPattern:    words[0],
+		SubscriptionName: words[1],
+	})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}

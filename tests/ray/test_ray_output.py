@@ -1,0 +1,36 @@
+"""What Ray reports of its processes stays off the terminal of a Ray that velaray starts."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray._private.worker
+
+from tests.ray.support import GENEROUS_S, kill
+from velaray.client.admin import Admin
+from velaray.cluster import Cluster
+
+
+def test_lines_about_killed_processes_dont_reach_the_terminal(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown = ray._private.worker.print_to_stdstream
+    reported = threading.Event()
+
+    def show(data: dict[str, Any], **options: Any) -> None:
+        shown(data, **options)
+        reported.set()
+
+    monkeypatch.setattr(ray._private.worker, "print_to_stdstream", show)
+    with Cluster.start(data_dir, service_port=0, admin_port=0) as cluster:
+        Admin(cluster.admin_url).create_topic("t")
+        Admin(cluster.admin_url).stats("t")
+        kill(cluster, "partition", "t")
+        assert reported.wait(GENEROUS_S), "Ray reports the death of a worker"
+        out, err = capfd.readouterr()
+    assert out == ""
+    assert all(line.startswith("velaray: still ") for line in err.splitlines()), err
+    assert ray._private.worker._worker_logs_enabled  # others' Rays in this process go on reporting

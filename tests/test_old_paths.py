@@ -1,0 +1,40 @@
+"""Old import paths of public names work for one version, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+
+import pytest
+
+import velaray
+from velaray.moved import MOVED
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_an_old_path_gives_the_module_at_the_new_one(old: str, new: str) -> None:
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} moved to {new}"):
+        module = importlib.import_module(old)
+    assert module is importlib.import_module(new)
+    assert module.__name__ == new and module.__spec__.name == new
+
+
+@pytest.mark.parametrize(("package", "name"), [("client", "Client"), ("admin", "Admin")])
+def test_a_name_that_left_a_package_is_still_found_there(package: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"import {name} from velaray"):
+        found = getattr(importlib.import_module(f"velaray.{package}"), name)
+    assert found is getattr(velaray, name)
+
+
+def test_public_paths_give_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("aio", "exceptions", "schema", "pipelines"):
+            importlib.import_module(f"velaray.{name}")
+
+
+def test_a_module_that_never_was_is_not_found() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("velaray.nothing")

@@ -1,0 +1,140 @@
+"""The layers of the tree, what each may import, and how the tree's imports are read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FACE = "velaray"
+"""The folder that holds the links to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What a folder may import: other folders, and libraries by import name."""
+
+    layers: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+# From the lowest up. `velaray` and `pipelines` are above all of them.
+_ORDER = (
+    *("events", "journal", "schemas", "wire", "actors", "client"),
+    *("topology", "broker", "geo", "admin"),
+)
+
+
+def _below(layer: str) -> tuple[str, ...]:
+    return _ORDER[: _ORDER.index(layer)]
+
+
+LAYERS: dict[str, Layer] = {
+    "events": Layer((), ("google", "msgpack")),
+    "journal": Layer(("events",), ("crc32c", "msgpack")),
+    "schemas": Layer((), ("google",)),
+    "wire": Layer(("events", "schemas"), ("crc32c", "cramjam", "google", "mmh3")),
+    "actors": Layer(
+        ("events", "journal", "schemas"),
+        ("google", "mmh3", "msgpack", "pyroaring", "sortedcontainers"),
+    ),
+    # typing_extensions is for type checkers, which bring it along; it's never imported.
+    "client": Layer(
+        ("events", "schemas", "wire"),
+        ("fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
+    ),
+    "topology": Layer(_below("topology"), ("jwt", "msgpack", "ray")),
+    "broker": Layer(_below("broker"), ("google",)),
+    "geo": Layer(_below("geo"), ("aiohttp", "google")),
+    "admin": Layer(_below("admin"), ("aiohttp", "prometheus_client", "ray")),
+    FACE: Layer(
+        _ORDER,
+        ("click", "fastavro", "google", "jwt", "ray", "rich"),
+    ),
+    "pipelines": Layer(
+        ("events", "journal", "schemas", "client", FACE),
+        ("google", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "ray", "rich"),
+    ),
+}
+
+# Folders of files that people don't write, and hidden folders of files that they do.
+SKIPPED = {".git", "build", "dist", "data", "out", "__pycache__", "node_modules"}
+_HIDDEN = {".ci", ".devcontainer", ".github"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Python file: where it is, what it's imported as, and what it says."""
+
+    path: str
+    module: str
+    layer: str
+    tree: ast.Module
+
+    @property
+    def generated(self) -> bool:
+        """Whether protoc wrote it."""
+        return self.path.endswith("_pb2.py")
+
+    def at(self, node: ast.AST) -> str:
+        """``path:line`` of ``node``."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}"
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Files below ``folder``, in order, without following links or entering made folders."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or path.name in SKIPPED or path.name.endswith(".egg-info"):
+            continue
+        if path.is_dir():
+            if not path.name.startswith(".") or path.name in _HIDDEN:
+                yield from walk(path)
+        else:
+            yield path
+
+
+def module_name(path: str) -> str:
+    """What the file at ``path`` is imported as."""
+    parts = path.removesuffix(".py").split("/")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts if parts[0] == FACE else [FACE, *parts])
+
+
+def sources(root: Path, folders: Iterable[str] = LAYERS) -> list[Source]:
+    """The Python files of ``folders``; by default those that are installed."""
+    found = []
+    for folder in folders:
+        if not (root / folder).is_dir():
+            continue
+        for path in walk(root / folder):
+            if path.suffix == ".py":
+                name = path.relative_to(root).as_posix()
+                tree = ast.parse(path.read_text(encoding="utf-8"), name)
+                found.append(Source(name, module_name(name), folder, tree))
+    return found
+
+
+def own_sources(root: Path) -> list[Source]:
+    """Every Python file that people write: installed or not, but not generated."""
+    folders = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
+    visible = [name for name in folders if not name.startswith(".") and name not in SKIPPED]
+    return [source for source in sources(root, visible) if not source.generated]
+
+
+def imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """Every name that ``source`` imports, wherever the statement stands, fully dotted."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield node, f"{node.module}.{alias.name}"
+
+
+def layer_of(dotted: str) -> str:
+    """The layer that holds the module or name ``dotted`` of velaray."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else FACE

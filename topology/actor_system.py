@@ -1,0 +1,239 @@
+"""What connects actors: resolving a key to an address, and links to it.
+
+`ActorSystem` is how an actor reaches another one without knowing what gives it a body. Under
+Ray, resolving creates or finds the Ray actor; `InProcessActorSystem` keeps all bodies in one
+process and one event loop, for tests and simulation. Either way the same bodies run.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from velaray.events.ids import ActorKey
+from velaray.journal.journal import JournalSettings
+from velaray.journal.store import LedgerStore
+from velaray.topology.config import ClusterConfig
+from velaray.topology.rpc import (
+    RemoteError,
+    RpcConnection,
+    RpcConnectionClosed,
+    RpcPeer,
+    connect,
+    reason_of,
+)
+
+REACH_TIMEOUT_S = 30.0
+LINK_KEPT_S = 10.0
+"""How long a shared link stays open unused: an actor with a link is never idle."""
+_FIRST_DELAY_S = 0.02
+_MAX_DELAY_S = 1.0
+
+ResultT = TypeVar("ResultT")
+
+
+class Unreachable(ConnectionError):
+    """An actor could not be reached within the time allowed."""
+
+
+class Address(NamedTuple):
+    """Where an actor is reached: ``service_port`` speaks Pulsar's protocol (0: it doesn't)."""
+
+    host: str
+    service_port: int
+    link_port: int
+
+
+class ActorBase(abc.ABC):
+    """What Ray (or a `InProcessActorSystem`) keeps alive: one actor's sockets and runtime."""
+
+    key: ActorKey
+
+    @abc.abstractmethod
+    async def start(self) -> Address:
+        """Recover and listen."""
+
+    @abc.abstractmethod
+    async def call(self, method: str, args: dict[str, Any]) -> Any:
+        """Answer one call, the same over links and over Ray; raises `RemoteError` to refuse."""
+
+    @abc.abstractmethod
+    def idle(self) -> bool:
+        """Whether nobody is connected and nothing is under way."""
+
+    @abc.abstractmethod
+    async def stop(self) -> None:
+        """Finish what is under way, close the sockets and the journal."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Stop at once, as a crash would: nothing more is written or answered."""
+
+
+class _Caller:
+    """The peer of a shared link, which is only used to call."""
+
+    def __init__(self, key: ActorKey, links: dict[ActorKey, RpcConnection]) -> None:
+        self._key = key
+        self._links = links
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        raise RemoteError("not allowed", "this end of the link answers no requests")
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        """Nobody sends any."""
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        """The next call resolves the actor anew."""
+        if self._links.get(self._key) is link:
+            del self._links[self._key]
+
+
+class ActorSystem(abc.ABC):
+    """How an actor of one cluster reaches the others."""
+
+    def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
+        self.config = config
+        self.store = store
+        self.journal_settings = JournalSettings()
+        self._links: dict[ActorKey, RpcConnection] = {}
+        self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+
+    @abc.abstractmethod
+    async def address(self, key: ActorKey) -> Address:
+        """Activate the actor if need be and return its address.
+
+        Raises `Unreachable` if it can't be had now, `RemoteError` (STORAGE_FULL) if there is no
+        room for its journal.
+        """
+
+    @abc.abstractmethod
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop the actor in good order if it runs; the next use activates it again."""
+
+    @abc.abstractmethod
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Call ``method`` of every actor that has started, and start none.
+
+        A few at a time; None stands for an actor that hasn't started or didn't answer within
+        ``timeout_s`` seconds.
+        """
+
+    @abc.abstractmethod
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """An actor of this process can't go on (fenced, failed sync, divergence)."""
+
+    def clock_ms(self) -> int:
+        """Wall-clock milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    async def reach(self, key: ActorKey, timeout: float = REACH_TIMEOUT_S) -> Address:
+        """`address`, repeated while the actor is restarting; `Unreachable` after ``timeout``."""
+        return await persist(lambda: self.address(key), timeout, f"reach {key}")
+
+    async def open_link(
+        self, key: ActorKey, peer: RpcPeer, timeout: float = REACH_TIMEOUT_S
+    ) -> RpcConnection:
+        """A new link to the actor, activated if need be.
+
+        Tries again with growing delays while the actor is restarting; raises
+        `Unreachable` after ``timeout`` seconds.
+        """
+        return await persist(lambda: self._dial(key, peer), timeout, f"reach {key}")
+
+    async def _dial(self, key: ActorKey, peer: RpcPeer) -> RpcConnection:
+        address = await self.address(key)
+        return await connect(address.host, address.link_port, peer, self.config.link_key)
+
+    async def call(
+        self,
+        key: ActorKey,
+        method: str,
+        args: dict[str, Any] | None = None,
+        timeout: float = REACH_TIMEOUT_S,
+    ) -> Any:
+        """Call an actor over a shared link.
+
+        Calls are repeated when the link breaks, so the method must be idempotent. Raises
+        `RemoteError` if the actor refuses, `Unreachable` if it can't be reached in time.
+        """
+        return await persist(
+            lambda: self._call_once(key, method, args or {}), timeout, f"call {key}"
+        )
+
+    async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+        async with self._dialling.setdefault(key, asyncio.Lock()):
+            link = self.shared_link(key)
+            if link is None:
+                link = self._links[key] = await self._dial(key, _Caller(key, self._links))
+                self._close_when_unused(link, seen=-1)
+        return await link.request(method, args)
+
+    def shared_link(self, key: ActorKey) -> RpcConnection | None:
+        """The link over which `call` would go, if there is one now."""
+        link = self._links.get(key)
+        return None if link is None or link.closed else link
+
+    async def ask(
+        self,
+        key: ActorKey,
+        method: str,
+        args: dict[str, Any],
+        timeout: float = REACH_TIMEOUT_S,
+    ) -> Any:
+        """`call` over a link of its own, closed at once: the actor may be idle soon after."""
+        return await persist(lambda: self._ask_once(key, method, args), timeout, f"ask {key}")
+
+    async def _ask_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+        link = await self._dial(key, _Caller(key, {}))
+        try:
+            return await link.request(method, args)
+        finally:
+            link.close()
+
+    def _close_when_unused(self, link: RpcConnection, seen: int) -> None:
+        """Look every `LINK_KEPT_S` whether the link was used since ``seen`` requests."""
+        if link.closed:
+            return
+        if link.requested == seen and not link.waiting:
+            link.close()
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_later(LINK_KEPT_S, self._close_when_unused, link, link.requested)
+
+    def drop_links(self) -> None:
+        """Close the shared links."""
+        for link in list(self._links.values()):
+            link.close()
+        self._links.clear()
+
+
+async def persist(attempt: Callable[[], Awaitable[ResultT]], timeout: float, what: str) -> ResultT:
+    """Run ``attempt`` until it doesn't fail for want of a connection.
+
+    Waits between attempts, twice as long each time up to a second; raises `Unreachable`
+    naming ``what`` when ``timeout`` seconds are over.
+    """
+    delay = _FIRST_DELAY_S
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except (RpcConnectionClosed, OSError, Unreachable) as error:
+            if loop.time() + delay >= deadline:
+                why = reason_of(error)
+                raise Unreachable(f"could not {what} within {timeout:g} s: {why}") from error
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _MAX_DELAY_S)
+
+
+MakeActor = Callable[[ActorKey, ActorSystem], ActorBase]
+"""Makes the actor for a key: placement doesn't know the kinds of actors."""

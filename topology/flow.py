@@ -1,0 +1,96 @@
+"""How much goes one way between a partition and its clients, how fast, and when last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+WINDOW_MS = 10_000
+"""Rates are means over at least this long."""
+
+_MESSAGES = itemgetter(1)
+
+
+class Speed(NamedTuple):
+    """Per second: messages, bytes, and entries that had been delivered before."""
+
+    messages: float
+    bytes: float
+    again: float
+
+    def told(self, way: str) -> dict[str, float]:
+        """As actors tell each other; ``way`` is "in" or "out"."""
+        return {f"rate_{way}": self.messages, f"throughput_{way}": self.bytes}
+
+
+class Flow:
+    """Messages and bytes that went one way, counted by the run of entries."""
+
+    __slots__ = ("_began", "_mark", "_speed", "again", "bytes", "last_ms", "messages")
+
+    def __init__(self, now_ms: int) -> None:
+        self.messages = self.bytes = 0
+        self.again = 0  # entries that had been delivered before
+        self.last_ms = 0  # 0: nothing went yet
+        self._began = now_ms
+        self._mark = (0, 0, 0)
+        self._speed: Speed | None = None
+
+    def count(self, messages: int, size: int, now_ms: int, again: int = 0) -> None:
+        """So much went just now."""
+        if not 0 <= now_ms - self._began < WINDOW_MS:
+            self._roll(now_ms)
+        self.messages += messages
+        self.bytes += size
+        self.again += again
+        self.last_ms = now_ms
+
+    def sent(self, run: Sequence[Any], size: int, again: bool, now_ms: int) -> None:
+        """Entries (tuples whose second field is the number of messages) went out as bytes."""
+        self.count(sum(map(_MESSAGES, run)), size, now_ms, len(run) if again else 0)
+
+    def speed(self, now_ms: int) -> Speed:
+        """Over the last full window; before there is one, since the beginning."""
+        if not 0 <= now_ms - self._began < WINDOW_MS:
+            self._roll(now_ms)
+        return self._since(now_ms) if self._speed is None else self._speed
+
+    def _roll(self, now_ms: int) -> None:
+        self._speed = self._since(now_ms)
+        self._began, self._mark = now_ms, (self.messages, self.bytes, self.again)
+
+    def _since(self, now_ms: int) -> Speed:
+        seconds = (now_ms - self._began) / 1000
+        if seconds <= 0:
+            return Speed(0.0, 0.0, 0.0)
+        messages, size, again = self._mark
+        return Speed(
+            (self.messages - messages) / seconds,
+            (self.bytes - size) / seconds,
+            (self.again - again) / seconds,
+        )
+
+
+@dataclass(slots=True)
+class Activity:
+    """When consumers did something last, in milliseconds; 0: never."""
+
+    consumed_ms: int = 0
+    acked_ms: int = 0
+    flowed_ms: int = 0
+
+    def add(self, other: Activity) -> None:
+        """What happened later counts."""
+        self.consumed_ms = max(self.consumed_ms, other.consumed_ms)
+        self.acked_ms = max(self.acked_ms, other.acked_ms)
+        self.flowed_ms = max(self.flowed_ms, other.flowed_ms)
+
+    def told(self) -> dict[str, int]:
+        """As actors tell each other."""
+        return {
+            "consumed_ms": self.consumed_ms,
+            "acked_ms": self.acked_ms,
+            "flowed_ms": self.flowed_ms,
+        }

@@ -1,0 +1,114 @@
+"""A whole cluster in one process and one event loop, without Ray.
+
+The same bodies, runtimes, journals, links and wire sessions as under Ray; only activation
+differs. Tests and simulation use it, and may kill any actor between two turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from velaray.actors.machine import Reason
+from velaray.actors.runtime import Stopped
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.errors import StorageFull
+from velaray.journal.store import LedgerStore
+from velaray.topology.actor_system import (
+    ActorBase,
+    ActorSystem,
+    Address,
+    MakeActor,
+    Unreachable,
+)
+from velaray.topology.config import ClusterConfig
+from velaray.topology.rpc import RemoteError
+
+
+class InProcessActorSystem(ActorSystem):
+    """Activates bodies in this process."""
+
+    def __init__(self, config: ClusterConfig, store: LedgerStore, make_actor: MakeActor) -> None:
+        super().__init__(config, store)
+        self._make_actor = make_actor
+        self.bodies: dict[ActorKey, ActorBase] = {}
+        self.failures: list[tuple[ActorKey, BaseException]] = []
+        self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
+
+    async def address(self, key: ActorKey) -> Address:
+        """Start the actor's body unless it runs.
+
+        Raises `Unreachable` if it was killed meanwhile, `RemoteError` (STORAGE_FULL) if there is
+        no room for its journal, or else what its start raised.
+        """
+        task = self._starting.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(key))
+        await asyncio.wait([task])  # neither's cancellation is the other's
+        if task.cancelled():
+            raise Unreachable(f"{key} was killed while it started")
+        try:
+            return task.result()
+        except StorageFull as error:
+            raise RemoteError(Reason.STORAGE_FULL, error.told) from error
+
+    async def _start(self, key: ActorKey) -> Address:
+        body = self._make_actor(key, self)
+        self.bodies[key] = body
+        started = False
+        try:
+            address = await body.start()
+            started = True
+        finally:
+            if not started:
+                body.abort()
+        return address
+
+    async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
+        """Ask one after the other."""
+        found: dict[ActorKey, Any] = {}
+        for key, body in list(self.bodies.items()):
+            task = self._starting.get(key)
+            found[key] = None
+            if task is not None and task.done() and not task.cancelled() and not task.exception():
+                with contextlib.suppress(TimeoutError, RemoteError, Stopped):
+                    async with asyncio.timeout(timeout_s):
+                        found[key] = await body.call(method, {})
+        return found
+
+    def fatal(self, key: ActorKey, error: BaseException) -> None:
+        """Remember the failure and end the actor as its process would end."""
+        self.failures.append((key, error))
+        self.kill(key)
+
+    def kill(self, key: ActorKey) -> None:
+        """End an actor as SIGKILL would; the next use activates it again."""
+        task = self._starting.pop(key, None)
+        if task is not None and not task.done():
+            task.cancel()
+        body = self.bodies.pop(key, None)
+        if body is not None:
+            body.abort()
+
+    async def dismiss(self, key: ActorKey) -> None:
+        """Stop an actor in good order; the next use activates it again."""
+        task = self._starting.get(key)
+        if task is not None:
+            await asyncio.wait([task])  # else it would go on starting after the answer
+            if self._starting.get(key) is task:
+                del self._starting[key]
+        body = self.bodies.pop(key, None)
+        if body is not None and task is not None and not task.cancelled() and not task.exception():
+            await body.stop()
+
+    async def stop(self) -> None:
+        """Stop every actor: deleters, which are clients, then subscriptions, partitions, the
+        catalog, and pullers, which partitions would activate again."""
+        self.drop_links()
+        while self.bodies:  # one that stops may activate a deleter once more
+            await self.dismiss(max(self.bodies, key=_stops_first))
+
+
+def _stops_first(key: ActorKey) -> tuple[bool, bool, ActorKind]:
+    return key.kind is ActorKind.DELETER, key.kind is not ActorKind.PULLER, key.kind

@@ -1,1 +1,0 @@
-"""Ledgers that go: their deletion in two phases, and the census of what is stored."""

@@ -1,1 +1,0 @@
-"""Tenants that move to another cluster, in peace or after a disaster."""

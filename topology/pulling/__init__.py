@@ -1,1 +1,0 @@
-"""Topics that are pulled out of another cluster, Apache Pulsar's among them."""

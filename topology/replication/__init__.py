@@ -1,1 +1,0 @@
-"""Replication between clusters: replicators, what they bring, and what becomes of it there."""

@@ -1,1 +1,0 @@
-"""Schemas of topics: their registries, and who asks them."""

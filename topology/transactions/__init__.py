@@ -1,1 +1,0 @@
-"""Transactions: coordinators, and what partitions have of them."""

@@ -1,0 +1,316 @@
+"""The command ``velaray``."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from velaray.actors.catalog.clusters import is_service_url
+from velaray.cli.admin import namespaces
+from velaray.cli.clusters import clusters
+from velaray.cli.common import Commands, Output, with_admin
+from velaray.cli.compaction import topics
+from velaray.cli.history import subscriptions, why
+from velaray.cli.journal import journal
+from velaray.cli.ledgers import ledgers
+from velaray.cli.messages import consume, produce
+from velaray.cli.migrations import tenants
+from velaray.cli.pipelines import pipelines
+from velaray.cli.policies import policies
+from velaray.cli.pulsar import pulsar
+from velaray.cli.replication import replication
+from velaray.cli.schemas import schemas
+from velaray.cli.tokens import read_secret, tokens
+from velaray.cli.transactions import transactions
+from velaray.client.admin import Admin
+
+if TYPE_CHECKING:
+    from velaray.topology.config import AuthSettings
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="velaray")
+def main() -> None:
+    """Durable publish-subscribe for Ray and Spark, speaking Pulsar's protocol."""
+
+
+@main.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("velaray-data"),
+    show_default=True,
+    help="Directory that holds the journals; created if need be.",
+)
+@click.option(
+    "--name",
+    default="standalone",
+    show_default=True,
+    help="The cluster's name, as other clusters know it; the data keeps it.",
+)
+@click.option(
+    "--cluster-number",
+    type=click.IntRange(0, 2046),
+    default=0,
+    show_default=True,
+    help="Different for all clusters that replicate to each other; the data keeps it.",
+)
+@click.option(
+    "--service-port",
+    type=click.IntRange(0, 65535),
+    default=6650,
+    show_default=True,
+    help="Port for clients; 0 takes a free one.",
+)
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for the admin interface; 0 takes a free one.",
+)
+@click.option("--ray-address", help="Use this Ray cluster instead of starting Ray here.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--token-secret", type=_FILE, help="Accept HS256 tokens signed with this key.")
+@click.option("--token-public-key", type=_FILE, help="Accept RS256 tokens for this PEM key.")
+@click.option(
+    "--replication-secret",
+    type=_FILE,
+    callback=lambda context, parameter, given: b"" if given is None else read_secret(given),
+    help="Key that all clusters share which replicate to each other. Without it, replicators of "
+    "other clusters are refused.",
+)
+@click.option("--tunnel", is_flag=True, help="Let clients reach topics through the service port.")
+@click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    metavar="NAME=URL",
+    callback=lambda context, parameter, given: _listeners(given),
+    help="As --tunnel, for clients that ask for listener NAME; URL (pulsar://host:port) is where "
+    "their network reaches the service port. May be given several times.",
+)
+@click.option(
+    "--passivate-after",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds after which an actor that nobody uses leaves memory.",
+)
+@click.option(
+    "--partition-sync",
+    type=click.Choice(["always", "interval"]),
+    default="always",
+    show_default=True,
+    help="When to sync what is published: before every receipt, or on a timer. With a timer, a "
+    "loss of power takes back what was published since; a crash of a process doesn't.",
+)
+@click.option(
+    "--sync-interval-ms",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="The timer of --partition-sync interval, in milliseconds.",
+)
+@click.option(
+    "--compaction-retain-null-key",
+    is_flag=True,
+    help="Let compaction keep messages without key; otherwise it drops them.",
+)
+@click.option(
+    "--max-active-transactions",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of one coordinator at once; 0 allows any number. Clients wait to begin another one.",
+)
+@click.option(
+    "--undelete-window",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds for which a deleted topic can be undeleted; its storage is freed then.",
+)
+@click.option(
+    "--deletion-retry",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds until a ledger that couldn't be deleted is tried again.",
+)
+@click.option(
+    "--deleters",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many actors delete ledgers, some 250 a second each.",
+)
+def start(
+    data: Path,
+    name: str,
+    cluster_number: int,
+    service_port: int,
+    admin_port: int,
+    ray_address: str | None,
+    host: str,
+    token_secret: Path | None,
+    token_public_key: Path | None,
+    replication_secret: bytes,
+    tunnel: bool,
+    listeners: dict[str, str],
+    passivate_after: float,
+    partition_sync: str,
+    sync_interval_ms: int,
+    compaction_retain_null_key: bool,
+    max_active_transactions: int,
+    undelete_window: float,
+    deletion_retry: float,
+    deleters: int,
+) -> None:
+    """Start a cluster and run it until Ctrl-C or SIGTERM."""
+    auth = _auth(token_secret, token_public_key)
+    _require_ray()
+    from velaray.admin.proxy_actor import TENURE_CHECK_S
+    from velaray.cluster import Cluster, ClusterError
+    from velaray.topology.config import UnsafeBindingError
+    from velaray.topology.ownership import Superseded
+
+    try:
+        cluster = Cluster.start(
+            data,
+            name=name,
+            cluster_number=cluster_number,
+            host=host,
+            service_port=service_port,
+            admin_port=admin_port,
+            ray_address=ray_address,
+            auth=auth,
+            replication_secret=replication_secret,
+            tunnel=tunnel,
+            listeners=listeners,
+            passivate_after_s=passivate_after,
+            partition_sync=partition_sync,
+            sync_interval_ms=sync_interval_ms,
+            compaction_retain_null_key=compaction_retain_null_key,
+            max_active_transactions=max_active_transactions,
+            undelete_s=undelete_window,
+            deletion_retry_s=deletion_retry,
+            deleters=deleters,
+        )
+    except (ClusterError, UnsafeBindingError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    with cluster:
+        stopped = _on_stop_signals()
+        click.echo(f"service  {cluster.service_url}")
+        click.echo(f"admin    {cluster.admin_url}")
+        click.echo(f"data     {data.resolve()}")
+        click.echo("velaray is running; stop it with Ctrl-C")
+        while not select.select([stopped], [], [], TENURE_CHECK_S)[0]:
+            try:
+                cluster.check_tenure()
+            except Superseded as error:
+                raise click.ClickException(str(error)) from error
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # who asks twice doesn't want to wait
+        click.echo("velaray is stopping")
+    click.echo("velaray has stopped")
+
+
+def _require_ray() -> None:
+    """Load Ray, which takes a second; only `start` needs it."""
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise click.ClickException(f"Ray can't be loaded ({error}): pip install ray") from error
+
+
+def _listeners(given: tuple[str, ...]) -> dict[str, str]:
+    """The service URLs by name, of what was typed as NAME=URL."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, url = text.partition("=")
+        if not name or not is_service_url(url):
+            raise click.BadParameter(f"{text!r}: write NAME=pulsar://host:port")
+        if name in found:
+            raise click.BadParameter(f"listener {name} is given twice")
+        found[name] = url
+    return found
+
+
+def _on_stop_signals() -> int:
+    """A descriptor that can be read once SIGINT or SIGTERM has come."""
+    readable, writable = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os.write(writable, b"."))
+    return readable
+
+
+def _auth(secret: Path | None, public_key: Path | None) -> AuthSettings | None:
+    from velaray.topology.config import AuthSettings
+
+    if secret is not None and public_key is not None:
+        raise click.UsageError("give --token-secret or --token-public-key, not both")
+    if secret is not None:
+        return AuthSettings(secret=read_secret(secret))
+    if public_key is None:
+        return None
+    text = public_key.read_text(encoding="utf-8", errors="replace")
+    if "PUBLIC KEY" not in text:
+        raise click.ClickException(f"{public_key} holds no public key in PEM form")
+    return AuthSettings(public_key=text)
+
+
+@main.command()
+@with_admin
+def status(show: Output, admin: Admin) -> None:
+    """Show whether the cluster answers, and what it holds."""
+    admin.health()
+    spaces = [space for tenant in admin.tenants() for space in admin.namespaces(tenant)]
+    held = [admin.topics(space) for space in spaces]
+    counts = {
+        "health": "ok",
+        "tenants": len(admin.tenants()),
+        "namespaces": len(spaces),
+        "topics": sum(len(topics) for topics in held),
+    }
+    known = admin.clusters().items()
+    facts = [{"cluster": name, **urls, **counts} for name, urls in known if urls["local"]]
+    columns = {
+        "cluster": "CLUSTER",
+        "brokerServiceUrl": "SERVICE",
+        "serviceUrl": "ADMIN",
+        "health": "HEALTH",
+        "tenants": "TENANTS",
+        "namespaces": "NAMESPACES",
+        "topics": "TOPICS",
+    }
+    show.rows(columns, facts)
+
+
+for _command in (
+    clusters,
+    consume,
+    journal,
+    ledgers,
+    namespaces,
+    pipelines,
+    policies,
+    produce,
+    pulsar,
+    replication,
+    schemas,
+    subscriptions,
+    tenants,
+    tokens,
+    topics,
+    transactions,
+    why,
+):
+    main.add_command(_command)

@@ -1,0 +1,206 @@
+"""What the commands share: where the cluster is, how results are printed, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from http.client import HTTPResponse
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from velaray.client.admin import DEFAULT_URL, Admin
+from velaray.client.exceptions import VelarayError
+from velaray.events.ids import InvalidNameError
+from velaray.journal.errors import JournalError
+from velaray.topology.progress import Progress
+
+DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
+# Wide enough that nothing is folded where nobody looks at a terminal.
+_PIPE_WIDTH = 10_000
+_ANSWER_S = 30.0
+_LEAST_ANSWER_S = 5.0
+"""What a limit for messages leaves for the cluster's answers."""
+
+
+class Commands(click.Group):
+    """The top group: refusals become a line on stderr and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except InvalidNameError as error:
+            raise click.UsageError(str(error)) from error
+        except BrokenPipeError:
+            raise  # click ends quietly then
+        except (VelarayError, JournalError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Prints results as a table for people or as JSON for programs."""
+
+    as_json: bool
+
+    def rows(self, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
+        """One line for each of ``rows``; ``columns`` are the fields with their titles."""
+        if self.as_json:
+            self.value([{field: row[field] for field in columns} for row in rows])
+            return
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for field, title in columns.items():
+            numbers = bool(rows) and all(isinstance(row[field], int) for row in rows)
+            table.add_column(title, justify="right" if numbers else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(_shown(row[field])) for field in columns))
+        _console().print(table)
+
+    def value(self, value: Any) -> None:
+        """``value`` as JSON, whatever was asked for: it has no table form."""
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+    def done(self, said: str, **facts: Any) -> None:
+        """Something was done: ``said`` for people, ``facts`` for programs."""
+        click.echo(json.dumps(facts, ensure_ascii=False) if self.as_json else said)
+
+
+def _console() -> Console:
+    console = Console(file=sys.stdout)
+    return console if console.is_terminal else Console(file=sys.stdout, width=_PIPE_WIDTH)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
+
+
+Command = Callable[..., Any]
+
+_output = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the result.",
+)
+_token = click.option(
+    "--token",
+    envvar="VELARAY_TOKEN",
+    show_envvar=True,
+    help="JSON web token, where the cluster asks for one.",
+)
+
+
+_timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"Seconds that the cluster may take to answer.  [default: {_ANSWER_S:g}]",
+)
+
+
+class _PatientAdmin(Admin):
+    """Says on standard error what it waits for."""
+
+    def _send(self, method: str, target: str, body: Any) -> tuple[HTTPResponse, bytes]:
+        with Progress(f"waiting for {self.url}"):
+            return super()._send(method, target, body)
+
+
+def with_output(command: Command) -> Command:
+    """Give ``command`` the option -o and, as first argument, an `Output`."""
+
+    @_output
+    @wraps(command)
+    def run(*args: Any, output: str, **options: Any) -> Any:
+        return command(Output(output == "json"), *args, **options)
+
+    return run
+
+
+def with_admin(command: Command) -> Command:
+    """Give ``command`` the options of the admin interface, an `Output` and an `Admin`."""
+
+    @click.option(
+        "--admin-url",
+        envvar="VELARAY_ADMIN_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        help="Where the admin interface answers.",
+    )
+    @_token
+    @with_output
+    @wraps(command)
+    def run(show: Output, *args: Any, admin_url: str, token: str | None, **options: Any) -> Any:
+        try:
+            admin = _PatientAdmin(admin_url, token=token)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        return command(show, admin, *args, **options)
+
+    return run
+
+
+def with_service(command: Command) -> Command:
+    """Give ``command`` the options of the service, an `Output` and a connected client."""
+
+    @wraps(command)
+    def run(*args: Any, timeout: float | None, **options: Any) -> Any:
+        return command(*args, **options)
+
+    return _timeout(with_service_and_timeout(run, 0.0))
+
+
+def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S) -> Command:
+    """`with_service` for a command that has an option ``timeout`` of its own.
+
+    The cluster may take as long to answer, or ``least_s`` seconds.
+    """
+
+    @click.option(
+        "--service-url",
+        envvar="VELARAY_SERVICE_URL",
+        default=DEFAULT_SERVICE_URL,
+        show_default=True,
+        show_envvar=True,
+        help="Where clients connect.",
+    )
+    @_token
+    @with_output
+    @wraps(command)
+    def run(
+        show: Output,
+        *args: Any,
+        service_url: str,
+        token: str | None,
+        timeout: float | None,
+        **options: Any,
+    ) -> Any:
+        # Most commands don't need the client's modules, which take a while to load.
+        from velaray.client.auth import AuthenticationToken
+        from velaray.sync.client import Client
+
+        proof = AuthenticationToken(token) if token else None
+        with Client(
+            service_url,
+            authentication=proof,
+            operation_timeout_seconds=max(timeout or _ANSWER_S, least_s),
+        ) as client:
+            return command(show, client, *args, timeout=timeout, **options)
+
+    return run

@@ -1,0 +1,304 @@
+"""``velaray subscriptions describe`` and ``state``: what a subscription holds and held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from velaray.broker.explain import described as facts_and_now
+from velaray.broker.explain import history_of
+from velaray.broker.history import (
+    Moment,
+    described,
+    positions_of,
+    published_at,
+    state_at,
+    subscriptions_of,
+)
+from velaray.cli.admin import MessageIdType, TimeType, subscriptions
+from velaray.cli.common import Output, with_admin, with_output
+from velaray.cli.journal import run_reading, with_data
+from velaray.client.admin import Admin
+from velaray.client.exceptions import VelarayError
+from velaray.client.message_id import MessageId
+from velaray.events.ids import InvalidMessageIdError, Position, TopicName
+from velaray.events.ids import MessageId as StoredId
+from velaray.journal.files import FileStore
+
+# `subscriptions` is the group, with the commands of this module.
+__all__ = ["MomentType", "subscriptions", "why"]
+
+Found = Mapping[str, Any]
+_FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
+
+
+class MomentType(click.ParamType):
+    """A message id (when it was published), a time, or the number of an event."""
+
+    name = "moment"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Moment | Position:
+        """Read what was typed."""
+        if value.isascii() and value.isdigit() and int(value) < _FIRST_MS:
+            return Moment(sequence=int(value))
+        if value.count(":") == 1 and "-" not in value:
+            try:
+                found = StoredId.parse(value)
+            except InvalidMessageIdError as error:
+                self.fail(str(error), param, ctx)
+            return Position(found.ledger_id, found.entry_id)
+        return Moment(at_ms=TimeType().convert(value, param, ctx))
+
+
+@subscriptions.command("describe")
+@click.argument("topic")
+@click.argument("subscription")
+@with_admin
+def describe(show: Output, admin: Admin, topic: str, subscription: str) -> None:
+    """Tell what SUBSCRIPTION of TOPIC holds, and why nothing moves if nothing does."""
+    found = admin.describe_subscription(topic, subscription)
+    if show.as_json:
+        show.value(found)
+        return
+    for name, one in found.items():
+        click.echo("\n".join([name, *(f"  {line}" for line in _lines(one))]))
+
+
+def _lines(found: Found) -> Iterator[str]:
+    kind = found["type"] or "no consumer has said"
+    yield f"type: {kind}" + ("" if found["durable"] else " (leaves no trace)")
+    yield (
+        f"cursor: all up to {found['mark_delete']} is acknowledged "
+        f"(offset {found['acked_before']} of {found['end_offset']})"
+    )
+    yield f"backlog: {found['backlog']} entries, {found['waiting']} of them to be delivered again"
+    if found["delayed"]:
+        yield f"delayed: {found['delayed']} entries wait for their time"
+    yield f"holes: {_some(found['holes'], map(_span, found['first_holes']))}"
+    halves = (
+        f"{one['position']} (left: {', '.join(map(str, one['remaining']))})"
+        for one in found["first_partial"]
+    )
+    yield f"half-acknowledged batches: {_some(found['partial'], halves)}"
+    if found["redelivered"]:
+        counts = (f"{one['position']} {one['count']} times" for one in found["redelivered"])
+        yield f"delivered again: {', '.join(counts)}"
+    for each in found["consumers"]:
+        yield from _consumer(each)
+    for holdup in found["holdups"] or ({"text": "nothing: entries are on their way"},):
+        yield f"what holds it back: {holdup['text']}"
+
+
+def _consumer(found: Found) -> Iterator[str]:
+    standing = "" if found["active"] else ", stands by"
+    where = f" at {found['address']}" if found["address"] else ""
+    yield (
+        f"consumer {found['name']}{where}: {found['unacked']} un-acknowledged, "
+        f"can take {max(found['permits'], 0)} messages{standing}"
+    )
+    if found["held"]:
+        yield f"  holds {_some(None, map(_span, found['held']))}"
+
+
+def _span(found: Found) -> str:
+    if found["first"] == found["last"]:
+        return str(found["first"])
+    return f"{found['first']} to {found['last']}"
+
+
+def _some(count: int | None, shown: Iterator[str]) -> str:
+    """``shown``, and that there are more if ``count`` says so."""
+    texts = list(shown)
+    if count is None:
+        return ", ".join(texts)
+    if not count:
+        return "none"
+    more = ", ..." if count > len(texts) else ""
+    return f"{count}: {', '.join(texts)}{more}"
+
+
+@subscriptions.command("state")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--at",
+    type=MomentType(),
+    help="A time, a message id (when that was published) or the number of an event; now if absent.",
+)
+@with_data
+@with_output
+def state(
+    show: Output, topic: str, subscription: str, at: Moment | Position | None, data: Path
+) -> None:
+    """Show the cursor of SUBSCRIPTION of TOPIC as it was, from its journal on disk.
+
+    The cluster need not run; if it does, it isn't asked.
+    """
+    store = FileStore(data)
+    name = TopicName.parse(topic)
+    found = run_reading(_states(store, name, subscription, at or Moment()), store)
+    if show.as_json:
+        show.value(found)
+        return
+    for one in found:
+        click.echo("\n".join([one["topic"], *(f"  {line}" for line in _past(one))]))
+
+
+async def _states(
+    store: FileStore, topic: TopicName, subscription: str, at: Moment | Position
+) -> list[dict[str, Any]]:
+    keys = await subscriptions_of(store, topic, subscription)
+    if isinstance(at, Position) and len(keys) > 1:
+        raise click.UsageError("a message id belongs to one partition: name the partition")
+    found = []
+    for key in keys:
+        moment = at
+        if isinstance(moment, Position):
+            moment = Moment(at_ms=await published_at(store, key, moment))
+        past = await state_at(store, key, moment)
+        found.append(described(past, key, await positions_of(store, key)))
+    return found
+
+
+def _past(found: Found) -> Iterator[str]:
+    yield f"after event {found['event']}" + (
+        f", {time_text(found['atMs'])}" if found["atMs"] else ""
+    )
+    if not found["created"]:
+        yield "the subscription wasn't created yet"
+        return
+    yield (
+        f"cursor: all up to {found['markDelete']} was acknowledged (offset {found['ackedBefore']})"
+    )
+    holes = found["ackedRanges"]
+    yield f"holes: {_some(len(holes), map(_span, holes))}"
+    partial = found["partial"]
+    halves = (str(one["position"]) for one in partial)
+    yield f"half-acknowledged batches: {_some(len(partial), halves)}"
+
+
+def time_text(at_ms: int) -> str:
+    """Milliseconds since 1970 as people read them, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@subscriptions.command("undo")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--to", type=MomentType(), help="A time or the number of an event; the last move if absent."
+)
+@click.option("--yes", is_flag=True, help="Do it; without this only tell what would change.")
+@with_admin
+def undo(
+    show: Output,
+    admin: Admin,
+    topic: str,
+    subscription: str,
+    to: Moment | Position | None,
+    yes: bool,
+) -> None:
+    """Undo a mistaken seek, skip or expiry of SUBSCRIPTION of TOPIC.
+
+    The cursor goes back to what it was before; what consumers acknowledged since stays
+    acknowledged. Partitions where nothing moved are left out. Nothing is changed if a partition
+    would refuse, as messages that would have to come again were trimmed.
+    """
+    if isinstance(to, Position):
+        raise click.UsageError("--to takes a time or the number of an event")
+    moment = to or Moment()
+    found = admin.undo(
+        topic, subscription, event=moment.sequence, time_ms=moment.at_ms, preview=True
+    )
+    failed: dict[str, str] = {}
+    if yes:
+        # Each partition back to what was told, whatever happened since.
+        for name, one in found.items():
+            try:
+                found[name] = admin.undo(name, subscription, event=one["after_event"])[name]
+            except VelarayError as error:
+                failed[name] = str(error)
+    if show.as_json:
+        show.value({name: {**one, **_outcome(name, yes, failed)} for name, one in found.items()})
+    else:
+        for name, one in found.items():
+            lines = _undone(one, yes and name not in failed)
+            click.echo("\n".join([name, *(f"  {line}" for line in lines)]))
+        if not yes:
+            click.echo("nothing was changed; do it with --yes")
+    if failed:
+        reasons = "; ".join(f"not undone for {name}: {error}" for name, error in failed.items())
+        raise click.ClickException(f"{reasons}. Repeat it for these partitions, by their names")
+
+
+def _outcome(name: str, yes: bool, failed: Mapping[str, str]) -> Found:
+    if name in failed:
+        return {"done": False, "error": failed[name]}
+    return {"done": yes}
+
+
+def _undone(found: Found, done: bool) -> Iterator[str]:
+    would = "" if done else "would be "
+    for move in found["undone"]:
+        yield f"{would}undone: {move}"
+    yield (
+        f"offset {found['acked_before_then']} instead of {found['acked_before']}: "
+        f"{found['to_deliver_again']} entries {would}un-acknowledged again, "
+        f"{found['to_acknowledge']} {would}acknowledged again"
+    )
+
+
+@click.command("why")
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("message", type=MessageIdType())
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read the journals in this directory, and don't ask the cluster where it is now.",
+)
+@with_admin
+def why(
+    show: Output,
+    admin: Admin,
+    topic: str,
+    subscription: str,
+    message: MessageId,
+    data: Path | None,
+) -> None:
+    """Tell what happened to MESSAGE of TOPIC in SUBSCRIPTION, and where it is now.
+
+    When it was published, delivered (and to whom), acknowledged, asked for again, moved to the
+    dead-letter topic, skipped or expired; which transactions it waited for, and how they ended.
+    What was lost in a crash before it was written isn't told.
+    """
+    if data is None:
+        found = admin.why(topic, subscription, message)
+    else:
+        store = FileStore(data)
+        name = TopicName.parse(topic)
+        found = run_reading(_why(store, name, subscription, message), store)
+    if show.as_json:
+        show.value(found)
+        return
+    for fact in found["facts"]:
+        click.echo(f"{time_text(fact['at_ms'])}  {fact['text']}")
+    if found["now"] is not None:
+        click.echo(f"now: {found['now']['text']}")
+
+
+async def _why(
+    store: FileStore, topic: TopicName, subscription: str, message: MessageId
+) -> dict[str, Any]:
+    found = await subscriptions_of(store, topic, subscription)
+    keys = [key for key in found if message.partition() in (-1, key.partition)]
+    if len(keys) != 1:
+        raise click.UsageError(f"say which partition of {topic}: ledger:entry:partition")
+    position = Position(message.ledger_id(), message.entry_id())
+    return facts_and_now(await history_of(store, keys[0], position), None)

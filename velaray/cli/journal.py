@@ -1,0 +1,284 @@
+"""``velaray journal``: look into journals on disk, with or without a running cluster.
+
+Nothing is written, and an actor that writes meanwhile isn't disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from velaray.actors.machine import InvariantViolation, Machine, digest
+from velaray.cli.common import Output, with_output
+from velaray.cli.state import describe
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.journal.checkpoint import Checkpoint
+from velaray.journal.errors import JournalError
+from velaray.journal.files import FileStore
+from velaray.journal.replay import checkpoint_of, load_manifest, replay, verify
+from velaray.journal.scan import Record
+from velaray.offline.journal_events import actors_in, event_of, told_of
+
+
+class Divergent(JournalError):
+    """What the journal says doesn't fit together; the text says what and where."""
+
+
+def machine_of(key: ActorKey) -> Machine[Any]:
+    """The machine whose events the journal of ``key`` holds. Raises `Divergent` for kinds that own
+    no journal."""
+    match key.kind:
+        case ActorKind.CATALOG:
+            from velaray.actors.catalog.machine import CatalogMachine
+
+            return CatalogMachine()
+        case ActorKind.PARTITION:
+            from velaray.actors.partition.machine import PartitionMachine
+
+            return PartitionMachine()
+        case ActorKind.SUBSCRIPTION:
+            from velaray.actors.subscription.machine import SubscriptionMachine
+
+            return SubscriptionMachine()
+        case ActorKind.COMPACTED:
+            from velaray.actors.partition.compacted_index import CompactedIndexMachine
+
+            return CompactedIndexMachine()
+        case ActorKind.COORDINATOR:
+            from velaray.actors.coordinator.machine import CoordinatorMachine
+
+            return CoordinatorMachine()
+        case ActorKind.SCHEMA_REGISTRY:
+            from velaray.actors.schema_registry.machine import SchemaRegistryMachine
+
+            return SchemaRegistryMachine()
+        case ActorKind.DELETER | ActorKind.PULLER:
+            raise Divergent(f"a {key.kind} has no journal")
+
+
+class MachineFold:
+    """Recomputes an actor's state from its history; a `velaray.journal.replay.Fold`."""
+
+    def __init__(self, key: ActorKey) -> None:
+        self._machine = machine_of(key)
+        self.state = self._machine.initial()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Start from this state. Raises `Divergent` if it isn't the one that was digested, or
+        breaks an invariant of its machine."""
+        self.state = self._machine.restore(checkpoint.segments)
+        if self.digest() != checkpoint.digest:
+            raise Divergent(
+                f"the checkpoint at sequence {checkpoint.sequence} restores to the digest "
+                f"{self.digest().hex()}, but says {checkpoint.digest.hex()}"
+            )
+        self.check(checkpoint.sequence)
+
+    def apply(self, record: Record) -> None:
+        """Apply one record. Raises `Divergent` if it holds no event that is known here."""
+        self._machine.evolve(self.state, event_of(record.sequence, record.event))
+
+    def digest(self) -> bytes:
+        """The digest of the state."""
+        return digest(self._machine.snapshot(self.state))
+
+    def check(self, sequence: int) -> None:
+        """Raise `Divergent` if the state before event ``sequence`` breaks an invariant."""
+        try:
+            self._machine.check(self.state)
+        except InvariantViolation as error:
+            raise Divergent(f"before event {sequence}: {error}") from error
+
+
+# -- commands ----------------------------------------------------------------------
+
+
+@click.group()
+def journal() -> None:
+    """Look into the journals of actors.
+
+    KEY names an actor, as `velaray journal list` prints it.
+    """
+
+
+def run_reading(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
+    """What ``work`` returns; ``store`` is closed then."""
+
+    async def closing() -> Any:
+        try:
+            return await work
+        finally:
+            await store.close()
+
+    return asyncio.run(closing())
+
+
+with_data = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("velaray-data"),
+    show_default=True,
+    help="Directory that holds the journals.",
+)
+
+
+@journal.command("list")
+@with_data
+@with_output
+def list_journals(show: Output, data: Path) -> None:
+    """List the actors that have a journal."""
+    store = FileStore(data)
+    rows = [{"key": key} for key in run_reading(actors_in(store), store)]
+    show.rows({"key": "KEY"}, rows)
+
+
+@journal.command("show")
+@click.argument("key")
+@with_data
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, help="First event.")
+@click.option("--to", "last", type=click.IntRange(min=0), help="Last event.")
+@with_output
+def show_events(show: Output, key: str, data: Path, first: int, last: int | None) -> None:
+    """Print the events of KEY's journal, one JSON object a line with -o json."""
+    store = FileStore(data)
+    run_reading(_show(show, store, ActorKey.parse(key).text(), first, last), store)
+
+
+async def _show(show: Output, store: FileStore, key: str, first: int, last: int | None) -> None:
+    parsed = ActorKey.parse(key)
+    start = await _ledger_before(store, key, first)
+    async for record in replay(store, key, start):
+        if last is not None and record.sequence > last:
+            break
+        if record.sequence < first:
+            continue
+        told = told_of(parsed, record)
+        position = "" if record.position is None else "{}:{}".format(*record.position)
+        if show.as_json:
+            line = {
+                "sequence": record.sequence,
+                "time": record.at_ms,
+                "position": position or None,
+                "event": told.name,
+                "fields": told.fields,
+                "blobBytes": told.blob_bytes,
+            }
+            click.echo(json.dumps(line, ensure_ascii=False))
+        else:
+            place = f"  [{position}, {told.blob_bytes} bytes]" if position else ""
+            click.echo(f"{record.sequence:>8}  {told.name}  {told.json()}{place}")
+
+
+async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | None:
+    """The last ledger that starts at or before an event; None if there is no ledger."""
+    found = None
+    for info in (await load_manifest(store, key)).ledgers:
+        if info.first_sequence <= sequence or found is None:
+            found = info.ledger_id
+    return found
+
+
+@journal.command("verify")
+@click.argument("key", required=False)
+@with_data
+@with_output
+def verify_journal(show: Output, key: str | None, data: Path) -> None:
+    """Check KEY's journal (all of them without KEY): checksums, order, digests, invariants.
+
+    Every event is read and folded into the actor's state again, and the outcome is compared
+    with what the actor recorded in its checkpoints. Fails if anything differs.
+    """
+    store = FileStore(data)
+    rows = run_reading(_verify(store, key), store)
+    columns = {
+        "key": "KEY",
+        "ledger_id": "LEDGER",
+        "sealed": "SEALED",
+        "first_sequence": "FIRST EVENT",
+        "records": "EVENTS",
+        "entries": "ENTRIES",
+        "bytes": "BYTES",
+        "segments": "SEGMENTS",
+        "kept_segments": "KEPT",
+        "problems": "PROBLEMS",
+    }
+    show.rows(columns, rows)
+    broken = sorted({row["key"] for row in rows if row["problems"]})
+    if broken:
+        raise click.ClickException(f"not sound: {', '.join(broken)}")
+
+
+async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
+    keys = await actors_in(store) if key is None else [ActorKey.parse(key).text()]
+    rows = []
+    for text in keys:
+        for report in await verify(store, text, MachineFold(ActorKey.parse(text))):
+            problems = [f"{report.file}: {problem}" for problem in report.problems]
+            rows.append({"key": text, **asdict(report), "problems": problems})
+    return rows
+
+
+@journal.command("replay")
+@click.argument("key")
+@with_data
+@click.option(
+    "--to",
+    "last",
+    type=click.IntRange(min=0),
+    help="The last event that counts; the newest one if absent.",
+)
+@with_output
+def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None:
+    """Print the state of actor KEY as it was after an event."""
+    store = FileStore(data)
+    parsed = ActorKey.parse(key)
+    event, fold = run_reading(_replay(store, parsed, last), store)
+    facts = {"key": key, "event": event, "digest": fold.digest().hex()}
+    found = {**facts, "state": describe(fold.state)}
+    if show.as_json:
+        show.value(found)
+        return
+    rows = [{"field": name, "value": value} for name, value in _flat(found)]
+    show.rows({"field": "FIELD", "value": "VALUE"}, rows)
+
+
+async def _replay(store: FileStore, key: ActorKey, last: int | None) -> tuple[int, MachineFold]:
+    """The state after event ``last`` (None: the newest) and that event's number."""
+    text, fold = key.text(), MachineFold(key)
+    manifest = await load_manifest(store, text)
+    if not manifest.ledgers:
+        raise Divergent(f"the journal of {text} has no events yet")
+    start = manifest.ledgers[-1].ledger_id
+    if last is not None:
+        oldest = manifest.ledgers[0].first_sequence
+        if last + 1 < oldest:
+            raise Divergent(f"events before {oldest} of {text} are no longer kept")
+        start = await _ledger_before(store, text, last + 1) or start
+    checkpoint = await checkpoint_of(store, text, start)
+    fold.restore(checkpoint)
+    event = checkpoint.sequence - 1
+    async for record in replay(store, text, start):
+        if last is not None and record.sequence > last:
+            break
+        fold.apply(Record(record.sequence, record.position, record.event))
+        event = record.sequence
+    if last is not None and event < last:
+        raise Divergent(f"{text} has events up to {event}, none of number {last}")
+    fold.check(event + 1)
+    return event, fold
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The leaves of nested objects by their paths."""
+    if not isinstance(value, dict) or not value:
+        return [(name, value)]
+    found = []
+    for key, inner in value.items():
+        found += _flat(inner, f"{name}.{key}" if name else str(key))
+    return found

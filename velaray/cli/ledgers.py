@@ -1,0 +1,225 @@
+"""``velaray ledgers``: what is stored, what is to be deleted, what couldn't be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from velaray.cli.common import Output, with_admin
+from velaray.cli.history import time_text
+from velaray.client.admin import Admin
+
+Found = Mapping[str, Any]
+
+
+@click.group()
+def ledgers() -> None:
+    """Count what is stored, and see what is to be deleted."""
+
+
+# -- census ------------------------------------------------------------------------
+
+_NAMED = {
+    "orphan": "nobody will delete them: --repair has that done",
+    "missing": "they are listed, and not stored",
+    "dead-letter": "they couldn't be deleted: see velaray ledgers dlq list",
+}
+
+
+@ledgers.command("census")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option("--repair", is_flag=True, help="Have orphans deleted.")
+@with_admin
+def census(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
+    """Compare what is stored with what is listed and with what is to be deleted.
+
+    Exits with 3 if a ledger is missing, or an orphan and not repaired, or if the manifest of a
+    journal can't be read.
+    """
+    found = admin.repair_ledgers() if repair else admin.ledger_census()
+    if show.as_json or as_json:
+        show.value(found)
+    else:
+        _print(show, found)
+    lost = found["totals"]["missing"]["ledgers"] + len(found["unreadable"])
+    if not repair:
+        lost += found["totals"]["orphan"]["ledgers"]
+    if lost:
+        raise click.exceptions.Exit(3)
+
+
+def _print(show: Output, found: Found) -> None:
+    rows = [
+        {"kind": kind, "state": state, **numbers}
+        for kind, states in [*found["kinds"].items(), ("all", found["totals"])]
+        for state, numbers in states.items()
+        if numbers["ledgers"] or (kind == "all" and state in ("orphan", "missing"))
+    ]
+    columns = {"kind": "KIND", "state": "STATE", "ledgers": "LEDGERS", "bytes": "BYTES"}
+    show.rows(columns, rows)
+    for state, meaning in _NAMED.items():
+        if named := found["ledgers"][state]:
+            click.echo(f"{state}: {meaning}")
+            for each in named:
+                click.echo(f"  {each['ledgerId']} of {each['journal']}, {each['bytes']} bytes")
+    if found["unreadable"]:
+        click.echo("not counted: these journals can't be read")
+        for each in found["unreadable"]:
+            click.echo(f"  {each['journal']}: {each['why']}")
+    if "announced" in found:
+        click.echo(f"{found['announced']} orphans are to be deleted now")
+
+
+# -- waiting -----------------------------------------------------------------------
+
+LOOK_EVERY_S = 0.5
+"""Between two looks, at least; and as long as one took."""
+
+
+@ledgers.command("wait")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait at most.  [default: as long as it takes]",
+)
+@with_admin
+def wait(show: Output, admin: Admin, within: float | None) -> None:
+    """Wait until everything is deleted that is to be, and show how far that is.
+
+    Exits with 3 if something is left: after --within seconds, or because it couldn't be deleted.
+    """
+    began, took, pause = monotonic(), 0.0, Event()
+    first = most = left = _waiting(admin)
+    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("ledgers deleted")
+        while left["ledgers"]:
+            if within is not None and monotonic() - began > within:
+                break
+            gone = most["ledgers"] - left["ledgers"]
+            progress.update(task, completed=gone, total=most["ledgers"])
+            pause.wait(max(LOOK_EVERY_S, took))
+            looked = monotonic()
+            left = _waiting(admin)
+            took = monotonic() - looked
+            most = max(most, left, key=lambda found: found["ledgers"])
+    dead = left["dead"]
+    said = f"{left['ledgers']} ledgers wait for their deletion ({first['ledgers']} did before)"
+    if dead:
+        said += f"; {dead} couldn't be deleted: see velaray ledgers dlq list"
+    show.done(said, left=left["ledgers"], bytes=left["bytes"], before=first["ledgers"], dead=dead)
+    if left["ledgers"] or dead:
+        raise click.exceptions.Exit(3)
+
+
+def _waiting(admin: Admin) -> Found:
+    """Ledgers and bytes that wait for their deletion, and how many were given up."""
+    totals = admin.ledger_census()["totals"]
+    return {**totals["pending"], "dead": totals["dead-letter"]["ledgers"]}
+
+
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
+
+
+# -- one ledger --------------------------------------------------------------------
+
+
+@ledgers.command("describe")
+@click.argument("ledger", type=click.IntRange(min=0))
+@with_admin
+def describe(show: Output, admin: Admin, ledger: int) -> None:
+    """Tell where LEDGER is, whose it is, and what is to become of it."""
+    found = admin.ledger(ledger)
+    if show.as_json:
+        show.value(found)
+        return
+    click.echo("\n".join(_lines(found)))
+
+
+def _lines(found: Found) -> Iterator[str]:
+    yield f"ledger {found['ledgerId']} of {found['journal']}: {found['state']}"
+    if found["state"] != "gone":
+        yield f"{found['bytes']} bytes at {found['location']}"
+        if found["owned"] is False:
+            yield "its header names another owner: it won't be deleted"
+        if found["records"] is not None:
+            end = "sealed" if found["sealed"] else "open"
+            yield f"{end}, {found['records']} records with {found['entries']} entries"
+        if found["deadJournal"]:
+            yield "its actor was deleted"
+    for each in found["pending"]:
+        yield f"to be deleted: event {each['id']}, {_since(each)}"
+    for each in found["deadLetters"]:
+        yield f"given up: dead letter {each['id']}, {_since(each)}"
+
+
+def _since(event: Found) -> str:
+    tries = f", tried again {event['tries']} times" if event["tries"] else ""
+    return f"of {time_text(event['publishTime'])}{tries}"
+
+
+# -- dead letters ------------------------------------------------------------------
+
+
+@ledgers.group("dlq")
+def dlq() -> None:
+    """Deletions that were given up."""
+
+
+@dlq.command("list")
+@with_admin
+def list_dead(show: Output, admin: Admin) -> None:
+    """List the dead letters that nobody has dealt with."""
+    columns = {
+        "id": "ID",
+        "ledgerId": "LEDGER",
+        "component": "COMPONENT",
+        "topicName": "TOPIC",
+        "cursorName": "SUBSCRIPTION",
+        "since": "GIVEN UP AT",
+    }
+    found = admin.dead_ledgers()
+    if show.as_json:
+        show.value(found)
+        return
+    show.rows(columns, [{**each, "since": time_text(each["publishTime"])} for each in found])
+
+
+_ids = click.argument("ids", nargs=-1)
+_all = click.option("--all", "every", is_flag=True, help="All of them.")
+
+
+def _wanted(ids: tuple[str, ...], every: bool) -> list[str] | None:
+    if every == bool(ids):
+        raise click.UsageError("name dead letters by their IDs, or say --all")
+    return None if every else list(ids)
+
+
+@dlq.command("retry")
+@_ids
+@_all
+@with_admin
+def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
+    """Have the deletions of dead letters IDS tried again."""
+    count = admin.retry_dead_ledgers(_wanted(ids, every))
+    show.done(f"{count} deletions are tried again", retried=count)
+
+
+@dlq.command("forget")
+@_ids
+@_all
+@with_admin
+def forget(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
+    """List dead letters IDS no more. Their ledgers stay; the census calls them orphans."""
+    count = admin.forget_dead_ledgers(_wanted(ids, every))
+    show.done(f"{count} dead letters are forgotten", forgotten=count)

@@ -1,0 +1,55 @@
+"""``velaray pipelines``: what Spark queries leave behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from velaray.cli.common import Output, with_service
+
+if TYPE_CHECKING:
+    from velaray.sync.client import Client
+
+
+@click.group()
+def pipelines() -> None:
+    """Look after pipelines on Spark."""
+
+
+@pipelines.command()
+@click.option(
+    "--checkpoint",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The query's checkpoint folder.",
+)
+@click.option("--sink", "sinks", multiple=True, help="Option name of a sink of the query's.")
+@click.option("--subscription", help="Instead of a checkpoint: the source's subscription.")
+@click.option("--topic", "topics", multiple=True, help="With --subscription: what it reads.")
+@with_service
+def release(
+    show: Output,
+    client: Client,
+    checkpoint: Path | None,
+    sinks: tuple[str, ...],
+    subscription: str | None,
+    topics: tuple[str, ...],
+) -> None:
+    """Delete what a query that is over for good has in the service.
+
+    Its source's retention marks go, so that what it would have read can be trimmed, and its sink's
+    series of commits. Doing it again is harmless.
+    """
+    from velaray.spark_queries import release as let_go
+
+    if (checkpoint is None) == (subscription is None) or (subscription and not topics):
+        raise click.UsageError("give --checkpoint, or --subscription with --topic")
+    found = let_go(
+        client, checkpoint=checkpoint, sinks=sinks, subscription=subscription, topics=topics
+    )
+    show.done(
+        f"released {len(found.marks)} retention marks, {len(found.series)} series of commits",
+        marks=[{"partition": name, "subscription": mark} for name, mark in found.marks],
+        series=list(found.series),
+    )

@@ -1,0 +1,85 @@
+"""``velaray pulsar``: tenants that are taken over from Apache Pulsar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from velaray.cli.common import Output, with_admin
+from velaray.client.admin import Admin
+
+_COLUMNS = {
+    "topic": "TOPIC",
+    "cluster": "CLUSTER",
+    "state": "STATE",
+    "backlog": "BACKLOG",
+    "inFlight": "IN FLIGHT",
+    "entries": "ENTRIES",
+    "caughtUp": "ALL HERE",
+    "why": "REASON",
+}
+
+
+@click.group()
+def pulsar() -> None:
+    """Taking tenants over from Apache Pulsar."""
+
+
+@pulsar.command("import")
+@click.argument("tenant")
+@click.option("--from", "cluster", required=True, help="The cluster, as it is registered here.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@with_admin
+def import_tenant(show: Output, admin: Admin, tenant: str, cluster: str, dry_run: bool) -> None:
+    """Have here what TENANT has in another cluster, and pull its messages from there.
+
+    Namespaces, topics, schemas, subscriptions and policies come at once; messages and how far
+    subscriptions are follow, until `velaray pulsar finish`. Do it again when topics are new there.
+    """
+    _tell(show, admin.pull_tenant(tenant, cluster, dry_run=dry_run))
+
+
+@pulsar.command("status")
+@click.argument("tenant")
+@with_admin
+def status(show: Output, admin: Admin, tenant: str) -> None:
+    """Show how far the topics of TENANT are that are pulled.
+
+    BACKLOG is what is there and not here, in entries (a batch is one).
+    """
+    show.rows(_COLUMNS, [_row(found) for found in admin.pulls(tenant)])
+
+
+def _row(found: dict[str, Any]) -> dict[str, Any]:
+    reasons = (found["reason"], found["progressReason"])
+    return {
+        **found,
+        "caughtUp": found["backlog"] == 0 and found["quiet"],
+        "why": "; ".join(dict.fromkeys(filter(None, reasons))) or None,
+    }
+
+
+@pulsar.command("finish")
+@click.argument("tenant")
+@click.option("--from", "cluster", required=True, help="The cluster, as it is registered here.")
+@click.option("--force", is_flag=True, help="Go without what isn't here yet.")
+@with_admin
+def finish(show: Output, admin: Admin, tenant: str, cluster: str, force: bool) -> None:
+    """Pull nothing of TENANT any more, and delete the subscriptions there that pulled.
+
+    Refused while something isn't here yet. Stop the producers there first, then the consumers.
+    """
+    _tell(show, admin.finish_pull(tenant, cluster, force=force))
+
+
+def _tell(show: Output, found: dict[str, Any]) -> None:
+    if show.as_json:
+        show.value(found)
+        return
+    for step in found["steps"]:
+        click.echo(step)
+    for note in found["notes"]:
+        click.echo(note)
+    if not found["steps"]:
+        click.echo("nothing to do")

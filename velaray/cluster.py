@@ -1,0 +1,482 @@
+"""Starting and stopping a cluster on Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import random
+import secrets
+import socket
+import sys
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from velaray.actors.catalog.clusters import is_service_url
+from velaray.admin.proxy_actor import ProxyActor
+from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
+from velaray.broker.garbage_collection.collectors import deleters_to_wake, ensure_deletion_topics
+from velaray.events.ids import ActorKey, ActorKind
+from velaray.geo.actor_kinds import make_body
+from velaray.journal.errors import JournalError
+from velaray.journal.files import JOURNALS, NUMBERS, FileStore
+from velaray.journal.private import make_private, private_opener, tighten
+from velaray.topology.config import (
+    AuthSettings,
+    ClusterConfig,
+    PartitionSync,
+    check_binding,
+    is_loopback,
+    namespace_of,
+)
+from velaray.topology.ownership import (
+    OtherCluster,
+    Superseded,
+    check_tenure,
+    data_id_of,
+    take_tenure,
+)
+from velaray.topology.ports import PortUnavailable, hold_ports
+from velaray.topology.progress import Progress
+from velaray.topology.ray_connection import (
+    RayUnavailable,
+    connect_ray,
+    is_open,
+    one_line,
+    start_ray,
+    stop_ray,
+)
+from velaray.topology.ray_system import RayActorSystem
+from velaray.topology.rpc import RemoteError
+
+FRONT_DOOR = "front-door"
+LAST_CLUSTER_NUMBER = 2046
+"""2047 would be that of the ledger id that stands for the latest message."""
+LEAST_SECRET_BYTES = 32
+OBJECT_STORE_BYTES = 100 << 20
+_LOCK_FILE = "owner.lock"
+_REPORT_TIMEOUT_S = 20.0
+
+# How Ray finds out that a node is lost; its defaults take half a minute.
+NODE_HEALTH = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1500",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_worker_niceness": "0",
+}
+
+
+class ClusterError(RuntimeError):
+    """The cluster can't be started; the text says why and what to do."""
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end, whether or not the caller has an event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def _free_port(host: str) -> int:
+    """A port that nobody listens on and that outgoing connections don't use either.
+
+    The system hands out ports from 32768 on to outgoing connections: one of those could be
+    taken while a front door is restarting.
+    """
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) != 0:
+                return port
+    raise ClusterError(f"no free port on {host}; name one with --service-port and --admin-port")
+
+
+class Cluster:
+    """A running cluster; made by `start`, ended by `stop` or with the context."""
+
+    def __init__(
+        self, config: ClusterConfig, fabric: RayActorSystem, lock: IO[str], owns_ray: bool
+    ) -> None:
+        """Not for callers: `start` makes one."""
+        self.config = config
+        self._fabric = fabric
+        self._lock = lock
+        self._owns_ray = owns_ray
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: str | Path,
+        *,
+        name: str = "standalone",
+        host: str = "127.0.0.1",
+        service_port: int = 6650,
+        admin_port: int = 8080,
+        ray_address: str | None = None,
+        auth: AuthSettings | None = None,
+        tunnel: bool = False,
+        listeners: Mapping[str, str] | None = None,
+        passivate_after_s: float = 300.0,
+        partition_sync: str = "always",
+        sync_interval_ms: int = 1000,
+        compaction_retain_null_key: bool = False,
+        max_active_transactions: int = 0,
+        undelete_s: float = 0.0,
+        deletion_retry_s: float = 600.0,
+        deleters: int = 1,
+        cluster_number: int = 0,
+        replication_secret: bytes = b"",
+    ) -> Cluster:
+        """Start a cluster whose journals are in ``data_dir``, and serve.
+
+        Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
+        this machine, with Ray's token authentication. Port 0 takes a free port. Actors of an older
+        start on the directory are replaced; nothing is lost. Settings may differ at every start.
+
+        ``partition_sync`` "interval" acknowledges what is published once it is written, and syncs
+        every ``sync_interval_ms``: a loss of power takes back what was published since. One
+        coordinator has ``max_active_transactions`` at once (0: any number). A deleted topic can be
+        undeleted for ``undelete_s`` seconds. So many ``deleters`` delete ledgers; what can't be
+        deleted is tried again every ``deletion_retry_s``. Clusters that replicate to each other
+        have different names and numbers (0 to 2046), which data keeps, and one secret.
+
+        Raises `ValueError` for another ``partition_sync`` and for numbers out of range,
+        `UnsafeBindingError` if the address isn't loopback and no token is configured,
+        `ClusterError` if the directory, the name on this Ray cluster or a port is in use, if the
+        data has another name or number, or if Ray has no token although this cluster needs it.
+        """
+        check_binding(host, auth)
+        _check_least(1, sync_interval_ms=sync_interval_ms, deleters=deleters)
+        _check_least(0, max_active_transactions=max_active_transactions)
+        _check_least(0, undelete_s=undelete_s, deletion_retry_s=deletion_retry_s)
+        _check_identity(cluster_number, replication_secret)
+        config = ClusterConfig(
+            data_dir=str(Path(data_dir).resolve()),
+            incarnation=0,  # it is taken when nothing else stands in the way
+            link_key=secrets.token_bytes(16),
+            name=name,
+            host=host,
+            service_port=service_port or _free_port(host),
+            admin_port=admin_port or _free_port(host),
+            auth=auth,
+            passivate_after_s=passivate_after_s,
+            tunnel=tunnel,
+            listeners=_checked_listeners(listeners or {}),
+            partition_sync=PartitionSync(partition_sync),
+            sync_interval_ms=sync_interval_ms,
+            compaction_retain_null_key=compaction_retain_null_key,
+            max_active_transactions=max_active_transactions,
+            undelete_s=undelete_s,
+            deletion_retry_s=deletion_retry_s,
+            deleters=deleters,
+            cluster_number=cluster_number,
+            replication_secret=replication_secret,
+        )
+        return cls._owning(config, ray_address)
+
+    @classmethod
+    def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
+        """Take over the data, the ports, and the name on the Ray cluster."""
+        data_dir = Path(config.data_dir)
+        starts_ray = ray_address is None and not ray.is_initialized()
+        ports = ExitStack()
+        with ExitStack() as undo:
+            lock = undo.enter_context(_lock(data_dir))
+            undo.push(ports)
+            if starts_ray:
+                ports.push(_hold_ports(config))  # a port in use is an error before Ray starts
+            if _connect_ray(ray_address):
+                undo.callback(stop_ray)
+            else:
+                _check_protection(config)
+            replaced = _replace_front_door(config.name, data_dir)
+            if not starts_ray and not replaced:
+                ports.push(_hold_ports(config))
+            incarnation, data_id = _tenure(data_dir, config.name, config.cluster_number)
+            undo.pop_all()
+        config = replace(config, incarnation=incarnation, data_id=data_id)
+        return cls(config, RayActorSystem(config, make_body), lock, starts_ray)._opened(ports)
+
+    def _opened(self, ports: ExitStack) -> Cluster:
+        try:
+            with Progress("starting the cluster's actors"), ports:
+                _run(self._bootstrap())
+                ports.close()
+                self._open_front_door()
+                _run(self._wake_deleters())
+        except (RayError, RemoteError, OSError) as error:
+            self.stop()
+            raise ClusterError(f"the cluster could not be started: {one_line(error)}") from error
+        return self
+
+    async def _bootstrap(self) -> None:
+        await self._fabric.call(
+            ActorKey.catalog(),
+            "bootstrap",
+            {
+                "cluster": self.config.name,
+                "service_url": self.service_url,
+                "admin_url": self.admin_url,
+            },
+            timeout=60.0,
+        )
+        await ensure_coordinators(self._fabric, DEFAULT_COORDINATORS)
+        await ensure_deletion_topics(self._fabric)
+        self._fabric.drop_links()
+
+    async def _wake_deleters(self) -> None:
+        """They are called until one of this start answers: by this name Ray may still know one of
+        an earlier start, which leaves as soon as it sees that, and nobody else calls them."""
+        woken = await deleters_to_wake(self._fabric)
+        await asyncio.gather(*(self._fabric.call(key, "describe", timeout=60.0) for key in woken))
+        self._fabric.drop_links()
+
+    def _open_front_door(self) -> None:
+        """On this node, whose address the ports are bound to."""
+        node = ray.get_runtime_context().get_node_id()
+        door = (
+            ray.remote(ProxyActor)
+            .options(
+                name=FRONT_DOOR,
+                namespace=self.config.ray_namespace,
+                lifetime="detached",
+                max_restarts=-1,
+                num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            )
+            .remote(self.config)
+        )
+        ray.get(door.describe.remote())  # type: ignore[attr-defined]
+
+    @property
+    def service_url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://{self.config.host}:{self.config.service_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin interface answers."""
+        return f"http://{self.config.host}:{self.config.admin_port}"
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Every actor that runs now: its key, process id and node.
+
+        Actors that are restarting just now are left out.
+        """
+        namespace = self.config.ray_namespace
+        reports: list[dict[str, Any]] = []
+        for name in _names(namespace):
+            try:
+                handle = ray.get_actor(name, namespace)
+                found: Any = ray.get(handle.describe.remote(), timeout=_REPORT_TIMEOUT_S)
+                reports.append(found)
+            except (ValueError, RayError):
+                continue
+        return reports
+
+    def check_tenure(self) -> None:
+        """Raise `Superseded` if another cluster was started on the same data since."""
+        _run(check_tenure(self._fabric.store, self.config))
+
+    def stop(self) -> None:
+        """Stop every actor in good order: the front door, partitions, subscriptions, catalog.
+
+        One that doesn't stop in time is killed: its journal survives that. If another
+        cluster owns the data by now, its actors may have the same names: then those of this
+        one are left to end by themselves.
+        """
+        namespace = self.config.ray_namespace
+        try:
+            self.check_tenure()
+            for _ in range(_STOP_ROUNDS):
+                for name in sorted(_names(namespace), key=_stop_order):
+                    _stop_actor(name, namespace)
+        except Superseded as error:
+            print(f"velaray: {error}", file=sys.stderr)
+        finally:
+            if self._owns_ray:
+                stop_ray()
+            self._lock.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def _names(namespace: str) -> list[str]:
+    return [
+        found["name"]
+        for found in ray.util.list_named_actors(all_namespaces=True)
+        if found["namespace"] == namespace
+    ]
+
+
+_STOP_ROUNDS = 2
+"""Actors that stop may activate a deleter once more, and nothing else."""
+_STOP_ORDER = (
+    FRONT_DOOR,
+    ActorKind.DELETER,  # a client
+    ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
+    ActorKind.PARTITION,
+    ActorKind.PULLER,  # which partitions would activate again
+    ActorKind.SUBSCRIPTION,
+    ActorKind.SCHEMA_REGISTRY,
+    ActorKind.CATALOG,
+)
+
+
+def _stop_order(name: str) -> int:
+    return _STOP_ORDER.index(name.split("/")[0])
+
+
+def _stop_actor(name: str, namespace: str) -> None:
+    try:
+        handle = ray.get_actor(name, namespace)
+    except ValueError:
+        return  # it has exited: what was asked for
+    if name == FRONT_DOOR:
+        ray.kill(handle)
+        return
+    with suppress(GetTimeoutError, RayActorError, RayTaskError):
+        ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
+    # It has exited, hangs, or died before and is being started anew: Ray doesn't tell which.
+    ray.kill(handle)
+
+
+def _replace_front_door(name: str, data_dir: Path) -> bool:
+    """End the front door that an earlier start on this directory left on this Ray cluster; whether
+    there was one.
+
+    Raises `ClusterError` if it belongs to a cluster on another directory, or can't tell.
+    """
+    try:
+        door = ray.get_actor(FRONT_DOOR, namespace_of(name))
+        found: Any = ray.get(door.describe.remote(), timeout=_REPORT_TIMEOUT_S)
+    except ValueError:
+        return False
+    except RayError as error:
+        raise ClusterError(
+            f"the front door of a cluster {name!r} on this Ray cluster doesn't answer: stop "
+            f"that cluster first, or try again ({one_line(error)})"
+        ) from error
+    if found["data_dir"] != str(data_dir):
+        raise ClusterError(
+            f"a cluster {name!r} runs on this Ray cluster already, on {found['data_dir']}: "
+            "stop it first, or start this one under another name"
+        )
+    ray.kill(door)
+    return True
+
+
+def _hold_ports(config: ClusterConfig) -> ExitStack:
+    """Raises `ClusterError`."""
+    options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
+    try:
+        return hold_ports(config.host, options)
+    except PortUnavailable as error:
+        raise ClusterError(str(error)) from error
+
+
+def _check_least(least: int, **values: float) -> None:
+    """Raises `ValueError`."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: at least {least}")
+
+
+def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
+    """Raises `ValueError`."""
+    for name, url in listeners.items():
+        if not name or not is_service_url(url):
+            raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
+    return dict(listeners)
+
+
+def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
+    """Raises `ValueError`."""
+    if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
+        raise ValueError(f"cluster_number={cluster_number}: 0 to {LAST_CLUSTER_NUMBER}")
+    if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
+        raise ValueError(f"a replication secret has at least {LEAST_SECRET_BYTES} bytes")
+
+
+def _tenure(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
+    """The incarnation, and the id of the data."""
+    store = FileStore(str(data_dir))
+    try:
+        incarnation = int(_run(take_tenure(store, name, cluster_number)))
+        return incarnation, str(_run(data_id_of(store)))
+    except (JournalError, Superseded, OtherCluster) as error:
+        raise ClusterError(f"{data_dir} can't be taken over: {error}") from error
+
+
+def _lock(data_dir: Path) -> IO[str]:
+    try:
+        make_private(data_dir)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        lock = os.fdopen(private_opener(str(data_dir / _LOCK_FILE), flags), "a+")
+    except OSError as error:
+        raise ClusterError(f"{data_dir} can't be used for data: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise ClusterError(
+            f"another cluster is running on {data_dir} (process {owner}): stop it first, or "
+            "use another directory"
+        ) from error
+    try:
+        tighten(data_dir, (JOURNALS, NUMBERS, _LOCK_FILE))
+    except OSError as error:
+        lock.close()
+        raise ClusterError(
+            f"{data_dir} can be read by other users, and this one can't change that "
+            f"({error.strerror}): have its owner run 'chmod -R go= {data_dir}', or use a "
+            "directory of your own"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _connect_ray(address: str | None) -> bool:
+    """Make sure this process is connected to Ray; True if Ray was started for us."""
+    if ray.is_initialized():
+        return False
+    try:
+        if address is not None:
+            connect_ray(address)
+            return False
+        for name, value in NODE_HEALTH.items():
+            os.environ.setdefault(name, value)
+        start_ray(object_store_memory=OBJECT_STORE_BYTES)
+    except RayUnavailable as error:
+        raise ClusterError(str(error)) from error
+    return True
+
+
+def _check_protection(config: ClusterConfig) -> None:
+    """Of a Ray that velaray didn't start: raise `ClusterError` if it serves callers without a token
+    and the cluster is one that only some may use; warn if it isn't."""
+    try:
+        if not is_open():
+            return
+    except RayUnavailable as error:
+        raise ClusterError(str(error)) from error
+    risk = "everybody who reaches this Ray can run code on it and read what the cluster holds"
+    remedy = "start Ray with RAY_AUTH_MODE=token"
+    if config.auth is not None or not is_loopback(config.host):
+        raise ClusterError(f"Ray serves callers without a token: {risk}; {remedy}")
+    print(f"velaray: Ray serves callers without a token: {risk}; {remedy}", file=sys.stderr)

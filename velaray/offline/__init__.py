@@ -1,0 +1,1 @@
+"""Readers of a data directory that need no running cluster."""

@@ -1,0 +1,151 @@
+"""The messages in portions of ledgers, as a reader of the service would get them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from velaray.client.blocks import Block, Segment
+from velaray.client.entries import EntryReader, Opened
+from velaray.events.codec import decode
+from velaray.events.events_pb2 import EntryAppended
+from velaray.events.ids import ActorKey, Position
+from velaray.journal.errors import NotStored
+from velaray.journal.replay import load_manifest
+from velaray.journal.scan import CHUNK, LedgerReader
+from velaray.journal.store import LedgerStore
+from velaray.offline.stored_topics import Portion, acknowledged, gone, open_data
+from velaray.wire.commands import Message as Delivery
+
+if TYPE_CHECKING:
+    from velaray.client.partition_consumer import PartitionConsumer
+
+_NOBODY = cast("PartitionConsumer", None)
+"""Who delivered these messages."""
+
+Step = tuple[int, memoryview, memoryview]
+"""An entry's number in its ledger, its event, its bytes."""
+
+
+def read_portions(
+    data_dir: str, portions: Sequence[Portion], until: Position, size: int
+) -> Iterator[list[Segment]]:
+    """The messages of neighbouring portions, in order, about ``size`` bytes at a time.
+
+    A message in chunks belongs to where its first one is: the others are looked for up to the
+    place ``until``, behind the last portion. Raises `ReadError` if a ledger was trimmed meanwhile,
+    `CorruptJournal`, `InvalidConfiguration` where the directory isn't there.
+    """
+    store = open_data(data_dir)
+    with asyncio.Runner() as runner:
+        try:
+            source = _Source(store, portions, until)
+            while found := runner.run(source.next(size)):
+                yield found
+        finally:
+            runner.run(store.close())
+
+
+class _Source:
+    def __init__(self, store: LedgerStore, portions: Sequence[Portion], until: Position) -> None:
+        self._store = store
+        self._key = key = ActorKey.parse(portions[0].journal)
+        name = key.topic_name
+        self._reader = EntryReader(str(name), name.partition, 0)
+        self._until = until
+        self._steps = self._walk(portions)
+        self._begun: set[str] = set()  # messages of which chunks are missing
+
+    async def next(self, size: int) -> list[Segment]:
+        """The next messages; none at the end."""
+        found, taken = [], 0
+        async for opened, entry_bytes in self._steps:
+            block = Block(_NOBODY, opened.info, opened.layout, opened.indexes)
+            found.append(Segment(block, 0, len(block)))
+            taken += entry_bytes
+            if taken >= size:
+                break
+        return found
+
+    async def _walk(self, portions: Sequence[Portion]) -> AsyncIterator[tuple[Opened, int]]:
+        for portion in portions:
+            async for number, event, blob in self._entries(portion):
+                opened = self._open(portion.ledger_id, number, blob)
+                if opened is None or opened.chunks:
+                    self._note(event)
+                if opened is not None:
+                    yield opened, len(blob)
+        if not self._begun:
+            return
+        async for ledger_id, (number, event, blob) in self._following(portions[-1]):
+            if self._is_wanted(event):
+                opened = self._open(ledger_id, number, blob)
+                if opened is not None:
+                    yield opened, len(blob)
+
+    def _open(self, ledger_id: int, number: int, blob: memoryview) -> Opened | None:
+        delivery = Delivery(0, ledger_id, number, self._key.partition)
+        return self._reader.read(delivery, bytes(blob))
+
+    def _note(self, raw: memoryview) -> None:
+        """A chunk was met."""
+        event = decode(bytes(raw))
+        assert isinstance(event, EntryAppended)
+        if event.chunks and event.chunk_id == 0:
+            self._begun.add(event.chunk_uuid)
+        if event.chunk_id + 1 == event.chunks:
+            self._begun.discard(event.chunk_uuid)
+
+    def _is_wanted(self, raw: memoryview) -> bool:
+        """Whether an entry behind the portions is a chunk of a message that began in them."""
+        event = decode(bytes(raw))
+        assert isinstance(event, EntryAppended)
+        if not event.chunks or event.chunk_uuid not in self._begun:
+            return False
+        if event.chunk_id == 0:  # sent once more: that one is read with its own portion
+            self._begun.discard(event.chunk_uuid)
+            return False
+        self._note(raw)
+        return True
+
+    async def _entries(self, portion: Portion) -> AsyncIterator[Step]:
+        reader = await self._opened(portion.ledger_id)
+        hidden = list(reversed(portion.hidden))
+        async for step in _steps(reader, portion.start, portion.stop):
+            number = step[0]
+            if number >= portion.end:
+                return
+            while hidden and number >= hidden[-1][1]:
+                hidden.pop()
+            if number >= portion.first and not (hidden and number >= hidden[-1][0]):
+                yield step
+
+    async def _following(self, last: Portion) -> AsyncIterator[tuple[int, Step]]:
+        """What comes after a portion, until nothing is missing or it's the end."""
+        for info in (await load_manifest(self._store, last.journal)).ledgers:
+            if not last.ledger_id <= info.ledger_id <= self._until.ledger_id:
+                continue
+            reader = await self._opened(info.ledger_id)
+            start = last.stop if info.ledger_id == last.ledger_id else info.data_offset
+            async for step in _steps(reader, start, await acknowledged(reader, info)):
+                place = Position(info.ledger_id, step[0])
+                if not self._begun or place > self._until:
+                    return
+                yield info.ledger_id, step
+
+    async def _opened(self, ledger_id: int) -> LedgerReader:
+        try:
+            return await LedgerReader.open(self._store, self._key.text(), ledger_id)
+        except NotStored as error:
+            raise gone(self._key, ledger_id) from error
+
+
+async def _steps(reader: LedgerReader, start: int, stop: int) -> AsyncIterator[Step]:
+    cursor = reader.cursor(start, stop, CHUNK)
+    while (frame := await cursor.next()) is not None:
+        number = frame.header.entry
+        for event, blob in reader.pairs(frame):
+            if blob is not None:
+                yield number, event, blob
+                number += 1

@@ -1,0 +1,1 @@
+"""The synchronous client: the asyncio client on a thread of its own."""

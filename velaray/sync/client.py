@@ -1,0 +1,215 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from velaray.client.client import Client as AioClient
+from velaray.client.consumer_base import SubscribedTopics
+from velaray.client.exceptions import AlreadyClosed
+from velaray.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    takes,
+)
+from velaray.client.producer import Producer as AioProducer
+from velaray.client.reader import ReaderBase
+from velaray.client.schema.base import T as V
+from velaray.client.service_info import AutoClusterFailover, ServiceInfo
+from velaray.client.table_view import TableView as AioTableView
+from velaray.schemas import SchemaInfo
+from velaray.sync.consumer import Consumer, ThreadInbox
+from velaray.sync.listeners import Workers
+from velaray.sync.loop import LoopThread
+from velaray.sync.producer import Producer
+from velaray.sync.reader import Reader
+from velaray.sync.series import CommitSeries
+from velaray.sync.table_view import TableView
+from velaray.sync.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Client:
+    """Connects to a service and makes producers, consumers and readers; thread-safe.
+
+    Parameters: see `velaray.client.options.ClientOptions`. All work is done by one background
+    thread per client; nothing connects before it's needed. Close it, or use it in a
+    ``with`` statement. The same with coroutines: `velaray.aio.Client`.
+    """
+
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        self._client = AioClient.with_options(options)
+        self._thread = LoopThread()
+        if isinstance(options.service_url, AutoClusterFailover):
+            self._thread.call(self._client.probe)
+        self._workers = Workers(options.message_listener_threads)
+        self._producers: set[Producer[Any]] = set()
+        self._closed = False
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise AlreadyClosed("the client is closed")
+        return self._thread.run(work)
+
+    @takes(ProducerOptions)
+    def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
+        """A producer for ``topic``, registered with the service.
+
+        Parameters: see `velaray.client.options.ProducerOptions`. Raises the service's refusal
+        (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
+        """
+        inner = self._run(self._producer(options))
+        producer: Producer[V] = Producer(self._thread, inner, options, self._producers.discard)
+        self._producers.add(producer)
+        return producer
+
+    async def _producer(self, options: ProducerOptions[V]) -> AioProducer[V]:
+        client = self._client
+        return await client.adopt(AioProducer(client.core, options, client.forget))
+
+    @takes(ConsumerOptions)
+    def subscribe(self, options: ConsumerOptions[V]) -> Consumer[V]:
+        """A consumer of one topic, a list of topics, or all that match a compiled pattern.
+
+        Parameters: see `velaray.client.options.ConsumerOptions`. The subscription exists, durably,
+        when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
+        after the operation timeout.
+        """
+        track = options.unacked_messages_timeout_ms is not None
+        special = bool(options.message_listener or options.interceptors)
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, track, special)
+        base = self._run(self._subscribe(options, inbox))
+        consumer: Consumer[V] = Consumer(self._thread, base, inbox, options, self._client.forget)
+        if options.message_listener is not None:
+            consumer.listen(self._workers.next(), options.message_listener)
+        return consumer
+
+    async def _subscribe(self, options: ConsumerOptions[V], inbox: ThreadInbox) -> SubscribedTopics:
+        base = SubscribedTopics(self._client.core, options, inbox)
+        inbox.parts = lambda: list(base.topics.parts.values())
+        return await self._client.adopt(base)
+
+    @takes(ReaderOptions)
+    def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
+        """A reader of ``topic`` that begins after ``start_message_id``.
+
+        Parameters: see `velaray.client.options.ReaderOptions`. Raises `TopicNotFound` for a topic
+        that doesn't exist (readers create none), the service's refusal, or `Timeout` after the
+        operation timeout.
+        """
+        inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, special=True)
+        base = self._run(self._reader(options, inbox))
+        reader: Reader[V] = Reader(self._thread, base, inbox, self._client.forget)
+        if options.reader_listener is not None:
+            reader.listen(self._workers.next(), options.reader_listener)
+        return reader
+
+    async def _reader(self, options: ReaderOptions[V], inbox: ThreadInbox) -> ReaderBase:
+        base = ReaderBase(self._client.core, options, inbox)
+        inbox.parts = lambda: list(base.topics.parts.values())
+        return await self._client.adopt(base)
+
+    @takes(TableViewOptions)
+    def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
+        """The newest value of each key of ``topic``, complete up to now, then followed.
+
+        Raises as `create_reader`.
+        """
+        return TableView(self._thread, self._run(self._table_view(options)))
+
+    async def _table_view(self, options: TableViewOptions[V]) -> AioTableView[V]:
+        client = self._client
+        return await client.adopt(AioTableView(client.core, options, client.forget))
+
+    def transaction(self, timeout: float = 60.0) -> Transaction:
+        """Begin a transaction, which is aborted if it isn't committed in ``timeout`` seconds.
+
+        Raises as `velaray.aio.Client.new_transaction`.
+        """
+        return Transaction(self._thread, self._run(self._client.new_transaction(timeout)))
+
+    new_transaction = transaction
+
+    def commit_series(self, name: str) -> CommitSeries:
+        """The series of commits of this name, which begins with its first commit.
+
+        Raises as `velaray.aio.Client.commit_series`.
+        """
+        return CommitSeries(self._thread, self._run(self._client.commit_series(name)))
+
+    def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
+        """The full names of the topic's partitions; its own name if it has none.
+
+        A topic that doesn't exist is created, as the service's policy allows. With
+        ``create=False`` it is a `TopicNotFound`, which names topics with a similar name.
+        """
+        return self._run(self._client.get_topic_partitions(topic, create))
+
+    def get_matching_topics(self, pattern: str) -> list[str]:
+        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+
+        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        """
+        return self._run(self._client.get_matching_topics(pattern))
+
+    def get_schema(self, topic: str) -> SchemaInfo | None:
+        """The newest schema of a topic, or of a partition's topic; None if it has none."""
+        return self._run(self._client.get_schema(topic))
+
+    def get_service_info(self) -> ServiceInfo:
+        """How the client connects at the moment: the cluster that it uses."""
+        return self._client.get_service_info()
+
+    def close(self) -> None:
+        """Close all producers, consumers and readers in good order, then the connections.
+
+        Producers flush, open transactions are aborted and acknowledgements are made durable,
+        each for at most one operation timeout. Closing twice does nothing.
+        """
+        if self._closed:
+            return
+        for producer in list(self._producers):
+            producer.close()
+        self._closed = True
+        self._workers.stop()
+        self._thread.run(self._client.close())
+        self._thread.stop()
+
+    def shutdown(self) -> None:
+        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+
+        Open transactions are left to their timeouts.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._workers.stop()
+        self._thread.run(self._shutdown())
+        self._thread.stop()
+
+    async def _shutdown(self) -> None:
+        await self._client.shutdown()
+        for producer in self._producers:
+            producer.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._client)

@@ -1,0 +1,115 @@
+"""The event loop in a background thread on which a synchronous client lives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from velaray.client.exceptions import AlreadyClosed, OperationNotSupported
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads. The thread is a daemon: it never keeps a process up."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="velaray-client", daemon=True)
+        self._stopped = False
+        self._stopping = threading.Lock()
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the loop was stopped: its client is closed."""
+        return self._stopped
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the loop, wait, and return its result or raise its error.
+
+        An interrupt (Ctrl-C) cancels ``work``. Raises `OperationNotSupported` on the loop's
+        own thread, where waiting would wait for ever.
+        """
+        if self._stopped:
+            work.close()
+            raise AlreadyClosed("the client is closed")
+        try:
+            self.forbid_here()
+        except OperationNotSupported:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def forbid_here(self) -> None:
+        """Raise `OperationNotSupported` on the loop's thread, where waiting never ends."""
+        if threading.current_thread() is self._thread:
+            raise OperationNotSupported(
+                "a callback can't call a method that waits; hand the work to another thread"
+            )
+
+    def call(self, function: Callable[..., object], *args: object) -> bool:
+        """Have ``function(*args)`` called on the loop's thread, soon; returns at once.
+
+        False if the loop has been stopped: nothing will be called then.
+        """
+        with self._stopping:
+            if not self._stopped:
+                self.loop.call_soon_threadsafe(function, *args)
+            return not self._stopped
+
+    def stop(self) -> None:
+        """Stop the loop and end the thread, after everything that `call` accepted before."""
+        with self._stopping:
+            if self._stopped:
+                return
+            self._stopped = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            self.loop.close()
+
+
+class Funnel:
+    """Carries work items from any thread to the loop's, many per wake-up, in order.
+
+    ``handle`` takes items from the left of what it's given until that is empty.
+    """
+
+    def __init__(self, thread: LoopThread, handle: Callable[[deque[Any]], None]) -> None:
+        self._thread = thread
+        self._handle = handle
+        self._items: deque[Any] = deque()
+        self._woken = False
+
+    def put(self, item: object) -> None:
+        """Hand over ``item``; returns at once. Raises `AlreadyClosed` if the loop stopped."""
+        # No lock: whoever finds `_woken` set knows that `drain` has not begun to take items,
+        # or that it will find this one. At worst the loop is woken twice.
+        self._items.append(item)
+        if not self._woken:
+            self._woken = True
+            if not self._thread.call(self.drain):
+                self._items.clear()
+                raise AlreadyClosed("the client is closed")
+
+    def drain(self) -> None:
+        """Handle everything handed over so far; on the loop's thread."""
+        self._woken = False
+        try:
+            self._handle(self._items)
+        finally:
+            if self._items:
+                # One item's failure (reported by the loop) must not swallow the others.
+                self._thread.call(self.drain)

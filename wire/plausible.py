@@ -1,0 +1,72 @@
+"""Whether the numbers that come with an entry can be true.
+
+Servers count messages by what a SEND says, without looking into the entry. A count that no
+payload can hold would use up the permits of every consumer.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from google.protobuf.message import DecodeError
+
+from velaray.events.ids import INT64_MAX
+from velaray.wire.commands import Send
+from velaray.wire.frames import ENTRY_HEADER_SIZE
+from velaray.wire.pulsar_pb2 import MessageMetadata
+
+SMALLEST_MESSAGE = 6
+"""The bytes of a message in a batch, at least: a size of four bytes, and metadata of two."""
+
+EXPANSION = 1 << 15
+"""By so much a payload grows when it's decompressed, at most: zstd stores 128 KiB in 4 bytes."""
+
+_METADATA_SIZE = Struct(">I")
+_METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4
+
+
+def fault_of(send: Send, entry: bytes) -> str:
+    """What can't be true of a SEND and its entry, for people; "" if everything can."""
+    highest = send.highest_sequence_id
+    if send.sequence_id > INT64_MAX:
+        return f"sequence_id {send.sequence_id} is above {INT64_MAX}, the largest one"
+    if highest is not None and highest > INT64_MAX:
+        return f"highest_sequence_id {highest} is above {INT64_MAX}, the largest one"
+    if send.num_messages == 1 and not send.is_chunk:
+        return ""
+    if send.num_messages < 1:
+        return f"num_messages is {send.num_messages}: an entry holds one message at least"
+    end = ENTRY_HEADER_SIZE + _METADATA_SIZE.unpack_from(entry, _METADATA_SIZE_AT)[0]
+    try:
+        metadata = MessageMetadata.FromString(entry[ENTRY_HEADER_SIZE:end])
+    except DecodeError as error:
+        return f"the metadata of the entry can't be decoded: {error}"
+    if not metadata.IsInitialized():
+        return "the metadata lacks the producer name, the sequence id or the publish time"
+    if send.num_messages != metadata.num_messages_in_batch:
+        return (
+            f"num_messages is {send.num_messages}, but num_messages_in_batch of the entry is "
+            f"{metadata.num_messages_in_batch}"
+        )
+    return _fault_of_batch(metadata, len(entry) - end)
+
+
+def _fault_of_batch(metadata: MessageMetadata, size: int) -> str:
+    """What can't be true of a batch whose payload has ``size`` bytes; "" if everything can."""
+    count = metadata.num_messages_in_batch
+    if metadata.compression:
+        if metadata.uncompressed_size > size * EXPANSION:
+            return f"uncompressed_size {metadata.uncompressed_size} of a payload of {size} bytes"
+        size = metadata.uncompressed_size
+    if count > 1 and count * SMALLEST_MESSAGE > size:
+        return f"num_messages_in_batch is {count}, but {size} bytes can't hold so many messages"
+    return ""
+
+
+def count_in(metadata: MessageMetadata, size: int) -> int:
+    """How many messages an entry counts as whose payload has ``size`` bytes.
+
+    A count that can't be true counts as one message: clients discard such an entry whole.
+    """
+    count = metadata.num_messages_in_batch
+    return count if count > 0 and not _fault_of_batch(metadata, size) else 1
