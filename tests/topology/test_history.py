@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.local_cluster import LocalCluster
+from tests.support.waiting import wait_until
 from velaray.actors.machine import digest
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.machine import Ack, AckBefore, Create, Reset, SubscriptionMachine
@@ -98,6 +100,9 @@ def test_the_command_shows_it_with_or_without_a_cluster(tmp_path: Path) -> None:
             producer.send(content)
         got = [consumer.receive(10_000) for _ in range(3)]
         ids = [f"{one.message_id().ledger_id()}:{one.message_id().entry_id()}" for one in got]
+        # The state at a message is that at its millisecond: acknowledge in a later one.
+        stored_ms = time.time_ns() // 1_000_000
+        wait_until(lambda: time.time_ns() // 1_000_000 > stored_ms)
         consumer.acknowledge(got[1], receipt=True)
         before = state(tmp_path, "t")
         consumer.acknowledge(got[0], receipt=True)
