@@ -1,6 +1,6 @@
 """Histories of transactions that Pulsar's own tests tell, and some that its users complain of.
 
-`docs/proof.md` has the table that says where each is shown.
+`docs/testing.md` has the table that says where each is shown.
 """
 
 import asyncio

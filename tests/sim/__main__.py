@@ -1,6 +1,6 @@
 """``python -m tests.sim --seed N`` runs one seed, ``--seeds N`` the first N (from ``--first``).
 
-``--mutants`` runs every mutant until it is found, and prints the table of `docs/proof.md`.
+``--mutants`` runs every mutant until it is found, and prints the table of `docs/testing.md`.
 """
 
 from __future__ import annotations

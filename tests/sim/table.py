@@ -1,4 +1,4 @@
-"""The table of mutants, as `docs/proof.md` has it."""
+"""The table of mutants, as `docs/testing.md` has it."""
 
 from __future__ import annotations
 
