@@ -216,6 +216,89 @@ def functions_are_short(root: Path, limit: int = 70) -> list[str]:
     return faults
 
 
+MAX_CLASS_LINES = 400
+MAX_METHODS = 30
+MAX_PROTOCOL_MEMBERS = 10
+
+
+def classes_are_small(
+    root: Path, allowed: Mapping[str, tuple[int, int]], layers: Iterable[str] = LAYERS
+) -> list[str]:
+    """Classes of ``layers`` have at most 400 lines and 30 methods, inherited ones included.
+
+    ``allowed`` bounds the lines and methods of classes that are still larger, by name. An entry
+    that a class doesn't need any more is a fault.
+    """
+    classes = _classes(root)
+    faults, used = [], set()
+    for source, node in _classes_of(root, layers):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        methods = len(_members(node, classes, _METHODS))
+        if lines > MAX_CLASS_LINES or methods > MAX_METHODS:
+            used.add(node.name)
+            at_most = allowed.get(node.name, (MAX_CLASS_LINES, MAX_METHODS))
+            if lines > at_most[0] or methods > at_most[1]:
+                what = f"{node.name} has {lines} lines and {methods} methods"
+                faults.append(f"{source.at(node)}: {what}, at most {at_most} may be")
+    return faults + _stale(allowed, used)
+
+
+def protocols_are_small(
+    root: Path, allowed: Mapping[str, int], layers: Iterable[str] = LAYERS
+) -> list[str]:
+    """Protocols of ``layers`` have at most 10 members, inherited ones included.
+
+    ``allowed`` bounds the members of protocols that are still larger, by name. An entry that a
+    protocol doesn't need any more is a fault.
+    """
+    classes = _classes(root)
+    faults, used = [], set()
+    for source, node in _classes_of(root, layers):
+        if "Protocol" not in _base_names(node):
+            continue
+        members = len(_members(node, classes, (*_METHODS, ast.AnnAssign)))
+        if members > MAX_PROTOCOL_MEMBERS:
+            used.add(node.name)
+            if members > allowed.get(node.name, MAX_PROTOCOL_MEMBERS):
+                faults.append(f"{source.at(node)}: {node.name} has {members} members")
+    return faults + _stale(allowed, used)
+
+
+_METHODS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _classes_of(root: Path, layers: Iterable[str]) -> Iterator[tuple[Source, ast.ClassDef]]:
+    for source in sources(root, layers):
+        if not source.generated:
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef):
+                    yield source, node
+
+
+def _classes(root: Path) -> dict[str, ast.ClassDef]:
+    """Every class of the installed layers by name."""
+    return {node.name: node for _, node in _classes_of(root, LAYERS)}
+
+
+def _base_names(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+
+
+def _members(
+    node: ast.ClassDef, classes: Mapping[str, ast.ClassDef], kinds: tuple[type[ast.stmt], ...]
+) -> set[str]:
+    """The names that a class and its bases define by statements of these kinds."""
+    found = set()
+    for statement in node.body:
+        if isinstance(statement, kinds):
+            name = statement.target if isinstance(statement, ast.AnnAssign) else statement
+            found.add(name.id if isinstance(name, ast.Name) else getattr(name, "name", ""))
+    for base in _base_names(node):
+        if base in classes and classes[base] is not node:
+            found |= _members(classes[base], classes, kinds)
+    return found
+
+
 def public_names_are_documented(root: Path) -> list[str]:
     """Every installed module and its public classes, functions and methods have a docstring.
 
