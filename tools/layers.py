@@ -44,7 +44,7 @@ LAYERS: dict[str, Layer] = {
         ("events", "schemas", "wire"),
         ("fastavro", "google", "numpy", "pyarrow", "typing_extensions"),
     ),
-    "topology": Layer(_below("topology"), ("jwt", "msgpack", "ray")),
+    "topology": Layer(_below("topology"), ("jwt", "msgpack", "msgspec", "ray")),
     "broker": Layer(_below("broker"), ("google",)),
     "geo": Layer(_below("geo"), ("aiohttp", "google")),
     "admin": Layer(_below("admin"), ("aiohttp", "prometheus_client", "ray")),

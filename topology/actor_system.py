@@ -18,6 +18,7 @@ from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
     RpcConnection,
@@ -168,12 +169,26 @@ class ActorSystem(abc.ABC):
         )
 
     async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
+        return await (await self._open_shared_link(key)).request(method, args)
+
+    async def _open_shared_link(self, key: ActorKey) -> RpcConnection:
         async with self._dialling.setdefault(key, asyncio.Lock()):
             link = self.shared_link(key)
             if link is None:
                 link = self._links[key] = await self._dial(key, _Caller(key, self._links))
                 self._close_when_unused(link, seen=-1)
-        return await link.request(method, args)
+        return link
+
+    async def request(
+        self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
+    ) -> ReplyT:
+        """`call` with a typed request. Raises also what `RpcConnection.ask` raises."""
+        return await persist(
+            lambda: self._request_once(key, request), timeout, f"ask {key} {type(request).__name__}"
+        )
+
+    async def _request_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
+        return await (await self._open_shared_link(key)).ask(request)
 
     def shared_link(self, key: ActorKey) -> RpcConnection | None:
         """The link over which `call` would go, if there is one now."""

@@ -1,22 +1,25 @@
-"""Links: sockets between two actors, with request ids and batching.
+"""Links: connections between two actors, with request ids and batching.
 
-A link carries a stream of msgpack values. Either end may send requests
-(answered once, by id) and notices (never answered). Order is kept: what one end sends
-first, the other end handles first. A link begins with the cluster's key. Everything that
-is sent during one turn of the event loop leaves in one write.
+A link carries a stream of msgpack values. Either end may send requests, which have one answer
+each, and notices, which have none. Messages arrive in the order in which they are sent. A link
+begins with the cluster's key. Everything that an end sends during one turn of the event loop
+leaves in one write.
 
-Both ends say regularly that they're alive; a link that stays silent is cut.
-A link that breaks fails every outstanding request with `RpcConnectionClosed`; whoever needs the
-peer again resolves its address anew.
+Typed requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of
+the wrong shape is refused with INVALID; a notice of the wrong shape closes the link. Untyped
+ones are a method name and arguments, and the receiver checks them itself.
+
+Both ends send a sign of life regularly, and cut a link that stays silent. A link that breaks fails
+every outstanding request with `RpcConnectionClosed`; the caller resolves the peer's address again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgpack
 
@@ -24,21 +27,30 @@ from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
+from velaray.topology.messages import (
+    Codec,
+    Message,
+    MessageError,
+    ReplyT,
+    Request,
+    decode_reply,
+    encode,
+)
 
-_REQUEST, _RESPONSE, _NOTICE, _ALIVE = 0, 1, 2, 3
+_REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE = range(6)
 MAX_FRAME = 64 << 20
 KEEP_ALIVE_S = 10.0
-"""How often each end of a link says that it's alive."""
+"""Seconds between two signs of life of one end of a link."""
 SILENT_TURNS = 3
-"""After so many times in which nothing came, the other end's machine is taken for lost."""
+"""An end cuts the link after so many times `KEEP_ALIVE_S` without any data."""
 
 
 class RpcConnectionClosed(ConnectionError):
-    """The link broke before the answer came; the request may or may not have been executed."""
+    """The link broke before the answer came; the peer may have executed the request."""
 
 
 class RemoteError(PortableError):
-    """The peer refused or failed; ``kind`` names why, the text says it for people."""
+    """The peer refused or failed: ``kind`` is the reason for programs, the text is for people."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -47,13 +59,13 @@ class RemoteError(PortableError):
 
 
 def reason_of(error: BaseException) -> str:
-    """The error's text, as clients may read it; a `TimeoutError` brings none."""
+    """The error's text, fit for clients. A `TimeoutError` has no text of its own."""
     text = error.told if isinstance(error, JournalError) else str(error)
     return text or "no answer in time"
 
 
 class RpcPeer(Protocol):
-    """What an end of a link does with what arrives."""
+    """The handler of what arrives at one end of a link."""
 
     def on_request(self, link: RpcConnection, method: str, args: Any) -> Awaitable[Any]:
         """Answer a request; raise `RemoteError` to refuse it.
@@ -72,13 +84,30 @@ class RpcPeer(Protocol):
         ...
 
 
+@runtime_checkable
+class MessagePeer(RpcPeer, Protocol):
+    """A handler that also takes typed messages."""
+
+    accepts: Codec
+    """The messages that the handler knows."""
+
+    def answer(self, link: RpcConnection, request: Request[Any]) -> Awaitable[Any]:
+        """Answer a request; errors reach the caller as those of `RpcPeer.on_request` do."""
+        ...
+
+    def receive(self, link: RpcConnection, notice: Message) -> None:
+        """Handle a notice."""
+        ...
+
+
 class RpcConnection(asyncio.Protocol):
-    """One end of a link; made by `connect` or by a server made with `listen`."""
+    """One end of a link, made by `connect` or by an `RpcServer`."""
 
     def __init__(
         self, peer: RpcPeer, key: bytes, registry: set[RpcConnection] | None = None
     ) -> None:
         self._peer = peer
+        self._typed_peer = peer if isinstance(peer, MessagePeer) else None
         self._key = key
         self._registry = registry
         self._trusted = registry is None
@@ -108,7 +137,7 @@ class RpcConnection(asyncio.Protocol):
             self.notify("hello", self._key)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio: fail what is outstanding and tell the peer object."""
+        """Called by asyncio: fail outstanding requests and notify the handler."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -118,7 +147,7 @@ class RpcConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(RpcConnectionClosed("the link broke before the answer came"))
         self._requests.clear()
-        del self._unpacker  # and what it received: garbage collection may free the link much later
+        del self._unpacker  # its buffer may be large, and the link may be collected much later
         for task in self._answering:
             task.cancel()
         self._peer.on_link_closed(self)
@@ -127,9 +156,9 @@ class RpcConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look)
 
     def _look(self) -> None:
-        """Say that this end is alive; cut the link if the other one hasn't for long.
+        """Send a sign of life, or cut the link if none came for long.
 
-        A machine that is lost says nothing, and the connection to it would stay open.
+        A connection to a machine that is lost would stay open otherwise.
         """
         self._silent += 1
         if self._silent > SILENT_TURNS:
@@ -159,20 +188,60 @@ class RpcConnection(asyncio.Protocol):
         if not self._trusted:
             self._trusted = kind == _NOTICE and hmac.compare_digest(message[2], self._key)
             if not self._trusted:
-                raise ValueError("the link didn't begin with the cluster's key")
+                raise ValueError("the link must begin with the cluster's key")
             return
         if kind == _ALIVE:
             return
-        if kind == _NOTICE:
+        if kind == _TYPED_NOTICE:
+            self._on_typed_notice(message[1])
+        elif kind == _TYPED_REQUEST:
+            self._on_typed_request(message[1], message[2])
+        elif kind == _NOTICE:
             self._peer.on_notice(self, message[1], message[2])
         elif kind == _REQUEST:
-            task = asyncio.get_running_loop().create_task(
-                self._answer(message[1], message[2], message[3])
-            )
-            self._answering.add(task)
-            task.add_done_callback(partial(self._answered, message[1], message[2]))
+            _, request_id, method, args = message
+            self._begin_answer(request_id, method, lambda: self._answer_untyped(method, args))
         else:
             self._on_response(message[1], message[2], message[3])
+
+    def _on_typed_notice(self, data: bytes) -> None:
+        if self._typed_peer is None:
+            raise ValueError("this end of the link accepts no typed notices")
+        try:
+            notice = self._typed_peer.accepts.decode(data)
+        except MessageError as error:
+            text = f"closing a link because of a notice: {error}"
+            asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})
+            raise
+        self._typed_peer.receive(self, notice)
+
+    def _on_typed_request(self, request_id: int, data: bytes) -> None:
+        if self._typed_peer is None:
+            text = "this end of the link accepts no typed requests"
+            self._send([_RESPONSE, request_id, Reason.NOT_ALLOWED, text])
+            return
+        try:
+            request = self._typed_peer.accepts.decode(data)
+            if not isinstance(request, Request):
+                raise MessageError(f"message {type(request).__name__} is a notice, not a request")
+        except MessageError as error:
+            self._send([_RESPONSE, request_id, Reason.INVALID, str(error)])
+            return
+        peer, name = self._typed_peer, type(request).__name__
+        self._begin_answer(request_id, name, lambda: self._answer_typed(peer, request))
+
+    def _begin_answer(
+        self, request_id: int, name: str, answer: Callable[[], Awaitable[Any]]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(request_id, answer))
+        self._answering.add(task)
+        task.add_done_callback(partial(self._answered, request_id, name))
+
+    def _answer_untyped(self, method: str, args: Any) -> Awaitable[Any]:
+        return self._peer.on_request(self, method, args)
+
+    async def _answer_typed(self, peer: MessagePeer, request: Request[Any]) -> bytes:
+        return encode(await peer.answer(self, request))
 
     def _on_response(self, request_id: int, error_kind: str | None, value: Any) -> None:
         future = self._requests.pop(request_id, None)
@@ -183,28 +252,27 @@ class RpcConnection(asyncio.Protocol):
         else:
             future.set_exception(RemoteError(error_kind, value))
 
-    async def _answer(self, request_id: int, method: str, args: Any) -> None:
+    async def _answer(self, request_id: int, answer: Callable[[], Awaitable[Any]]) -> None:
         try:
-            value = await self._peer.on_request(self, method, args)
+            value = await answer()
         except RemoteError as error:
             self._send([_RESPONSE, request_id, error.kind, error.message])
-        except (ConnectionError, TimeoutError) as error:  # somebody else couldn't be reached
+        except (ConnectionError, TimeoutError) as error:  # of another actor
             self._send([_RESPONSE, request_id, Reason.UNAVAILABLE, reason_of(error)])
         except StorageFull as error:
             self._send([_RESPONSE, request_id, Reason.STORAGE_FULL, error.told])
-        except JournalError as error:  # what is stored is damaged: nobody's fault here
+        except JournalError as error:  # stored data is damaged
             self._send([_RESPONSE, request_id, "damaged", error.told])
-        except Stopped:  # the actor is leaving: whoever asks again finds the next one
+        except Stopped:  # the caller finds the next activation of the actor
             self.close()
         else:
             self._send([_RESPONSE, request_id, None, value])
 
-    def _answered(self, request_id: int, method: str, task: asyncio.Task[None]) -> None:
+    def _answered(self, request_id: int, name: str, task: asyncio.Task[None]) -> None:
         self._answering.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            # A fault of ours: the caller hears of it at once, and so does whoever runs this.
-            text = f"{method} failed: {type(error).__name__}: {reason_of(error)}"
+        if error is not None:  # a bug: report it to the caller and to the event loop
+            text = f"{name} failed: {type(error).__name__}: {reason_of(error)}"
             self._send([_RESPONSE, request_id, "internal", text])
             asyncio.get_running_loop().call_exception_handler(
                 {"message": text, "exception": error, "task": task}
@@ -225,16 +293,31 @@ class RpcConnection(asyncio.Protocol):
         self._outgoing.clear()
 
     def notify(self, method: str, args: Any) -> None:
-        """Send a notice. It's lost if the link breaks."""
+        """Send an untyped notice. It is lost if the link breaks."""
         self._send([_NOTICE, method, args])
 
+    def tell(self, notice: Message) -> None:
+        """Send a typed notice. It is lost if the link breaks."""
+        self._send([_TYPED_NOTICE, encode(notice)])
+
     async def request(self, method: str, args: Any, timeout: float | None = 30.0) -> Any:
-        """Send a request and return the answer.
+        """Send an untyped request and return the answer.
 
         Raises `RpcConnectionClosed` if the link breaks first, `TimeoutError` after ``timeout``
         seconds (in both cases the peer may have executed it), `RemoteError` if the peer
         refused.
         """
+        return await self._ask(timeout, _REQUEST, method, args)
+
+    async def ask(self, request: Request[ReplyT], timeout: float | None = 30.0) -> ReplyT:
+        """Send a typed request and return the answer.
+
+        Raises what `request` raises; `RemoteError` (INVALID) if the peer doesn't know the
+        request or it has the wrong shape; `MessageError` if the answer has the wrong shape.
+        """
+        return decode_reply(request, await self._ask(timeout, _TYPED_REQUEST, encode(request)))
+
+    async def _ask(self, timeout: float | None, kind: int, *body: Any) -> Any:
         if self.closed:
             raise RpcConnectionClosed("the link is closed")
         self.requested += 1
@@ -242,7 +325,7 @@ class RpcConnection(asyncio.Protocol):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = future
         try:
-            self._send([_REQUEST, request_id, method, args])
+            self._send([kind, request_id, *body])
             async with asyncio.timeout(timeout):
                 return await future
         finally:
@@ -254,13 +337,13 @@ class RpcConnection(asyncio.Protocol):
         return bool(self._requests)
 
     def close(self) -> None:
-        """Close this end; the other end sees it."""
+        """Send what is outstanding and close the link."""
         if self._transport is not None and not self.closed:
             self._flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut the link; nothing that waits is sent."""
+        """Cut the link without sending what is outstanding."""
         self._outgoing.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -269,9 +352,9 @@ class RpcConnection(asyncio.Protocol):
 async def connect(
     host: str, port: int, peer: RpcPeer, key: bytes, timeout: float = 10.0
 ) -> RpcConnection:
-    """Open a link. Raises `OSError` or `TimeoutError` if nobody answers there.
+    """Open a link. Raises `OSError` or `TimeoutError` if there is no server.
 
-    ``key`` is the cluster's link key; the other end closes a link that begins without it.
+    ``key`` is the cluster's link key; the server closes a link that begins without it.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
@@ -280,7 +363,7 @@ async def connect(
 
 
 class RpcServer:
-    """Accepts links on a port of its own choosing."""
+    """Accepts links on a free port."""
 
     def __init__(self, peer: RpcPeer, key: bytes) -> None:
         self._peer = peer
@@ -297,7 +380,7 @@ class RpcServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def abort(self) -> None:
-        """Cut every link off, as a crash would."""
+        """Stop listening and cut every link, as a crash would."""
         if self._server is not None:
             self._server.close()
         for link in list(self.links):

@@ -1,0 +1,231 @@
+"""Typed messages: what the codec accepts, what it refuses, and how links carry them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypedDict
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velaray.actors.machine import Reason
+from velaray.topology.messages import Codec, Message, MessageError, Request, decode_reply, encode
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer, connect
+
+HOST, KEY = "127.0.0.1", b"key"
+
+
+class Flow(Message):
+    number: int
+    permits: int
+
+
+class Ack(Message):
+    number: int
+    ranges: list[int]
+    partial: list[tuple[int, list[int]]] = []  # noqa: RUF012 (msgspec copies it)
+
+
+class Nothing(Message):
+    """Has no fields."""
+
+
+class Where(TypedDict):
+    offset: int
+    held: dict[int, str]
+
+
+class Locate(Request[Where]):
+    name: str
+    strict: bool = False
+
+
+class Count(Request[int]):
+    first: int
+
+
+class Wrong(Request[int]):
+    """Answered with text, which is a bug of the peer."""
+
+
+class Unknown(Request[int]):
+    """No peer of these tests accepts it."""
+
+
+CODEC = Codec(Flow, Ack, Nothing, Locate, Count, Wrong)
+
+OFFSETS = st.integers(0, (1 << 63) - 1)
+WORDS = st.lists(st.integers(0, (1 << 64) - 1), max_size=3)
+MESSAGES = st.one_of(
+    st.builds(Flow, OFFSETS, OFFSETS),
+    st.builds(Ack, OFFSETS, st.lists(OFFSETS), st.lists(st.tuples(OFFSETS, WORDS))),
+    st.builds(Nothing),
+    st.builds(Locate, st.text(), st.booleans()),
+)
+
+
+@given(MESSAGES)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    assert CODEC.decode(encode(message)) == message
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(-5, 5) | st.text(max_size=3) | st.sampled_from(["Flow", "Ack"]),
+        lambda inner: st.lists(inner, max_size=4),
+        max_leaves=6,
+    )
+)
+def test_any_other_value_is_refused_with_a_message_error(value: Any) -> None:
+    try:
+        message = CODEC.decode(msgpack.packb(value))
+    except MessageError:
+        return
+    assert msgpack.unpackb(encode(message)) == msgpack.unpackb(msgpack.packb(value)) or isinstance(
+        message, Ack
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (["Flow", 1, "many"], "message Flow, field permits: Expected `int`, got `str`"),
+        (["Ack", 1, [2, None]], "message Ack, field ranges[1]: Expected `int`, got `None`"),
+        (["Ack", 1, [], [[3, 4]]], "message Ack, field partial[0][1]: Expected `array`, got `int`"),
+        (["Flow", 1], "message Flow: it has the fields number, permits"),
+        (["Flow", 1, 2, 3], "message Flow: it has the fields number, permits"),
+        (["Nothing", 1], "message Nothing: it has the fields (none)"),
+        (["Grant", 1], "unknown message 'Grant'; known: Ack, Count, Flow, Locate, Nothing, Wrong"),
+        ([5], "unknown message 5"),
+        ("Flow", "message Flow: it has the fields number, permits"),
+        ([], "unknown message []"),
+    ],
+)
+def test_a_refusal_names_the_message_and_the_field(value: Any, told: str) -> None:
+    with pytest.raises(MessageError) as refused:
+        CODEC.decode(msgpack.packb(value))
+    assert str(refused.value).startswith(told)
+
+
+def test_damaged_bytes_are_refused() -> None:
+    with pytest.raises(MessageError, match="damaged"):
+        CODEC.decode(encode(Ack(1, [2]))[:-1])
+
+
+def test_a_reply_is_checked_against_the_type_that_its_request_names() -> None:
+    where: Where = {"offset": 7, "held": {3: "c"}}
+    assert decode_reply(Locate("c"), encode(where)) == where
+    with pytest.raises(MessageError, match=r"reply to Locate: .*offset"):
+        decode_reply(Locate("c"), encode({"held": {}}))
+
+
+class Peer:
+    """Takes typed messages; keeps notices."""
+
+    accepts = CODEC
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.closed = 0
+
+    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+        match request:
+            case Count(first):
+                return first + 1
+            case Locate(name) if name == "":
+                raise RemoteError(Reason.NOT_FOUND, "no name")
+            case Locate(name):
+                return {"offset": 1, "held": {2: name}}
+        return "text"
+
+    def receive(self, link: RpcConnection, notice: Message) -> None:
+        self.heard.append(notice)
+
+    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        return args
+
+    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        raise AssertionError(method)
+
+    def on_link_closed(self, link: RpcConnection) -> None:
+        self.closed += 1
+
+
+def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int = 0) -> None:
+    async def main() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: reported.append(fault))
+        peer = Peer()
+        server = RpcServer(peer, KEY)
+        link = await connect(HOST, await server.start(HOST), Peer(), KEY)
+        async with asyncio.timeout(10):
+            await scenario(link, peer)
+        server.stop()
+        assert len(reported) == faults, reported
+
+    asyncio.run(main())
+
+
+def test_a_link_carries_typed_and_untyped_messages_in_order() -> None:
+    async def scenario(link: RpcConnection, peer: Peer) -> None:
+        link.tell(Flow(1, 5))
+        link.tell(Nothing())
+        assert await link.ask(Count(4)) == 5
+        assert await link.request("echo", [1]) == [1]
+        assert await link.ask(Locate("c")) == {"offset": 1, "held": {2: "c"}}
+        assert peer.heard == [Flow(1, 5), Nothing()]
+        with pytest.raises(RemoteError, match="no name"):
+            await link.ask(Locate(""))
+
+    run(scenario)
+
+
+def test_a_request_of_a_wrong_shape_is_refused_and_the_link_goes_on() -> None:
+    async def scenario(link: RpcConnection, peer: Peer) -> None:
+        for request, told in (
+            (Count("x"), "message Count, field first: Expected `int`, got `str`"),  # type: ignore[arg-type]
+            (Unknown(), "unknown message 'Unknown'"),
+        ):
+            with pytest.raises(RemoteError) as refused:
+                await link.ask(request)
+            assert refused.value.kind == Reason.INVALID
+            assert str(refused.value).startswith(told)
+        with pytest.raises(MessageError, match="reply to Wrong"):
+            await link.ask(Wrong())
+        assert await link.ask(Count(1)) == 2
+
+    run(scenario)
+
+
+def test_a_notice_of_a_wrong_shape_closes_the_link() -> None:
+    async def scenario(link: RpcConnection, peer: Peer) -> None:
+        link.tell(Flow("x", 1))  # type: ignore[arg-type]
+        while not (link.closed and peer.closed):
+            await asyncio.sleep(0.001)
+        assert peer.heard == []
+
+    run(scenario, faults=1)
+
+
+def test_a_peer_without_typed_messages_refuses_them() -> None:
+    class Plain:
+        async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+            return args
+
+        def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+            """None come."""
+
+        def on_link_closed(self, link: RpcConnection) -> None:
+            """Nothing to do."""
+
+    async def main() -> None:
+        server = RpcServer(Plain(), KEY)
+        link = await connect(HOST, await server.start(HOST), Plain(), KEY)
+        with pytest.raises(RemoteError, match="no typed requests"):
+            await link.ask(Count(1))
+        server.stop()
+
+    asyncio.run(main())

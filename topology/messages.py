@@ -1,0 +1,99 @@
+"""Typed messages between actors, and the codec that checks them.
+
+A message is a class with typed fields. On the wire it is a msgpack array of its class name and its
+field values. `Codec.decode` accepts the messages that one end of a connection handles. It
+refuses anything else with a `MessageError` that names the message and the field.
+
+    class Flow(Message):
+        number: int
+        permits: int
+
+    class Unacked(Request[list[int]]):
+        first: int
+        end: int
+
+    accepted = Codec(Flow, Unacked)
+    accepted.decode(encode(Flow(1, 1000)))
+
+All actors of a cluster run one version, so a message may change freely. Nothing stores messages.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Generic, TypeVar, Union, get_args
+
+import msgspec
+
+ReplyT = TypeVar("ReplyT")
+
+_FIELD = re.compile(r" - at `\$\[(\d+)\](.*)`$")
+
+
+class MessageError(ValueError):
+    """A message or a reply has the wrong shape; the text names the message and the field."""
+
+
+class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=True):
+    """A message that has no answer. The class name is its name on the wire."""
+
+
+class Request(Message, Generic[ReplyT]):
+    """A message with one answer of type ``ReplyT``."""
+
+
+encode = msgspec.msgpack.Encoder().encode
+"""The bytes of a message or a reply. Raises `TypeError` for values that msgpack can't express."""
+
+_plain = msgspec.msgpack.Decoder()
+
+
+class Codec:
+    """The messages that one end of a connection accepts."""
+
+    def __init__(self, *types: type[Message]) -> None:
+        """Raises `TypeError` if two types have the same name."""
+        self._fields = {each.__name__: each.__struct_fields__ for each in types}
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[types])  # noqa: UP007
+
+    def decode(self, data: bytes) -> Message:
+        """The message in ``data``. Raises `MessageError` if it isn't one of the accepted shapes."""
+        try:
+            message: Message = self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise MessageError(self._explain(data, str(error))) from error
+        return message
+
+    def _explain(self, data: bytes, fault: str) -> str:
+        """The fault with the names of the message and the field in place of positions."""
+        try:
+            found = _plain.decode(data)
+        except msgspec.DecodeError:
+            return f"a message is damaged: {fault}"
+        name = found[0] if isinstance(found, list) and found else found
+        fields = self._fields.get(name) if isinstance(name, str) else None
+        if fields is None:
+            return f"unknown message {name!r}; known: {', '.join(sorted(self._fields))}"
+        place = _FIELD.search(fault)
+        if place is None:
+            return f"message {name}: it has the fields {', '.join(fields) or '(none)'}: {fault}"
+        field = fields[int(place[1]) - 1] + place[2]
+        return f"message {name}, field {field}: {fault[: place.start()]}"
+
+
+@cache
+def _reply_decoder(request: type[Request[Any]]) -> msgspec.msgpack.Decoder[Any]:
+    for base in request.__orig_bases__:  # type: ignore[attr-defined]
+        for reply in get_args(base):
+            return msgspec.msgpack.Decoder(reply)
+    raise TypeError(f"{request.__name__} must name its reply type: Request[...]")
+
+
+def decode_reply(request: Request[ReplyT], data: bytes) -> ReplyT:
+    """The answer to ``request``. Raises `MessageError` if it isn't of the request's reply type."""
+    try:
+        reply: ReplyT = _reply_decoder(type(request)).decode(data)
+    except msgspec.DecodeError as error:
+        raise MessageError(f"reply to {type(request).__name__}: {error}") from error
+    return reply
