@@ -1,0 +1,1 @@
+"""Data that earlier versions wrote."""
