@@ -7,13 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from velaray.admin.http import AdminError, status_of
-from velaray.topology.actor_system import Unreachable
 from velaray.topology.fan_out import each
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.rpc import reason_of
+from velaray.topology.transient import TRANSIENT
 
 ResultT = TypeVar("ResultT")
-
-_FAILURES = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError)
 
 
 async def change_every(
@@ -30,7 +28,7 @@ async def change_every(
     async def change(name: str) -> None:
         try:
             answers[name] = await work[name]()
-        except _FAILURES as error:
+        except TRANSIENT as error:
             failures[name] = error
 
     await each(list(work), change)

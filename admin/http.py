@@ -18,10 +18,11 @@ from velaray.events.ids import INT64_MAX, ActorKey, InvalidNameError, TopicName,
 from velaray.events.portable import PortableError
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.schemas import InvalidSchemaError
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.auth import AuthenticationFailed, authenticate
 from velaray.topology.fan_out import each
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import NO_ANSWER, TRANSIENT
 from velaray.wire.replication import CLIENT_VERSION
 
 PREFIX = "/admin/v2"
@@ -92,7 +93,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if error.kind == Reason.ELSEWHERE:
             return await _sent_home(request, error)
         return _problem(status_of(error), error.message)
-    except (Unreachable, RpcConnectionClosed, TimeoutError) as error:
+    except NO_ANSWER as error:
         return _problem(503, f"{reason_of(error)}; try again")
     except JournalError as error:
         return _problem(507 if isinstance(error, StorageFull) else 500, error.told)
@@ -108,7 +109,7 @@ async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
     tenant = request.match_info["tenant"]
     try:
         home = await ask_catalog(request, "home", tenant=tenant)
-    except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as failure:
+    except TRANSIENT as failure:
         return _problem(503, f"{reason_of(failure)}; try again")
     if home is None:  # it has come back meanwhile
         return _problem(503, f"{error.message}; try again")

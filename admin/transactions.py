@@ -32,9 +32,10 @@ from velaray.broker.coordinator.coordinators import ASSIGN
 from velaray.events.ids import ActorKey, TopicName, check_local_name
 from velaray.journal.errors import NotStored
 from velaray.journal.replay import load_manifest
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.fan_out import each
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import TRANSIENT
 
 BASE = "/admin/v3/transactions"
 PARTICIPANT_S = 5.0
@@ -287,7 +288,7 @@ async def _or_error(asking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         async with asyncio.timeout(PARTICIPANT_S):
             return await asking
-    except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as error:
+    except TRANSIENT as error:
         return {"error": reason_of(error)}
 
 

@@ -18,8 +18,9 @@ from velaray.events.events_pb2 import EntryAppended, TransactionEnded
 from velaray.events.ids import ActorKey, Position, TransactionId
 from velaray.journal.replay import HistoryRecord, checkpoint_of, load_manifest, replay
 from velaray.journal.store import LedgerStore
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import reason_of
+from velaray.topology.transient import TRANSIENT
 from velaray.wire.messages import read_metadata
 
 EVENTS_AT_ONCE = 1000
@@ -151,7 +152,7 @@ async def with_decision(fabric: ActorSystem, now: dict[str, Any]) -> dict[str, A
     try:
         async with asyncio.timeout(_DECIDING_S):
             found = await fabric.call(key, "transaction", args)
-    except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as error:
+    except TRANSIENT as error:
         return {**now, "text": f"{now['text']}; its coordinator can't tell: {reason_of(error)}"}
     told = {name: found.get(name) for name in ("status", "owner", "deadline_ms")}
     return {**now, **told, "text": f"{now['text']}; {_decision(found)}"}

@@ -15,14 +15,13 @@ from typing import Any
 
 from velaray.actors.catalog.state import Scope
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import TRANSIENT
 
 ASK_AGAIN_S = 60.0
 """After so long without a notice the policies are asked for all the same."""
 TRY_AGAIN_S = 1.0
-
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError)
 
 
 class Watchers:
@@ -76,12 +75,13 @@ class Follower:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Never returns. While the catalog can't be had, what is known goes on."""
+        """Never returns. While the catalog doesn't answer, the last answer applies."""
+        backoff = self._fabric.backoff(TRY_AGAIN_S, TRY_AGAIN_S)
         while True:
             try:
                 await self._ask_over_one_link()
-            except _PASSING:
-                await asyncio.sleep(TRY_AGAIN_S)
+            except TRANSIENT:
+                await backoff.wait()
 
     async def _ask_over_one_link(self) -> None:
         link = await self._fabric.open_link(ActorKey.catalog(), self)

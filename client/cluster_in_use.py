@@ -11,9 +11,9 @@ from dataclasses import replace
 from velaray.client.cluster_choice import ClusterChoice
 from velaray.client.core import Core
 from velaray.client.exceptions import InvalidConfiguration, VelarayError
-from velaray.client.lookup import RETRIABLE
 from velaray.client.options import ClientOptions
 from velaray.client.pool import ConnectionPool
+from velaray.client.retry import TRANSIENT
 from velaray.client.service_info import (
     AutoClusterFailover,
     ServiceInfo,
@@ -114,7 +114,7 @@ async def answers(options: ClientOptions) -> bool:
         for address in parse_service_url(options.service_url):
             try:
                 await pool.get(address)
-            except RETRIABLE as error:
+            except TRANSIENT as error:
                 logger.debug("%s doesn't answer: %s", address, error)
             except VelarayError:
                 return True

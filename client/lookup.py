@@ -7,26 +7,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from velaray.client.backoff import Backoff
 from velaray.client.connection import Connection
 from velaray.client.enums import RegexSubscriptionMode
 from velaray.client.exceptions import (
-    BrokerMetadataError,
-    BrokerPersistenceError,
     ConnectError,
     LookupError,
-    NotConnected,
-    ReadError,
-    ServiceUnitNotReady,
     Timeout,
-    TooManyLookupRequestException,
-    UnknownError,
     VelarayError,
     from_server,
 )
 from velaray.client.options import ClientOptions
 from velaray.client.patience import Patience, Wait
 from velaray.client.pool import ConnectionPool
+from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.service_info import parse_service_url
 from velaray.events.ids import TopicName
 from velaray.wire import pulsar_pb2 as pb
@@ -39,26 +32,13 @@ ATTEMPTS_PER_OPERATION = 3
 """An answer is waited for this part of the operation timeout: one that is lost, because the
 server that owed it died silently, leaves time to ask again."""
 
-RETRIABLE: tuple[type[VelarayError], ...] = (
-    BrokerMetadataError,
-    BrokerPersistenceError,
-    ConnectError,
-    NotConnected,
-    ReadError,
-    ServiceUnitNotReady,
-    Timeout,
-    TooManyLookupRequestException,
-    UnknownError,
-)
-"""Errors that may pass by themselves; all others are final."""
-
 T = TypeVar("T")
 
 
 async def retrying(
     what: str, seconds: float, attempt: Callable[[], Awaitable[T]], patience: Patience
 ) -> T:
-    """The result of ``attempt``, repeated with backoff while it fails with `RETRIABLE` errors.
+    """The result of ``attempt``, repeated with back-off while it fails with `TRANSIENT` errors.
 
     Raises its first other error, or `Timeout` after ``seconds``, which names the last error.
     """
@@ -69,10 +49,10 @@ async def retrying(
             while True:
                 try:
                     return await attempt()
-                except RETRIABLE as error:
+                except TRANSIENT as error:
                     logger.debug("%s failed, trying again: %s", what, error)
                     wait.error = error
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
     except TimeoutError as error:
         if isinstance(error, VelarayError):
             raise

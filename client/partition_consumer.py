@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from velaray.client import read_bounds
 from velaray.client.acknowledging import Acknowledger, Part, place_of
 from velaray.client.acks import Where, bits_at, bits_of, indexes_of, of_one_cluster
-from velaray.client.backoff import Backoff
 from velaray.client.blocks import Block
 from velaray.client.connection import Connection
 from velaray.client.consumer_extras import Extras
@@ -29,11 +28,11 @@ from velaray.client.exceptions import (
     Timeout,
     VelarayError,
 )
-from velaray.client.lookup import RETRIABLE
 from velaray.client.message import EntryInfo, Message
 from velaray.client.message_id import MessageId
 from velaray.client.read_bounds import Span, SpanLimits, Spot
 from velaray.client.redelivering import Redeliverer
+from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.subscription import Subscription
 from velaray.client.tail import Tail
 from velaray.client.topic_schemas import Decoders
@@ -52,7 +51,7 @@ _END_OF_BATCH = (1 << 31) - 1
 CHUNKED_KEPT = 100
 """Chunked messages that a reader knows of; then it looks which of them were taken."""
 
-_PASSING: tuple[type[VelarayError], ...] = (*RETRIABLE, ConsumerBusy, ConsumerAssignError)
+_TRANSIENT: tuple[type[VelarayError], ...] = (*TRANSIENT, ConsumerBusy, ConsumerAssignError)
 """What a consumer that was subscribed before tries to get over: its old self may linger."""
 
 
@@ -361,9 +360,9 @@ class PartitionConsumer:
                     continue
                 try:
                     await decoders.learn(info.metadata.schema_version)
-                except RETRIABLE as error:
+                except TRANSIENT as error:
                     logger.warning("consumer of %s waits for a schema: %s", self.topic, error)
-                    await asyncio.sleep(backoff.delay())
+                    await backoff.wait()
         finally:
             self._learning = None
             self._tail.wake()
@@ -697,14 +696,14 @@ class PartitionConsumer:
         while self.error is None:
             try:
                 await self._subscribe()
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 logger.info("consumer of %s can't subscribe yet: %s", self.topic, error)
             except VelarayError as error:
                 logger.warning("consumer of %s is out: %s", self.topic, error)
                 self._fail(error)
             else:
                 break
-            await asyncio.sleep(backoff.delay())
+            await backoff.wait()
         self._reconnecting = None
 
     # --- the end ---

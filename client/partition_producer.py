@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from velaray.client.backoff import Backoff
 from velaray.client.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatch
 from velaray.client.connection import Connection
 from velaray.client.core import Core
@@ -28,10 +27,10 @@ from velaray.client.exceptions import (
     VelarayError,
     from_server,
 )
-from velaray.client.lookup import RETRIABLE
 from velaray.client.message import OutgoingMessage
 from velaray.client.message_id import MessageId
 from velaray.client.options import ProducerOptions
+from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.topic_schemas import MOST_KNOWN, Recent
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName, TransactionId
@@ -43,8 +42,8 @@ from velaray.wire.schemas import NO_VERSION, to_proto
 
 logger = logging.getLogger("velaray")
 
-_PASSING: tuple[type[VelarayError], ...] = (
-    *RETRIABLE,
+_TRANSIENT: tuple[type[VelarayError], ...] = (
+    *TRANSIENT,
     ProducerBusy,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
@@ -172,9 +171,9 @@ class PartitionProducer:
         while not self.connected:
             try:
                 await self._register(wait_for_turn=True)
-            except RETRIABLE as error:
+            except TRANSIENT as error:
                 logger.info("producer on %s waits for its turn again: %s", self.topic, error)
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
 
     def start_lazily(self) -> None:
         """Register in the background; messages wait for it."""
@@ -564,7 +563,7 @@ class PartitionProducer:
         for schema in filter(None, wanted):
             try:
                 versions[schema] = await self._core.schemas.version_of(self.topic, schema)
-            except RETRIABLE:
+            except TRANSIENT:
                 raise
             except VelarayError as error:
                 self._give_up(partial(_is_of, schema), error)
@@ -588,9 +587,9 @@ class PartitionProducer:
         while self.error is None:
             try:
                 await self._register()
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
-                if self._builder is None and not isinstance(error, RETRIABLE):
+                if self._builder is None and not isinstance(error, TRANSIENT):
                     self._fail(error)
                 elif isinstance(error, ProducerBlockedQuotaExceededException):
                     pending, self._pending = self._pending, deque()
@@ -600,7 +599,7 @@ class PartitionProducer:
                 self._fail(error)
             else:
                 break
-            await asyncio.sleep(backoff.delay())
+            await backoff.wait()
         self._reconnecting = None
 
     # --- the end ---

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from velaray.client.exceptions import TopicNotFound, UndecodableMessage, VelarayError, from_server
-from velaray.client.lookup import RETRIABLE, Lookup
+from velaray.client.lookup import Lookup
 from velaray.client.message import EntryInfo
+from velaray.client.retry import TRANSIENT
 from velaray.client.schema.base import Decode, Schema
 from velaray.events.ids import TopicName
 from velaray.schemas import SchemaInfo
@@ -184,13 +185,13 @@ class Decoders:
     async def learn(self, version: bytes) -> None:
         """Find out how to decode what is stamped with ``version``.
 
-        Raises `RETRIABLE` errors; for others, what is so stamped can't be decoded.
+        Raises `TRANSIENT` errors; for others, what is so stamped can't be decoded.
         """
         try:
             if len(version) != VERSION_BYTES:
                 raise UndecodableMessage(f"{len(version)} bytes are no version")
             found = Decoder.made(self._schema, await self._schemas.at(self._topic, version))
-        except RETRIABLE:
+        except TRANSIENT:
             raise
         except VelarayError as error:
             number = int.from_bytes(version, "big")

@@ -15,8 +15,8 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from rich.live import Live
 
 import velaray
-from velaray.client.backoff import Backoff
 from velaray.client.exceptions import InvalidConfiguration
+from velaray.client.retry import Backoff
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_backlog import Backlog
 from velaray.pipelines.transform_counts import Rate, TransformCounts, TransformProgress

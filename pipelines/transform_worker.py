@@ -9,7 +9,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from velaray.client.backoff import Backoff
 from velaray.client.client import Client
 from velaray.client.consumer import Consumer
 from velaray.client.enums import InitialPosition
@@ -28,10 +27,10 @@ from velaray.client.exceptions import (
     TransactionNotFound,
     VelarayError,
 )
-from velaray.client.lookup import RETRIABLE
 from velaray.client.message import Message
 from velaray.client.message_id import MessageId
 from velaray.client.producer import Producer
+from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
@@ -41,8 +40,8 @@ from velaray.pipelines.transform_letters import TransformLetters
 
 logger = logging.getLogger("velaray")
 
-PASSING: tuple[type[VelarayError], ...] = (
-    *RETRIABLE,
+_TRANSIENT: tuple[type[VelarayError], ...] = (
+    *TRANSIENT,
     ConsumerAssignError,
     ConsumerBusy,
     ConsumerNotFound,
@@ -115,10 +114,10 @@ class TransformWorker:
             while not self._stopping:
                 try:
                     await self._consume()
-                except PASSING as error:
+                except _TRANSIENT as error:
                     self._counts.failures += 1
                     logger.info("a transform begins anew: %s: %s", type(error).__name__, error)
-                    await asyncio.sleep(self._backoff.delay())
+                    await self._backoff.wait()
         except UserError as error:
             raise error.error from None
         finally:
@@ -257,7 +256,7 @@ class TransformWorker:
                 await txn.commit()
             except Timeout as error:
                 logger.info("the verdict on %r isn't known yet: %s", txn, error)
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
             else:
                 return
 
@@ -274,7 +273,7 @@ def _raise_worst(results: Iterable[Any]) -> None:
     """Raise the first error that doesn't pass, else the first, if there is any."""
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
-        if not isinstance(error, PASSING):
+        if not isinstance(error, _TRANSIENT):
             raise error
     if errors:
         raise errors[0]

@@ -65,6 +65,7 @@ RULES: dict[str, Rule] = {
     "public names are documented": tidy_rules.public_names_are_documented,
     "excepts are specific": lambda root: tidy_rules.excepts_are_specific(root, CATCH_ALLS),
     "nothing sleeps": lambda root: tidy_rules.nothing_sleeps(root, SLEEPERS),
+    "back-off is in one module": tidy_rules.back_off_is_in_one_module,
     "no word of the workplace": tidy_rules.no_word_of_the_workplace,
     "layers are typed packages": tidy_rules.layers_are_typed_packages,
     "documents point at files": tidy_rules.documents_point_at_files,
@@ -384,3 +385,35 @@ def test_stale_generated_code_is_caught(tmp_path: Path, how: str) -> None:
         (tmp_path / "wire" / "old_pb2.py").touch()
         expected = ["wire/old_pb2.py"]
     assert generate_protobuf.out_of_date(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while True:\n  try:\n    await f()\n  except OSError:\n    await asyncio.sleep(1)",
+        "while busy():\n  await asyncio.sleep(pause)\n  pause = min(2 * pause, 5)",
+        "while True:\n  try:\n    return await f()\n  except OSError:\n    pass\n"
+        "  await asyncio.sleep(PAUSE_S)",
+        "for _ in range(3):\n  try:\n    await f()\n  except OSError:\n    await sleep(1)\n"
+        "  else:\n    break",
+    ],
+)
+def test_back_off_by_hand_is_caught(tmp_path: Path, loop: str) -> None:
+    text = "async def f():\n" + "\n".join(f"  {line}" for line in loop.splitlines())
+    (found,) = tidy_rules.back_off_is_in_one_module(tree(tmp_path, broker__m_py=text))
+    assert "broker/m.py:" in found
+    assert "back-off by hand" in found
+    assert tidy_rules.back_off_is_in_one_module(tree(tmp_path), "broker/m.py") == []
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while True:\n  await asyncio.sleep(PERIOD_S)\n  await look()",
+        "while True:\n  try:\n    await f()\n  except OSError:\n    await backoff.wait()",
+        "while left:\n  try:\n    left.pop()\n  except KeyError:\n    await asyncio.sleep(0)",
+    ],
+)
+def test_rounds_and_back_off_by_the_module_are_not_faults(tmp_path: Path, loop: str) -> None:
+    text = "async def f():\n" + "\n".join(f"  {line}" for line in loop.splitlines())
+    assert tidy_rules.back_off_is_in_one_module(tree(tmp_path, broker__m_py=text)) == []

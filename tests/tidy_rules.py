@@ -434,6 +434,66 @@ def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
     return faults + _stale(allowed, used)
 
 
+RETRIES = "client/retry.py"
+
+
+def back_off_is_in_one_module(root: Path, home: str = RETRIES) -> list[str]:
+    """Loops wait between attempts by `Backoff.wait`; only its module sleeps for that.
+
+    A loop waits between attempts if it sleeps in an ``except``, sleeps for a variable that it
+    changes, or ends on success and sleeps otherwise.
+    """
+    faults = []
+    for source in sources(root):
+        if source.path == home:
+            continue
+        for loop in ast.walk(source.tree):
+            if isinstance(loop, ast.While | ast.For | ast.AsyncFor):
+                faults += [
+                    f"{source.at(sleep)}: back-off by hand; use Backoff.wait of {home}"
+                    for sleep in _sleeps_between_attempts(loop)
+                ]
+    return sorted(set(faults))
+
+
+def _sleeps_between_attempts(loop: ast.While | ast.For | ast.AsyncFor) -> Iterator[ast.Call]:
+    handlers = [node for node in ast.walk(loop) if isinstance(node, ast.ExceptHandler)]
+    in_handlers = {inner for handler in handlers for inner in ast.walk(handler)}
+    changed = {
+        node.id
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    directly = {
+        node.value.value
+        for node in loop.body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Await)
+    }
+    for call in ast.walk(loop):
+        if not (isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "sleep"):
+            continue
+        argument = call.args[0] if call.args else None
+        yields = isinstance(argument, ast.Constant) and argument.value == 0
+        varies = isinstance(argument, ast.Name) and argument.id in changed
+        after_failure = call in directly and _ends_on_success(loop)
+        if not yields and (varies or call in in_handlers or after_failure):
+            yield call
+
+
+def _ends_on_success(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
+    """Whether a ``try`` of the loop leaves it, and one of its handlers goes on."""
+    for attempt in loop.body:
+        if isinstance(attempt, ast.Try):
+            leaves = any(map(_leaves, [*attempt.body, *attempt.orelse]))
+            if leaves and not all(_leaves(handler.body[-1]) for handler in attempt.handlers):
+                return True
+    return False
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Return | ast.Break | ast.Raise) for node in ast.walk(statement))
+
+
 # Paths of one machine, hosts of package registries, names of workplace tools. The words are
 # cut in two here, so that this file doesn't hold them.
 _FORBIDDEN = re.compile(

@@ -12,8 +12,10 @@ import asyncio
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from velaray.client.retry import Backoff, RandomSource
 from velaray.events.ids import ActorKey
 from velaray.journal.journal import JournalSettings
 from velaray.journal.store import LedgerStore
@@ -22,7 +24,6 @@ from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import (
     RemoteError,
     RpcConnection,
-    RpcConnectionClosed,
     RpcPeer,
     connect,
     reason_of,
@@ -31,8 +32,10 @@ from velaray.topology.rpc import (
 REACH_TIMEOUT_S = 30.0
 LINK_KEPT_S = 10.0
 """How long a shared link stays open unused: an actor with a link is never idle."""
-_FIRST_DELAY_S = 0.02
-_MAX_DELAY_S = 1.0
+FIRST_CALL_DELAY_S = 0.02
+LONGEST_CALL_DELAY_S = 1.0
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 30.0
 
 ResultT = TypeVar("ResultT")
 
@@ -101,6 +104,7 @@ class ActorSystem(abc.ABC):
         self.config = config
         self.store = store
         self.journal_settings = JournalSettings()
+        self.random: RandomSource = Random()
         self._links: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -134,9 +138,21 @@ class ActorSystem(abc.ABC):
         """Wall-clock milliseconds."""
         return time.time_ns() // 1_000_000
 
+    def backoff(
+        self, first: float = FIRST_BACKOFF_S, longest: float = LONGEST_BACKOFF_S
+    ) -> Backoff:
+        """A back-off whose jitter is drawn from this actor system's random source."""
+        return Backoff(first, longest, self.random)
+
+    def call_backoff(self) -> Backoff:
+        """The back-off between the attempts of a call."""
+        return self.backoff(FIRST_CALL_DELAY_S, LONGEST_CALL_DELAY_S)
+
     async def reach(self, key: ActorKey, timeout: float = REACH_TIMEOUT_S) -> Address:
         """`address`, repeated while the actor is restarting; `Unreachable` after ``timeout``."""
-        return await persist(lambda: self.address(key), timeout, f"reach {key}")
+        return await persist(
+            lambda: self.address(key), timeout, f"reach {key}", self.call_backoff()
+        )
 
     async def open_link(
         self, key: ActorKey, peer: RpcPeer, timeout: float = REACH_TIMEOUT_S
@@ -146,7 +162,9 @@ class ActorSystem(abc.ABC):
         Tries again with growing delays while the actor is restarting; raises
         `Unreachable` after ``timeout`` seconds.
         """
-        return await persist(lambda: self._dial(key, peer), timeout, f"reach {key}")
+        return await persist(
+            lambda: self._dial(key, peer), timeout, f"reach {key}", self.call_backoff()
+        )
 
     async def _dial(self, key: ActorKey, peer: RpcPeer) -> RpcConnection:
         address = await self.address(key)
@@ -165,7 +183,10 @@ class ActorSystem(abc.ABC):
         `RemoteError` if the actor refuses, `Unreachable` if it can't be reached in time.
         """
         return await persist(
-            lambda: self._call_once(key, method, args or {}), timeout, f"call {key}"
+            lambda: self._call_once(key, method, args or {}),
+            timeout,
+            f"call {key}",
+            self.call_backoff(),
         )
 
     async def _call_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
@@ -184,7 +205,10 @@ class ActorSystem(abc.ABC):
     ) -> ReplyT:
         """`call` with a typed request. Raises also what `RpcConnection.ask` raises."""
         return await persist(
-            lambda: self._request_once(key, request), timeout, f"ask {key} {type(request).__name__}"
+            lambda: self._request_once(key, request),
+            timeout,
+            f"ask {key} {type(request).__name__}",
+            self.call_backoff(),
         )
 
     async def _request_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
@@ -203,7 +227,9 @@ class ActorSystem(abc.ABC):
         timeout: float = REACH_TIMEOUT_S,
     ) -> Any:
         """`call` over a link of its own, closed at once: the actor may be idle soon after."""
-        return await persist(lambda: self._ask_once(key, method, args), timeout, f"ask {key}")
+        return await persist(
+            lambda: self._ask_once(key, method, args), timeout, f"ask {key}", self.call_backoff()
+        )
 
     async def _ask_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
         link = await self._dial(key, _Caller(key, {}))
@@ -229,25 +255,22 @@ class ActorSystem(abc.ABC):
         self._links.clear()
 
 
-async def persist(attempt: Callable[[], Awaitable[ResultT]], timeout: float, what: str) -> ResultT:
-    """Run ``attempt`` until it doesn't fail for want of a connection.
+async def persist(
+    attempt: Callable[[], Awaitable[ResultT]], timeout: float, what: str, backoff: Backoff
+) -> ResultT:
+    """Repeat ``attempt`` while it fails with an `OSError`; return its result.
 
-    Waits between attempts, twice as long each time up to a second; raises `Unreachable`
-    naming ``what`` when ``timeout`` seconds are over.
+    Raises `Unreachable`, which names ``what``, after ``timeout`` seconds.
     """
-    delay = _FIRST_DELAY_S
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
+    deadline = asyncio.get_running_loop().time() + timeout
     while True:
         try:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
-        except (RpcConnectionClosed, OSError, Unreachable) as error:
-            if loop.time() + delay >= deadline:
+        except OSError as error:  # connection errors and TimeoutError are OSErrors
+            if not await backoff.wait(until=deadline):
                 why = reason_of(error)
                 raise Unreachable(f"could not {what} within {timeout:g} s: {why}") from error
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, _MAX_DELAY_S)
 
 
 MakeActor = Callable[[ActorKey, ActorSystem], ActorBase]

@@ -11,17 +11,19 @@ it. And it has an id of its own, drawn once: a cluster whose data was lost has a
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from typing import NamedTuple
 
 import msgpack
 
+from velaray.client.retry import Backoff
 from velaray.journal.errors import ManifestConflict
 from velaray.journal.store import LedgerStore
 from velaray.topology.config import ClusterConfig
 
 _RECORD = "cluster"
+_FIRST_DELAY_S = 0.01
+_LONGEST_DELAY_S = 0.1
 _ATTEMPTS = 100
 
 
@@ -68,7 +70,8 @@ async def take_tenure(store: LedgerStore, name: str, cluster_number: int = 0) ->
     data's, and the number, once one other than 0 was used: others are refused as `OtherCluster`,
     and whoever owns the data goes on.
     """
-    for attempt in range(_ATTEMPTS):
+    backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S)
+    for _ in range(_ATTEMPTS):
         version, incarnation, number, data_id, known = await _read(store)
         if known not in ("", name):
             raise OtherCluster(f"it is cluster {known}'s: start it with --name {known}, not {name}")
@@ -86,7 +89,7 @@ async def take_tenure(store: LedgerStore, name: str, cluster_number: int = 0) ->
         try:
             await store.write_manifest(_RECORD, version, msgpack.packb(record))
         except ManifestConflict:
-            await asyncio.sleep(0.01 * (attempt + 1))
+            await backoff.wait()
             continue
         return incarnation + 1
     raise Superseded("several clusters are being started on this data at once; start one only")

@@ -23,6 +23,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from velaray.actors.machine import Reason
 from velaray.actors.runtime import Stopped
+from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.errors import StorageFull
 from velaray.journal.files import FileStore
@@ -41,6 +42,7 @@ from velaray.topology.rpc import RemoteError, reason_of
 _WATCH_S = 1.0
 _SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
+_LONGEST_ASK_AGAIN_S = 1.0
 _GC_THRESHOLDS = (200_000, 20, 50)
 """Each of some 20,000 entries under way has several objects: there is to be room for all of them.
 No message leaves a cycle behind, a client's connection some 70 objects."""
@@ -111,16 +113,17 @@ async def _first_answer(ask: Callable[[], Any]) -> Any:
     soon as the actor is back. Waits between calls grow up to a second. Raises what the calls
     that end first raise.
     """
-    delay = _FIRST_ASK_AGAIN_S
+    backoff = Backoff(_FIRST_ASK_AGAIN_S, _LONGEST_ASK_AGAIN_S)
     asked: set[asyncio.Future[Any]] = set()
     try:
         while True:
             asked.add(asyncio.ensure_future(ask()))
-            done, _ = await asyncio.wait(asked, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                asked, timeout=backoff.delay(), return_when=asyncio.FIRST_COMPLETED
+            )
             if done:
                 failed = [call for call in done if call.exception() is not None]
                 return (done.difference(failed) or done).pop().result()
-            delay = min(delay * 1.5, 1.0)
     finally:
         for call in asked:
             call.cancel()

@@ -34,9 +34,9 @@ from velaray.broker.journaled_actor import JournaledActor
 from velaray.broker.policy_watch import Watchers
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.journal.errors import JournalError
 from velaray.topology.actor_system import ActorSystem, Address
 from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import TRANSIENT_OR_STORE
 
 
 def _scope(args: dict[str, Any]) -> Scope:
@@ -276,9 +276,7 @@ _QUERIES: dict[str, Callable[[Catalog, dict[str, Any]], Any]] = {
 }
 
 PULL_WAKE_S = 2.0
-_FIRST_DELAY_S = 0.5
-_LAST_DELAY_S = 30.0
-_PASSING = (JournalError, RemoteError, ConnectionError, TimeoutError)
+FIRST_BACKOFF_S = 0.5
 _POLICY_COMMANDS = frozenset({"set_policy", "remove_policy"})
 _CLUSTER_COMMANDS = frozenset({"update_cluster"})
 _TENANT_COMMANDS = frozenset({"update_tenant", "set_home", "expect_tenant", "end_arrival"})
@@ -311,18 +309,17 @@ class CatalogActor(JournaledActor):
         may have ended with a backlog for other clusters. Those that have none sleep again."""
         await asyncio.sleep(PULL_WAKE_S)
         left = await self.runtime.read(replicated_partitions)
-        pause = _FIRST_DELAY_S
+        backoff = self.fabric.backoff(FIRST_BACKOFF_S)
         while left:
             watching, failed = self._watchers.partitions(), []
             for key in left:
                 try:
                     if key.topic_name not in watching:
                         await self._describe_if_used(key)
-                except _PASSING:
+                except TRANSIENT_OR_STORE:
                     failed.append(key)
             left = failed
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_DELAY_S)
+            await backoff.wait()
 
     async def _describe_if_used(self, key: ActorKey) -> None:
         if await self.fabric.store.list_ledgers(key.text()):
@@ -336,7 +333,7 @@ class CatalogActor(JournaledActor):
             watching = self._watchers.partitions()
             for key in await self.runtime.read(pulled_partitions):
                 if key.topic_name not in watching:
-                    with contextlib.suppress(*_PASSING):  # they are tried again
+                    with contextlib.suppress(*TRANSIENT_OR_STORE):  # they are tried again
                         await self.fabric.ask(key, "describe", {})
 
     async def stop(self) -> None:
@@ -355,17 +352,16 @@ class CatalogActor(JournaledActor):
             await self.waker.once(await self.runtime.read(_partitions))
 
     async def _bury(self) -> None:
-        delay = _FIRST_DELAY_S
+        backoff = self.fabric.backoff(FIRST_BACKOFF_S)
         while True:
             try:
                 graves = await self.call("graves", {})
                 for name in sorted({grave["topic"] for grave in graves if grave["due"]}):
                     await sweep_topic(self.fabric, TopicName.parse(name))
-            except _PASSING:
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _LAST_DELAY_S)
+            except TRANSIENT_OR_STORE:
+                await backoff.wait()
             else:
-                delay = _FIRST_DELAY_S
+                backoff.reset()
                 await asyncio.sleep(self.config.upkeep_s)
 
     async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:

@@ -14,12 +14,9 @@ from contextlib import suppress
 
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey
-from velaray.journal.errors import JournalError
 from velaray.journal.manifest import LedgerInfo, decode_manifest
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
-
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError)
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.transient import TRANSIENT_OR_STORE
 
 
 def due_times(
@@ -54,7 +51,7 @@ class ScheduledActivation:
             if policies.retention_ms <= 0 and policies.ttl_ms <= 0:
                 continue
             # A store that can't be read is told by who needs it.
-            with suppress(JournalError, *_PASSING):
+            with suppress(*TRANSIENT_OR_STORE):
                 if await self._is_due(key, policies, now_ms):
                     await self._fabric.call(key, "describe")
                     self._woken[key] = now_ms

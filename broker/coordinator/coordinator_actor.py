@@ -133,11 +133,12 @@ class CoordinatorActor(JournaledActor):
 
     async def _keep_deadlines(self) -> None:
         """Abort what is open for too long, at once what became so while nobody was there."""
+        backoff = self.fabric.backoff(FULL_DISK_PAUSE_S, FULL_DISK_PAUSE_S)
         while True:
             self._earlier.clear()
             expired = await self.runtime.ask(Expire())
             if isinstance(expired, Refusal):  # the disk is full
-                await asyncio.sleep(FULL_DISK_PAUSE_S)
+                await backoff.wait()
             elif expired.sequences:
                 self.meter.timed_out += len(expired.sequences)
                 self.endings.begin(expired.sequences)

@@ -17,8 +17,9 @@ from velaray.actors.coordinator.state import CoordinatorState, Status, Transacti
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.events.ids import ActorKey, TopicName
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import TRANSIENT
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
@@ -168,27 +169,25 @@ class TransactionCompletion:
 
     async def _persist(self, command: Spread | Finish) -> Any:
         """Its reply, as soon as the disk takes it."""
-        pause = FIRST_PAUSE_S
+        backoff = self._fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while isinstance(reply := await self._runtime.ask(command), Refusal):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await backoff.wait()
         return reply
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
         """Until it has it; its answer. What was deleted has nothing that could be applied to."""
-        pause, answer = FIRST_PAUSE_S, None
+        backoff, answer = self._fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
         while True:
             try:
                 async with self._room:
                     answer = await self._tell_once(participant, what)
                 break
-            except (RemoteError, Unreachable, OSError, TimeoutError) as error:
+            except TRANSIENT as error:
                 if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
                     break
                 participant.failures += 1
                 participant.error = reason_of(error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await backoff.wait()
         del self._untold[what["sequence"]][participant.topic, participant.subscription]
         return answer
 

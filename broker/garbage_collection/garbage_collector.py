@@ -41,9 +41,10 @@ from velaray.client.producer import Producer
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId
 from velaray.journal.errors import JournalError
 from velaray.journal.garbage_collection import Fate, dispose
-from velaray.topology.actor_system import ActorBase, ActorSystem, Address, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed, RpcServer
+from velaray.topology.actor_system import ActorBase, ActorSystem, Address
+from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 from velaray.topology.system_credentials import SystemCredentials
+from velaray.topology.transient import TRANSIENT_OR_STORE
 
 logger = logging.getLogger("velaray")
 
@@ -59,10 +60,8 @@ GRACE_MS = 2_000
 """An event comes so much later, and a millisecond for each of its announcement: whoever announces
 ledgers unlists them just after that, and what comes before has to come again."""
 MAX_NACK_DELAY_MS = 60_000
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 
-_PASSING = (VelarayError, RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, JournalError)
+_TRANSIENT: tuple[type[Exception], ...] = (VelarayError, *TRANSIENT_OR_STORE)
 """What goes by itself: somebody is restarting, or a disk is full."""
 
 Event = PendingDeleteLedgerInfo
@@ -286,17 +285,16 @@ class GarbageCollector(ActorBase):
             dead_letter_policy=policy,
             enable_retry=True,
         )
-        backoff = FIRST_BACKOFF_S
+        backoff = self.fabric.backoff()
         while True:
             try:
                 # A producer brings the schema into a topic that nobody has used yet.
                 await self._connected_producer()
                 client = await self._connected_client()
                 return await client.adopt(Consumer[Event](client.core, options, client.forget))
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 logger.warning("%s can't subscribe: %s", self.key, error)
-            await asyncio.sleep(backoff)
-            backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+            await backoff.wait()
 
     @property
     def _delay_ms(self) -> int:
@@ -374,7 +372,7 @@ class GarbageCollector(ActorBase):
             await asyncio.sleep(self.config.upkeep_s)
             if self._drained or self._announcing or self._handling or self._progress() != seen:
                 continue
-            with contextlib.suppress(*_PASSING):  # then it isn't known
+            with contextlib.suppress(*_TRANSIENT):  # then it isn't known
                 left = await has_work(self.fabric)
                 self._drained = not left and self._progress() == seen
 

@@ -18,15 +18,15 @@ from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.garbage_collection import dispose
 from velaray.journal.journal import Journal
 from velaray.journal.manifest import LedgerInfo
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.transient import TRANSIENT
 
 ROLL_BYTES = 1 << 20
 """If so much could go but for what recovery needs of it, the journal is rolled over."""
 HISTORY_BYTES = 64 << 20
 """So much history, at least, do journals keep that hold no messages."""
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, StorageFull)
+_TRANSIENT = (*TRANSIENT, StorageFull)
 
 
 def beyond_history(ledgers: Sequence[LedgerInfo], kept_bytes: int) -> set[int]:
@@ -65,7 +65,7 @@ class LedgerKeeper:
         """Never returns."""
         while True:
             await asyncio.sleep(self._body.config.upkeep_s)
-            with suppress(*_PASSING):
+            with suppress(*_TRANSIENT):
                 await self.once()
 
     async def once(self) -> None:

@@ -26,7 +26,7 @@ from velaray.broker.partition.subscription_channel import (
     SubscriptionChannel,
 )
 from velaray.journal.errors import NotStored
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.transient import TRANSIENT
 
 if TYPE_CHECKING:
     from velaray.broker.partition.compacted_view import CompactedView
@@ -243,7 +243,7 @@ class CompactedChannel(SubscriptionChannel):
         try:
             if gone or partial:
                 await self.ask("pass_over", [self._log.end_offset, gone, partial])
-        except (RpcConnectionClosed, TimeoutError, RemoteError):
+        except TRANSIENT:
             self.close()  # the consumers come again
             return
         if restarts == self._restarts:

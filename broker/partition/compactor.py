@@ -38,6 +38,7 @@ from velaray.journal.journal import Journal
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import TRANSIENT
 from velaray.wire.errors import MalformedEntryError
 from velaray.wire.messages import is_batch, known_publish_time, read_metadata
 
@@ -431,6 +432,6 @@ class Compactor:
         key = self._partition.key.of_compacted(number)
         try:
             await bury_journal(self._partition.fabric, key)
-        except (RemoteError, ConnectionError, TimeoutError) as error:
+        except TRANSIENT as error:
             raise CompactionFailed(f"{key} can't be buried now: {error}") from error
         await self._ask(ConfirmCompactionSwept(number))

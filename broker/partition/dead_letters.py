@@ -23,10 +23,10 @@ from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.schema_registry.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, Position, TopicName
-from velaray.journal.errors import JournalError
 from velaray.schemas.compatibility import Strategy
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.dead_letters import Courier, dead_letter_topic
 from velaray.wire.errors import CompressionError, MalformedEntryError
 from velaray.wire.messages import read_metadata
@@ -36,13 +36,8 @@ logger = logging.getLogger("velaray")
 
 PRODUCER_PREFIX = "dead-letters-of:"
 """Producers with such names are never forgotten: what they published must not come again."""
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 
-_PASSING = (
-    *(RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, InvalidNameError),
-    JournalError,  # a letter can't be read
-)
+_TRANSIENT: tuple[type[Exception], ...] = (*TRANSIENT_OR_STORE, InvalidNameError)
 _TAKES_ALL = {**DEFAULTS, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE), LEGACY_JSON: True}
 _UNREADABLE = (MalformedEntryError, CompressionError)
 
@@ -156,16 +151,15 @@ class DeadLetterMover:
             self._task.cancel()
 
     async def _move_all(self) -> None:
-        backoff = FIRST_BACKOFF_S
+        backoff = self._partition.fabric.backoff()
         while self._letters:
             try:
                 offset = await self._move(*self._letters[0])
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 logger.warning("dead letters of %s wait: %s", self._topic, error)
-                await asyncio.sleep(backoff)
-                backoff = min(2 * backoff, LONGEST_BACKOFF_S)
+                await backoff.wait()
                 continue
-            backoff = FIRST_BACKOFF_S
+            backoff.reset()
             self._letters.popleft()
             self._channel.tell("moved", [offset])
         self._on_moved()

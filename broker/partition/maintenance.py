@@ -41,21 +41,15 @@ from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.topic_policies import Quota, TopicPolicies
 from velaray.journal.errors import StorageFull
 from velaray.journal.manifest import LedgerInfo
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT
 from velaray.wire.replication import REPLICATOR_PREFIX
 
 EVICT_TO = 0.9
 """An eviction goes on until the backlog is this part of its limit, as in Pulsar."""
-_PASSING = (
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-    RemoteError,
-    StorageFull,
-    NoSuchEntryError,
-)
+_TRANSIENT = (*TRANSIENT, StorageFull, NoSuchEntryError)
 _EVICTION = "consumer_backlog_eviction"
 _HOLD = "producer_request_hold"
 
@@ -129,7 +123,7 @@ class Maintenance:
         """Never returns."""
         while True:
             await asyncio.sleep(self._partition.config.upkeep_s)
-            with suppress(*_PASSING):
+            with suppress(*_TRANSIENT):
                 await self.once()
 
     async def once(self) -> None:

@@ -73,6 +73,7 @@ from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import PartitionSync
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed, reason_of
+from velaray.topology.transient import NO_ANSWER, TRANSIENT_OR_STORE
 from velaray.wire.commands import Send
 from velaray.wire.connection import WireConnection
 from velaray.wire.messages import delivery_time, key_hash, known_publish_time, read_metadata
@@ -84,9 +85,6 @@ PENDING_HIGH = 32 << 20
 PENDING_LOW = 8 << 20
 PRODUCER_EXPIRY_MS = 6 * 3600 * 1000
 _EXPIRY_CHECK_S = 600.0
-_FIRST_SWEEP_DELAY_S = 0.1
-_LAST_SWEEP_DELAY_S = 30.0
-_SWEEP_FAILURES = (JournalError, ConnectionError, TimeoutError, RemoteError)
 _BACK = 4096
 """So many offsets are looked at together when the newest entry that isn't hidden is wanted."""
 
@@ -667,7 +665,7 @@ class PartitionActor(JournaledActor):
             # Without the lock: the brain syncs those that come together at once. If the channel
             # goes meanwhile, the coordinator asks again.
             await channel.ask("end_transaction", ended)
-        except (RpcConnectionClosed, TimeoutError) as error:
+        except NO_ANSWER as error:
             why = f"subscription {subscription!r} can't be had now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, why) from error
 
@@ -1121,7 +1119,7 @@ class PartitionActor(JournaledActor):
                 channel.close()
             try:
                 await self._sweep(reply.name, reply.incarnation)
-            except _SWEEP_FAILURES:  # it is decided: whoever asks is told so
+            except TRANSIENT_OR_STORE:  # it is decided: whoever asks is told so
                 self.spawn(self._finish_deletion(reply.name, reply.incarnation))
 
     async def _sweep(self, name: str, incarnation: int) -> None:
@@ -1132,13 +1130,12 @@ class PartitionActor(JournaledActor):
 
     async def _finish_deletion(self, name: str, incarnation: int) -> None:
         """Finish what was begun, here or by a former activation."""
-        delay = _FIRST_SWEEP_DELAY_S
+        backoff = self.fabric.backoff()
         while True:
             try:
                 await self._sweep(name, incarnation)
-            except _SWEEP_FAILURES:
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _LAST_SWEEP_DELAY_S)
+            except TRANSIENT_OR_STORE:
+                await backoff.wait()
             else:
                 return
 

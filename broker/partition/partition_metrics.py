@@ -26,7 +26,7 @@ from velaray.topology.metrics import (
     Traffic,
     latency_samples,
 )
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.transient import TRANSIENT
 
 _TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
 READ_AT_ONCE = 4
@@ -155,7 +155,7 @@ class PartitionMetrics:
         try:
             async with asyncio.timeout(BRAIN_S):
                 self._known[channel.name] = {**await channel.ask("stats", end), "end_offset": end}
-        except (RpcConnectionClosed, RemoteError, TimeoutError):
+        except TRANSIENT:
             return  # it restarts, or its disk is slow: what it told before is the newest known
 
     def _forget(self, names: list[str]) -> None:

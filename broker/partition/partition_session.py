@@ -61,10 +61,10 @@ from velaray.events.ids_pb2 import MessageIdData
 from velaray.journal.errors import JournalError
 from velaray.journal.manifest import cluster_number_of
 from velaray.schemas import SchemaInfo, SchemaType
-from velaray.topology.actor_system import Unreachable
 from velaray.topology.auth import AuthenticationFailed, check_replicator_proof
 from velaray.topology.flow import Flow
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Command, Send, send_receipt
 from velaray.wire.connection import WireConnection
@@ -97,13 +97,9 @@ MAX_SEQUENCE_ID = (1 << 63) - 2
 
 _IN_ORDER = (pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover)
 
-_CALL_ERRORS = (
+_CALL_ERRORS: tuple[type[Exception], ...] = (
+    *TRANSIENT_OR_STORE,
     InvalidNameError,
-    RemoteError,
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-    JournalError,
     Stopped,
     NoSuchEntryError,
 )

@@ -40,6 +40,7 @@ from velaray.broker.partition.unreadable import Unreadable
 from velaray.broker.subscription.dispatcher import ENDS_STANDING
 from velaray.topology.flow import Activity, Flow
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import MessageHeaders
 from velaray.wire.connection import WireConnection
@@ -559,7 +560,7 @@ class SubscriptionChannel:
         flat = [offset for part in hidden for offset in part]
         try:
             await self.ask("pass_over", [self._log.end_offset, flat, []])
-        except (RpcConnectionClosed, TimeoutError, RemoteError):
+        except TRANSIENT:
             self.close()  # the consumers come again
             return
         if begun == self._begun:
@@ -596,7 +597,7 @@ class SubscriptionChannel:
     async def _settle(self) -> None:
         try:
             await self._log.settle(self)
-        except (RpcConnectionClosed, TimeoutError, RemoteError):
+        except TRANSIENT:
             self.close()  # the consumers come again
 
     async def _feed_cold(self) -> None:

@@ -106,7 +106,10 @@ class TopicSchemas:
 
     async def _ask(self, method: str, args: dict[str, Any]) -> Any:
         return await persist(
-            lambda: self._ask_once(method, args), REACH_TIMEOUT_S, f"ask {self._key}"
+            lambda: self._ask_once(method, args),
+            REACH_TIMEOUT_S,
+            f"ask {self._key}",
+            self._fabric.call_backoff(),
         )
 
     async def _ask_once(self, method: str, args: dict[str, Any]) -> Any:

@@ -18,8 +18,9 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.events.ids import ActorKey, TransactionId
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT
 
 Participation = tuple[TransactionId, str | None]
 """A transaction, and the subscription that is its participant; None: the partition itself."""
@@ -86,7 +87,7 @@ class TransactionAdmission:
         }
         try:
             await self._fabric.call(coordinator, "may_join", args)
-        except (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError) as error:
+        except TRANSIENT as error:
             self._answer(what, asked, error)
         else:
             self._answer(what, asked, None)

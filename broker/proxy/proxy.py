@@ -23,8 +23,9 @@ from velaray.broker.schema_registry.schema_session import get_schema
 from velaray.broker.session import Session
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import ActorKey, InvalidNameError, TopicName
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError, reason_of
+from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import command as encode_frame
 from velaray.wire.connection import WireConnection
@@ -35,7 +36,7 @@ LOCATED_KEPT = 100_000
 """Addresses of partitions that tunnels may lead to: those that clients were sent to last."""
 
 
-_ERRORS = (InvalidNameError, RemoteError, Unreachable, TimeoutError)
+_ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT)
 
 
 class Proxy:

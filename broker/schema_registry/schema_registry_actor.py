@@ -24,7 +24,8 @@ from velaray.schemas import InvalidSchemaError
 from velaray.schemas.compatibility import Rules, Strategy, producer_problems
 from velaray.schemas.validation import UNSTORED, identity, validate
 from velaray.topology.actor_system import ActorSystem
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import NO_ANSWER
 
 QUIET_S = 2.0
 """A registry that has answered within so many seconds isn't idle."""
@@ -151,7 +152,7 @@ class SchemaRegistryActor(JournaledActor):
     async def _have_forget(self, link: RpcConnection) -> None:
         try:
             await link.request("forget", None, FORGET_S)
-        except (RpcConnectionClosed, TimeoutError):
+        except NO_ANSWER:
             link.abort()
 
     async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:

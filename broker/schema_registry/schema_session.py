@@ -8,21 +8,13 @@ from typing import Any
 from velaray.broker.schema_registry.schema_calls import info_of
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import InvalidNameError
-from velaray.journal.errors import JournalError
 from velaray.schemas import SchemaInfo, SchemaType
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.rpc import reason_of
+from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.schemas import NO_VERSION, from_proto, read_version, to_proto, version_bytes
 
-_ERRORS = (
-    InvalidNameError,
-    RemoteError,
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-    JournalError,
-)
+_ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT_OR_STORE)
 
 Find = Callable[[int | None], Awaitable[dict[str, Any]]]
 """Finds a version, or the latest one, as `find_schema` does."""

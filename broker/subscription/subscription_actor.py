@@ -13,14 +13,14 @@ from velaray.actors.subscription.machine import Create
 from velaray.actors.subscription.undoing import decide_restore
 from velaray.broker.history import Moment, NoHistory
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
-from velaray.broker.partition.dead_letters import FIRST_BACKOFF_S, LONGEST_BACKOFF_S
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 from velaray.broker.subscription.progress_exporter import Exporter, WatchedSubscription
 from velaray.broker.subscription.tracing import Trace
 from velaray.broker.subscription.undoing import NothingMoved, Plan, plan_undo
 from velaray.events.ids import ActorKey
-from velaray.topology.actor_system import ActorSystem, Address, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import TRANSIENT
 
 _UNDO_TRIES = 5
 
@@ -72,12 +72,11 @@ class SubscriptionActor(JournaledActor):
             "name": self.key.subscription,
             "incarnation": self.key.subscription_incarnation,
         }
-        pause = FIRST_BACKOFF_S
+        backoff = self.fabric.backoff()
         while self._hand is None and self.runtime.state.dead.intended:
-            with contextlib.suppress(RemoteError, Unreachable, RpcConnectionClosed, TimeoutError):
+            with contextlib.suppress(*TRANSIENT):
                 await self.fabric.call(hand, "resume_dead_letters", mine)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_BACKOFF_S)
+            await backoff.wait()
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the partition, which has the names of its subscriptions.

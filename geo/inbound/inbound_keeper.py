@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.geo.replication.replication_keeper import EXACT, STATUS_TIMEOUT_S, Kept
 from velaray.geo.replication.replicator_settings import Remote
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import TRANSIENT_OR_STORE
 
 if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
-
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
 
 
 class InboundKeeper:
@@ -49,7 +46,7 @@ class InboundKeeper:
             if known is not None:
                 known.change(remote)
                 continue
-            kept = self._kept[name] = Kept(self, remote)
+            kept = self._kept[name] = Kept(self, remote, self._partition.fabric.backoff())
             kept.task = self._partition.spawn(kept.run())
         for name in self._kept.keys() - pull.keys():
             self._drop(name)
@@ -94,7 +91,7 @@ class InboundKeeper:
     async def _status(self, kept: Kept) -> dict[str, Any] | None:
         link = kept.link
         if link is not None:
-            with suppress(*_PASSING):
+            with suppress(*TRANSIENT_OR_STORE):
                 found: dict[str, Any] | None = await link.request("status", {}, STATUS_TIMEOUT_S)
                 return found
         return None

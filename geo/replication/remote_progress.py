@@ -36,9 +36,8 @@ from velaray.broker.subscription.progress_form import (
     to_args,
 )
 from velaray.events.ids import Position
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT_OR_STORE
 
 if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
@@ -49,7 +48,6 @@ AT_ONCE = 4096
 
 SETTLE_S = 0.1
 """What came for subscriptions that nobody reads is settled so often at most."""
-_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, JournalError)
 
 Ask = Callable[[str, Any], Awaitable[Any]]
 
@@ -193,7 +191,7 @@ class RemoteProgress:
                 if name in self._partition.channels:
                     del self._resting[name]  # that sees to it
                     continue
-                with contextlib.suppress(*_PASSING):  # whoever is next does it
+                with contextlib.suppress(*TRANSIENT_OR_STORE):  # whoever is next does it
                     await self.settle_at_rest(name, ref)
                     if self._settled.get(ref.incarnation):
                         continue

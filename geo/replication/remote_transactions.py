@@ -38,9 +38,8 @@ from velaray.actors.partition.remote_transactions import (
 from velaray.actors.partition.state import PartitionState
 from velaray.broker.partition.geo_replication import Method
 from velaray.events.ids import ActorKey, InvalidNameError, Position, TopicName, TransactionId
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.rpc import RemoteError, reason_of
 from velaray.wire.replication_pb2 import TransactionsComplete
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ AT_ONCE = 256
 SETTLE_S = 10.0
 
 ResultT = TypeVar("ResultT")
-
-_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, OSError, TimeoutError, JournalError)
 
 
 @dataclass(slots=True)
@@ -141,7 +138,9 @@ class RemoteTransactionSide:
             self._telling[transaction] = _Telling(task, heard)
 
     async def _keep_telling(self, transaction: TransactionId) -> None:
-        pause, reminder = FIRST_PAUSE_S, FIRST_REMINDER_S
+        fabric = self._partition.fabric
+        backoff = fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        reminders = fabric.backoff(FIRST_REMINDER_S, LONGEST_REMINDER_S)
         arriving = self._partition.runtime.state.arriving
         while (topics := arriving.complete.get(transaction)) is not None:
             telling = self._telling[transaction]
@@ -158,15 +157,13 @@ class RemoteTransactionSide:
                     await self.end(transaction, commit=not given_up, over=True)
                     return
                 await self._call(topics[0], "foreign_arrived", arrived)
-            except _PASSING as error:
+            except TRANSIENT_ABROAD as error:
                 telling.error = f"{topics[0]}, its keeper, can't be told: {reason_of(error)}"
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                await backoff.wait()
             else:
                 telling.error = ""
                 telling.heard.set()
-                await asyncio.sleep(reminder)
-                reminder = min(2 * reminder, LONGEST_REMINDER_S)
+                await reminders.wait()
             arriving = self._partition.runtime.state.arriving
         self._telling.pop(transaction, None)
 
@@ -310,7 +307,8 @@ class RemoteTransactionSide:
 
     async def _end_everywhere(self, transaction: TransactionId) -> None:
         """Until all partitions have applied the verdict where it has arrived."""
-        pause, untold = FIRST_PAUSE_S, self._untold[transaction]
+        untold = self._untold[transaction]
+        backoff = self._partition.fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             commit = bool(self._kept[transaction].commit)
             await asyncio.gather(*(self._end_at(topic, transaction, commit) for topic in untold))
@@ -322,14 +320,13 @@ class RemoteTransactionSide:
                     del self._untold[transaction]
                     self._errors.pop(transaction, None)
                     return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await backoff.wait()
 
     async def _end_at(self, topic: str, transaction: TransactionId, commit: bool) -> None:
         ended = {"transaction": list(transaction), "commit": commit}
         try:
             await self._call(topic, "end_foreign", ended)
-        except _PASSING as error:
+        except TRANSIENT_ABROAD as error:
             deleted = isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND
             if not deleted:
                 self._errors[transaction] = f"{topic} can't be told: {reason_of(error)}"
@@ -339,7 +336,7 @@ class RemoteTransactionSide:
     # -- other partitions --------------------------------------------------------------
 
     async def _wake(self, topic: str) -> None:
-        with suppress(*_PASSING):
+        with suppress(*TRANSIENT_ABROAD):
             await self._call(topic, "describe", {})
 
     async def _call(self, topic: str, method: str, args: dict[str, Any]) -> Any:

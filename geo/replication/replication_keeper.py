@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.machine import CreateSubscription, DeleteSubscription, StartAt
 from velaray.broker.coordinator.coordinators import is_systems
+from velaray.client.retry import Backoff
 from velaray.geo.replication.outgoing_transactions import committed, confirm_replicated
 from velaray.geo.replication.replicator_settings import Remote
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import Unreachable
 from velaray.topology.metrics import Received
-from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError, RpcConnection
+from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.replication import REPLICATOR_PREFIX, Marker, replicator_subscription
 
 if TYPE_CHECKING:
@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("velaray")
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 30.0
 SYNC_S = 0.1
 """How often it is looked what is new of subscriptions' progress."""
 EXACT = "exact"
 STATUS_TIMEOUT_S = 5.0
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
 
 
 class Keeper(Protocol):
@@ -56,7 +53,9 @@ class Keeper(Protocol):
 class Kept:
     """One replicator, as its partition has it."""
 
-    def __init__(self, keeper: Keeper, remote: Remote, *, earliest: bool = False) -> None:
+    def __init__(
+        self, keeper: Keeper, remote: Remote, backoff: Backoff, *, earliest: bool = False
+    ) -> None:
         self.remote = remote
         self.earliest = earliest
         self.quiet = False
@@ -64,6 +63,7 @@ class Kept:
         self.link: RpcConnection | None = None
         self.told: dict[str, Any] = {}
         self._keeper = keeper
+        self._backoff = backoff
         self._news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -76,21 +76,19 @@ class Kept:
 
     async def run(self) -> None:
         """Have the replicator run, for ever."""
-        pause = FIRST_BACKOFF_S
         while True:
             try:
                 link = await self._keeper.connect(self)
-                pause = FIRST_BACKOFF_S
+                self._backoff.reset()
                 await self._tell_changes(link)
-            except _PASSING as error:
+            except TRANSIENT_OR_STORE as error:
                 logger.info("the replicator to %s can't be had: %s", self.remote.name, error)
             finally:
                 self.quiet = self.connected = False
                 if self.link is not None:
                     self.link.close()
                     self.link = None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_BACKOFF_S)
+            await self._backoff.wait()
 
     async def _tell_changes(self, link: RpcConnection) -> None:
         while not link.closed:
@@ -158,7 +156,8 @@ class ReplicationKeeper:
             if known is not None:
                 known.change(remote)
                 continue
-            kept = Kept(self, remote, earliest=bool(told.get("from_earliest")))
+            backoff = self._partition.fabric.backoff()
+            kept = Kept(self, remote, backoff, earliest=bool(told.get("from_earliest")))
             self._kept[name] = kept
             kept.task = self._partition.spawn(self._run(kept))
         there = self._partition.runtime.state.subscriptions
@@ -195,7 +194,7 @@ class ReplicationKeeper:
             task.add_done_callback(lambda _: self._dropping.pop(name, None))
 
     async def _delete(self, name: str) -> None:
-        pause = FIRST_BACKOFF_S
+        backoff = self._partition.fabric.backoff()
         while True:
             try:
                 subscription = replicator_subscription(name)
@@ -203,12 +202,11 @@ class ReplicationKeeper:
             except RemoteError as error:
                 if error.kind == Reason.NOT_FOUND:
                     return
-            except _PASSING as error:
+            except TRANSIENT_OR_STORE as error:
                 logger.info("the replicator to %s isn't deleted yet: %s", name, error)
             else:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_BACKOFF_S)
+            await backoff.wait()
 
     # -- replicators -------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ class ReplicationKeeper:
                     and kept.remote.all_subscriptions is all_of_them
                 ]
                 if wanting:
-                    with suppress(*_PASSING):  # it is asked again soon
+                    with suppress(*TRANSIENT_OR_STORE):  # it is asked again soon
                         found = await self._ask("replicated_subscriptions", {"all": all_of_them})
                         for kept in wanting:
                             kept.follow(found)
@@ -308,7 +306,7 @@ class ReplicationKeeper:
         kept = self._kept.get(name)
         if kept is None or kept.link is None:
             return None
-        with suppress(*_PASSING):
+        with suppress(*TRANSIENT_OR_STORE):
             found: dict[str, Any] | None = await kept.link.request("status", {}, STATUS_TIMEOUT_S)
             return found
         return None

@@ -6,15 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
-from velaray.topology.actor_system import Unreachable
 from velaray.topology.metrics import Labels, Sample
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.transient import TRANSIENT
 from velaray.wire.replication import replicator_subscription
 
 if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
 
-_AWAY = (RpcConnectionClosed, RemoteError, TimeoutError, Unreachable)
 UNKNOWN: dict[str, Any] = {
     "state": "starting",
     "connected": False,
@@ -52,7 +50,7 @@ async def _described(
     now_ms = partition.fabric.clock_ms()
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
     backlog = {"acked_before": 0, "backlog": 0}
-    with suppress(*_AWAY):
+    with suppress(*TRANSIENT):
         end = partition.end_offset
         backlog = await partition.ask_subscription(replicator_subscription(name), "stats", end)
     mark, entries = backlog["acked_before"], backlog["backlog"]

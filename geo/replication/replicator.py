@@ -19,22 +19,22 @@ from functools import partial
 from typing import Any
 
 from velaray.actors.rates import PublishRate
-from velaray.client.backoff import Backoff
-from velaray.client.exceptions import NotConnected, VelarayError
+from velaray.client.exceptions import NotConnected
+from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, Position, TransactionId
 from velaray.geo.replication.replication_window import Held, Window
 from velaray.geo.replication.replicator_ends import Ends
 from velaray.geo.replication.replicator_markers import Markers
 from velaray.geo.replication.replicator_progress import Export, Progress
 from velaray.geo.replication.replicator_schemas import Translation
-from velaray.geo.replication.replicator_settings import CannotReplicate, Remote
+from velaray.geo.replication.replicator_settings import Remote
 from velaray.geo.replication.replicator_source import Source, SourceLost
 from velaray.geo.replication.replicator_target import Target
 from velaray.geo.replication.replicator_transactions import Transactions
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.actor_system import ActorSystem
 from velaray.topology.metrics import Rates
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.topology.rpc import reason_of
 from velaray.wire.commands import Message as Delivery
 from velaray.wire.errors import MalformedEntryError
 from velaray.wire.messages import message_count
@@ -56,18 +56,6 @@ LOOK_S = 5.0
 """How often it is looked whether there is nothing to do, and nothing comes by mistake."""
 SOURCE_PAUSE_S = 1.0
 """A partition that is about to sleep closes its consumers; subscribing at once would wake it."""
-
-PASSING = (
-    VelarayError,
-    CannotReplicate,
-    RemoteError,
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-    OSError,
-    JournalError,
-)
-"""What is tried again."""
 
 
 class State(StrEnum):
@@ -233,7 +221,7 @@ class Replicator:
             except SourceLost as error:
                 self._enter(State.WAITING, reason_of(error))
                 pause = SOURCE_PAUSE_S
-            except PASSING as error:
+            except TRANSIENT_ABROAD as error:
                 self._enter(State.WAITING, reason_of(error))
             finally:
                 await self._disconnect()

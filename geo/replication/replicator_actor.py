@@ -15,17 +15,17 @@ from typing import Any
 from velaray.actors.machine import Reason
 from velaray.broker.journaled_actor import WasDeleted
 from velaray.broker.subscription.subscription_actor import SubscriptionActor
+from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey
 from velaray.geo.replication.replicator import (
-    FIRST_BACKOFF_S,
-    LONGEST_BACKOFF_S,
     Replicator,
 )
 from velaray.geo.replication.replicator_ends import Pushing
 from velaray.geo.replication.replicator_settings import Remote
 from velaray.geo.replication.replicator_transactions import Transactions
-from velaray.topology.actor_system import ActorSystem, Unreachable
+from velaray.topology.actor_system import FIRST_BACKOFF_S, ActorSystem
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed
+from velaray.topology.transient import NO_ANSWER
 from velaray.wire.replication import Marker
 
 UNLOADED_S = 3.0
@@ -167,14 +167,14 @@ class ReplicatorActor(SubscriptionActor):
             running.cancel()
         waking = self._waking is not None and not self._waking.done()
         if wake and not self._ending and not waking:
-            self._waking = self.spawn(self._wake(FIRST_BACKOFF_S if lost else UNLOADED_S))
+            first = FIRST_BACKOFF_S if lost else UNLOADED_S
+            self._waking = self.spawn(self._wake(self.fabric.backoff(first)))
 
-    async def _wake(self, pause: float) -> None:
+    async def _wake(self, backoff: Backoff) -> None:
         """Have the partition run until its keeper is back, or the topic is gone."""
         partition = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
         while self._keeper is None:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_BACKOFF_S)
+            await backoff.wait()
             try:
                 await self.fabric.ask(partition, "describe", {})
             except WasDeleted:
@@ -182,7 +182,7 @@ class ReplicatorActor(SubscriptionActor):
             except RemoteError as error:
                 if error.kind == Reason.NOT_FOUND:
                     return
-            except (Unreachable, RpcConnectionClosed, TimeoutError):
+            except NO_ANSWER:
                 continue
 
     async def stop(self) -> None:

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from velaray.client.backoff import Backoff
 from velaray.client.exceptions import VelarayError
+from velaray.client.retry import Backoff
 from velaray.geo.replication.replicator_settings import CannotReplicate
 from velaray.wire.replication import Marker
 
@@ -82,7 +82,7 @@ class Markers:
             failed = [error for error in [await self._send(key, send) for key in due] if error]
             if failed:
                 logger.info("markers wait: %s", failed[0])
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
             else:
                 backoff.reset()
 

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from velaray.actors.machine import Reason
-from velaray.client.backoff import Backoff
-from velaray.client.exceptions import VelarayError
-from velaray.geo.replication.replicator_settings import CannotReplicate
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.client.retry import Backoff
+from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.rpc import RemoteError, reason_of
 
 logger = logging.getLogger("velaray")
 
@@ -26,14 +24,6 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 AT_ONCE = 8
 """So many subscriptions, and so many parts of one, are under way together."""
-_PASSING = (
-    VelarayError,
-    CannotReplicate,
-    RemoteError,
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-)
 
 Export = Callable[[str, Any], Awaitable[dict[str, Any]]]
 """What is new of a subscription since a token, and the next token; whether there is more."""
@@ -114,7 +104,7 @@ class Progress:
             self._told()
             if failed:
                 logger.warning("progress of subscriptions waits: %s", self.reason)
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
             else:
                 backoff.reset()
 
@@ -129,7 +119,7 @@ class Progress:
                 followed.token = found["token"]
                 if not found.get("more"):
                     break
-        except _PASSING as error:
+        except TRANSIENT_ABROAD as error:
             if isinstance(error, RemoteError) and error.kind == Reason.NOT_FOUND:
                 self._followed.pop(name, None)  # it was deleted
                 return None

@@ -16,12 +16,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.client.backoff import Backoff
-from velaray.client.exceptions import VelarayError
+from velaray.client.retry import Backoff
 from velaray.events.ids import Position, TransactionId
-from velaray.geo.replication.replicator_settings import CannotReplicate
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.rpc import reason_of
 from velaray.wire.replication_pb2 import TransactionComplete, TransactionsComplete
 
 logger = logging.getLogger("velaray")
@@ -33,14 +31,6 @@ AT_ONCE = 1000
 LOOK_S = 1.0
 """How often it is looked whether entries were skipped that nobody confirms."""
 NOWHERE = Position(-1, -1)
-_PASSING = (
-    VelarayError,
-    CannotReplicate,
-    RemoteError,
-    Unreachable,
-    RpcConnectionClosed,
-    TimeoutError,
-)
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Ask the partition something."""
@@ -151,10 +141,10 @@ class Transactions:
                         await send(_message(due))
                     await self._ask("replicated", {"numbers": [each.number for each in due]})
                     self._forget(due)
-            except _PASSING as error:
+            except TRANSIENT_ABROAD as error:
                 self.reason = reason_of(error)
                 logger.warning("the completion of transactions waits: %s", self.reason)
-                await asyncio.sleep(backoff.delay())
+                await backoff.wait()
                 continue
             self.reason = ""
             backoff.reset()

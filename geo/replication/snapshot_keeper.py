@@ -22,9 +22,8 @@ from velaray.actors.partition.cursor_snapshots import Snapshot, SnapshotCache, S
 from velaray.actors.partition.machine import StartAt
 from velaray.events.ids import Position
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, Marker
 from velaray.wire.replication_pb2 import (
     MarkersMessageIdData,
@@ -47,7 +46,6 @@ MarkerT = TypeVar(
     ReplicatedSubscriptionsSnapshotResponse,
     ReplicatedSubscriptionsUpdate,
 )
-_PASSING = (Unreachable, RpcConnectionClosed, TimeoutError, RemoteError, JournalError)
 
 
 class SnapshotKeeper:
@@ -67,7 +65,7 @@ class SnapshotKeeper:
         """Never returns."""
         while True:
             await asyncio.sleep(SNAPSHOT_S)
-            with suppress(*_PASSING):  # the next round does
+            with suppress(*TRANSIENT_OR_STORE):  # the next round does
                 await self.once()
 
     async def once(self) -> None:

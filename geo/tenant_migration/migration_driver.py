@@ -16,6 +16,7 @@ from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
 from velaray.actors.partition.remote_transactions import is_foreign
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
+from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
 from velaray.geo.tenant_migration.asking import unless_gone
 from velaray.geo.tenant_migration.migration_target import Target
@@ -94,6 +95,9 @@ class Driver:
         number, tenant = self.migration["number"], self.migration["tenant"]
         args = {"tenant": tenant, "number": number, "phase": str(phase)}
         await self.catalog("advance_migration", args)
+
+    def _backoff(self) -> Backoff:
+        return self.fabric.backoff(_SHORT_S, _LONG_S)
 
     def _wait_for(self, what: str) -> None:
         self.detail.waiting_for = what
@@ -177,7 +181,7 @@ class Driver:
         """Return when no transaction has anything there: it ended, or was aborted in the end."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + GRACE_S
-        pause = _SHORT_S
+        backoff = self._backoff()
         while True:
             found = await each(keys, lambda key: self.fabric.call(key, "open_transactions", {}))
             ongoing = sorted({(int(c), int(s)) for one in found for c, s in one})
@@ -189,8 +193,7 @@ class Driver:
                 await each(own, self._abort)
                 if len(own) < len(ongoing):
                     await each(keys, lambda key: self.fabric.call(key, "give_up_foreign", {}))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONG_S)
+            await backoff.wait()
 
     async def _abort(self, transaction: tuple[int, int]) -> None:
         coordinator, sequence = transaction
@@ -205,7 +208,7 @@ class Driver:
         """Return when the replicator has confirmed everything. Raises `Unreachable` if it gets
         nowhere."""
         loop = asyncio.get_running_loop()
-        pause, least, patience = _SHORT_S, -1, 0.0
+        backoff, least, patience = self._backoff(), -1, 0.0
         cluster = {"cluster": self.migration["target"]}
         while left := await self.fabric.call(key, "remaining", cluster):
             if least < 0 or left < least:
@@ -214,8 +217,7 @@ class Driver:
                 row = (await self.fabric.call(key, "replication", {})).get(cluster["cluster"], {})
                 why = row.get("reason") or "it doesn't say why"
                 raise Unreachable(f"the last {left} entries of {key.topic_name} don't go: {why}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONG_S)
+            await backoff.wait()
 
     async def _hand_over(self, key: ActorKey) -> None:
         """Bring there what subscriptions have acknowledged, and what is known of producers."""
@@ -296,10 +298,9 @@ class Driver:
 
     async def _until_unread(self, key: ActorKey) -> None:
         """Return when the replicator is gone: one that comes later would begin anew."""
-        name, pause = replicator_subscription(self.migration["target"]), _SHORT_S
+        name, backoff = replicator_subscription(self.migration["target"]), self._backoff()
         while name in (await self.fabric.call(key, "extent", {}))["replicators"]:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONG_S)
+            await backoff.wait()
 
     async def _is_expected(self) -> bool:
         """Whether anything was made there that is still there: it was neither left before nor

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from velaray.actors.catalog.migration_state import Phase
 from velaray.actors.runtime import Stopped
-from velaray.journal.errors import JournalError
-from velaray.topology.actor_system import ActorSystem, Unreachable
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
+from velaray.geo.transient import TRANSIENT_ABROAD
+from velaray.topology.actor_system import ActorSystem
+from velaray.topology.rpc import reason_of
 
 if TYPE_CHECKING:
     from velaray.geo.tenant_migration.migration_driver import Detail, Driver
@@ -27,7 +27,6 @@ FENCE_PATIENCE_S = 60.0
 are to go on, if not there then here."""
 FAILED_PAUSE_S = 30.0
 """After what nobody foresaw."""
-_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, TimeoutError, OSError, JournalError)
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -86,14 +85,14 @@ class Migrations:
 
     async def _drive(self, tenant: str, former: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
-        pause, failing_since = FIRST_PAUSE_S, None
+        backoff, failing_since = self._fabric.backoff(FIRST_PAUSE_S, LAST_PAUSE_S), None
         while not (found := await self._catalog("migration", {"tenant": tenant}))["over"]:
             try:
                 driver = await self._driver(found)
                 self._details[tenant] = driver.detail
                 driver.former = former
                 await driver.step()
-            except _PASSING as error:
+            except TRANSIENT_ABROAD as error:
                 why = reason_of(error)
                 logger.warning("the migration of tenant %s waits: %s", tenant, why)
                 self._problem(tenant, why)
@@ -101,14 +100,14 @@ class Migrations:
                 fenced = found["phase"] == Phase.FENCED
                 if fenced and loop.time() - failing_since >= FENCE_PATIENCE_S:
                     await self._give_up(tenant, why)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE_S)
+                await backoff.wait()
             else:
-                pause, failing_since = FIRST_PAUSE_S, None
+                backoff.reset()
+                failing_since = None
 
     async def _give_up(self, tenant: str, why: str) -> None:
         args = {"tenant": tenant, "why": f"clients were kept away for too long: {why}"}
-        with contextlib.suppress(*_PASSING):
+        with contextlib.suppress(*TRANSIENT_ABROAD):
             await self._catalog("roll_back_migration", args)
 
     def _problem(self, tenant: str, why: str) -> None:

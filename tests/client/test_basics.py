@@ -9,7 +9,6 @@ import pulsar
 import pytest
 
 import velaray
-from velaray.client.backoff import Backoff
 from velaray.client.enums import RegexSubscriptionMode
 from velaray.client.exceptions import from_server
 from velaray.client.options import (
@@ -18,6 +17,7 @@ from velaray.client.options import (
     ProducerOptions,
     ReaderOptions,
 )
+from velaray.client.retry import Backoff
 from velaray.client.service_info import parse_service_url
 from velaray.client.topics import TopicPattern
 from velaray.wire.errors import ServerError

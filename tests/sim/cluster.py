@@ -99,6 +99,17 @@ class SimStore(MemoryStore):
         await super().delete_journal(journal)
 
 
+class NoJitter:
+    """A random source for delays without jitter: the recorded histories have none."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """``b``, the whole delay."""
+        return b
+
+
+NO_JITTER = NoJitter()
+
+
 class ActorFabric(ActorSystem):
     """One process's way to the others."""
 
@@ -109,6 +120,7 @@ class ActorFabric(ActorSystem):
         store = SimStore(cluster.disk, hook=hook, seed=cluster.stores, number_base=base)
         super().__init__(cluster.config, store)
         self.journal_settings = SMALL
+        self.random = NO_JITTER
         self.node = node
         self.pasts = cluster.pasts
         self._cluster = cluster

@@ -25,7 +25,8 @@ from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
-from velaray.topology.rpc import RemoteError, RpcConnectionClosed
+from velaray.topology.rpc import RemoteError
+from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import Send
 from velaray.wire.messages import build_entry
@@ -46,7 +47,6 @@ LOGS: dict[str, list[TransactionId | None]] = {
 }
 """What the other cluster has of each topic: of A in all, of B in two, of C in one."""
 STEPS = frozenset((Step.WRITE, Step.RETURN))
-_PASSING = (RemoteError, Unreachable, RpcConnectionClosed, OSError, TimeoutError)
 
 
 def of(transaction: TransactionId) -> list[tuple[str, Position]]:
@@ -143,7 +143,7 @@ class West:
         while True:
             try:
                 return await self.fabric.call(self.keys[topic], method, args)
-            except _PASSING:
+            except TRANSIENT:
                 await asyncio.sleep(MOMENT_S)
 
     # -- what the other cluster's replicators do ---------------------------------------

@@ -15,6 +15,7 @@ from velaray.actors.runtime import Stopped
 from velaray.broker.partition import partition_session
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.partition_session import BEYOND, PartitionSession
+from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.geo.actor_kinds import make_body
 from velaray.journal.memory import MemoryDisk, MemoryStore
@@ -396,6 +397,6 @@ def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.Monk
 def test_an_answer_that_does_not_come_is_named_as_the_reason() -> None:
     async def main() -> None:
         with pytest.raises(Unreachable, match=r"could not call it within 0.05 s: no answer"):
-            await persist(lambda: asyncio.sleep(10), 0.05, "call it")
+            await persist(lambda: asyncio.sleep(10), 0.05, "call it", Backoff(0.02))
 
     asyncio.run(main())
