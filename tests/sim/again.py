@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from tests.sim.moves import Moves
 
 if TYPE_CHECKING:
     from tests.sim.checkers import Evidence
@@ -23,8 +24,7 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
     subscriptions once somebody acknowledged in a transaction: for the sake of order an abort
     brings everything again, what wasn't acknowledged uncounted.
     """
-    late_s = run.late_s()
-    moved: dict[str, float] = defaultdict(float)
+    moves = Moves(run.late_s())
     where: dict[tuple[int, int], str] = {}
     counts: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
     exclusive: dict[tuple[int, int], str] = {}
@@ -32,12 +32,9 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
     kinds = ("subscribe", "deliver", "seek", "sought", "ack in txn")
     for time, kind, note in run.history.of(*kinds):
         name = note.get("subscription", "")
-        if kind == "seek":
-            moved[name] = math.inf
+        if kind in ("seek", "sought"):
+            moves.note(kind, name, time)
             counts = {key: known for key, known in counts.items() if where[key] != name}
-            continue
-        if kind == "sought":
-            moved[name] = time + late_s
             continue
         consumer = (note["connection"], note["consumer"])
         if kind == "subscribe":
@@ -46,7 +43,7 @@ def redeliveries_are_counted(run: Evidence) -> Iterator[str]:
             if note["kind"] == EXCLUSIVE:
                 exclusive[consumer] = name
             judged = note["kind"] != FAILOVER and name not in aborting
-            if judged and time >= moved[name]:
+            if judged and time >= moves.over(name):
                 counts[consumer] = {}
         elif kind == "ack in txn":
             aborting.add(exclusive.get(consumer, ""))
@@ -65,24 +62,19 @@ def confirmed_parts_hold(run: Evidence) -> Iterator[str]:
     """
     sessions: dict[tuple[int, int], tuple[float, tuple[str, str]]] = {}
     parts: dict[tuple[str, str], dict[tuple[int, int], list[tuple[float, int]]]] = {}
-    seeking: dict[str, int] = defaultdict(int)
-    sought: dict[str, float] = defaultdict(float)
-    late_s = run.late_s()
+    moves = Moves(run.late_s())
     for time, kind, note in run.history.events:
         match kind:
             case "subscribe":
                 where = (note["subscription"], note["topic"])
                 sessions[note["connection"], note["consumer"]] = (time, where)
-            case "seek":
-                seeking[note["subscription"]] += 1
+            case "seek" | "sought":
+                moves.note(kind, note["subscription"], time)
                 for where in [key for key in parts if key[0] == note["subscription"]]:
                     del parts[where]
-            case "sought":
-                seeking[note["subscription"]] -= 1
-                sought[note["subscription"]] = time + late_s
             case "part durable":
                 _, where = sessions[note["connection"], note["consumer"]]
-                if not seeking[where[0]] and note["began"] >= sought[where[0]]:
+                if note["began"] >= moves.over(where[0]):
                     places = parts.setdefault(where, {})
                     known = places.setdefault((note["ledger"], note["entry"]), [])
                     known.append((time, note["left"]))
@@ -109,8 +101,7 @@ def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
     Unless an administrator skipped some of it, or an earlier seek may have come late.
     """
     skipped = {name for _, name in run.horizons("skip", "skip all")}
-    late_s = run.late_s()
-    over: dict[str, float] = {}
+    moves = Moves(run.late_s())
     kinds: dict[str, set[int]] = defaultdict(set)
     topics: dict[str, set[str]] = defaultdict(set)
     began: dict[str, tuple[str, float]] = {}
@@ -124,13 +115,13 @@ def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
                 kinds[name].add(note["kind"])
                 topics[name].add(note["topic"])
             case "seek":
-                late = time < over.get(name, 0.0)
+                late = time < moves.over(name)
                 began[name] = (note["to"] if not late else "two places", time)
-                over[name] = math.inf
+                moves.note(kind, name, time)
                 ended[name] = False
                 received[name].clear()
             case "sought":
-                over[name] = time + late_s
+                moves.note(kind, name, time)
                 # An error is noted before anything else can happen.
                 ended[name] = events[at + 1][1] != "lost" if at + 1 < len(events) else False
             case "received":

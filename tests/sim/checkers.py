@@ -22,6 +22,7 @@ from tests.sim.graves import buried, dead_letters_are_moved_once, poison_is_buri
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
+from tests.sim.moves import Moves
 
 EXCLUSIVE, FAILOVER = 0, 2
 """The wire's numbers of those types of subscriptions."""
@@ -317,12 +318,10 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
 
     A seek or a deletion makes void what was acknowledged before it ended.
     """
-    late_s = run.late_s()
+    moves = Moves(run.late_s())
     sessions: dict[tuple[int, int], tuple[float, str, str]] = {}
     confirmed: dict[tuple[str, str, Place], float] = {}
     marks: dict[tuple[str, str], tuple[Place, float]] = {}
-    seeking: dict[str, int] = defaultdict(int)
-    sought: dict[str, float] = defaultdict(float)
     # A batch counts as acknowledged when one consumer has acknowledged all of it since it came,
     # and subscribed at no time in between: who does forgets what it acknowledged of batches.
     parts: dict[tuple[str, str, Place], dict[tuple[str, int], set[int]]] = {}
@@ -339,15 +338,12 @@ def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
                 session = (time, subscription, note["topic"])
                 sessions[note["connection"], note["consumer"]] = session
                 subscribed[subscription, note["topic"], note["name"]].append(time)
-            case "seek":
-                seeking[subscription] += 1
+            case "seek" | "sought":
+                moves.note(kind, subscription, time)
                 for known in (confirmed, marks, parts):
                     for key in [key for key in known if key[0] == subscription]:
                         del known[key]  # type: ignore[arg-type]
-            case "sought":
-                seeking[subscription] -= 1
-                sought[subscription] = time + late_s
-            case "acked" if not seeking[subscription] and note["began"] >= sought[subscription]:
+            case "acked" if note["began"] >= moves.over(subscription):
                 place = (note["ledger"], note["entry"])
                 topic = note["topic"]
                 if note["cumulative"]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.moves import Moves
+
 if TYPE_CHECKING:
     from tests.sim.checkers import Evidence
 
@@ -50,20 +52,17 @@ def _last_moves(run: Evidence) -> dict[str, _Move]:
     """By subscription; of those that nobody may have skipped anything of."""
     moves: dict[str, _Move] = {}
     # An answer doesn't say of which move it is: what overlaps isn't told apart.
-    under_way: dict[str, int] = defaultdict(int)
-    over: dict[str, float] = defaultdict(float)
+    known = Moves(run.late_s())
     events = run.history.events
-    late_s = run.late_s()
     for at, (time, kind, note) in enumerate(events):
         if kind == "seek":
             name = note["subscription"]
-            alone = not under_way[name] and time >= over[name]
+            alone = time >= known.over(name)
+            known.note(kind, name, time)
             moves[name] = _Move(time, alone, back=note["to"] == "earliest")
-            under_way[name] += 1
         elif kind == "sought":
             name = note["subscription"]
-            under_way[name] -= 1
-            over[name] = time + late_s
+            known.note(kind, name, time)
             move = moves[name]
             move.ended = time
             if "by" in note:
