@@ -1,0 +1,172 @@
+"""Compare this tree with another version of velaray: ``python -m benchmarks.versions OTHER``.
+
+Both versions run at once, each with a cluster of its own, and take turns workload by workload; the
+order alternates. Each measure gets the geometric mean of the pairs' ratios (this tree over the
+other) and its 95 % confidence interval (Student's t of the ratios' logarithms).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import plan
+from benchmarks.contract import LISTS, UNBATCHED
+from benchmarks.loads.measure import Values
+from benchmarks.machine import describe_machine
+from benchmarks.plan import Cell
+
+DRIVER = Path(__file__).with_name("version_driver.py")
+LOGS = Path(__file__).parent / "out" / "logs"
+LOADS = ["throughput", "latency", "fan-out"]
+WAYS = ("", LISTS, UNBATCHED)
+STOP_WITHIN_S = 90.0
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+_T += (2.12, 2.11, 2.10, 2.09, 2.09)
+_T_BEYOND = 2.09
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio's geometric mean and the bounds that hold with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: list[float]) -> Interval:
+        """From two ratios or more, all above 0."""
+        logs = [math.log(ratio) for ratio in ratios]
+        freedom = len(logs) - 1
+        quantile = _T[freedom - 1] if freedom <= len(_T) else _T_BEYOND
+        half = quantile * statistics.stdev(logs) / math.sqrt(len(logs))
+        mean = statistics.fmean(logs)
+        return cls(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+@dataclass(slots=True)
+class Version:
+    """A tree whose driver runs."""
+
+    tree: Path
+    process: subprocess.Popen[str]
+    values: dict[tuple[Cell, str], list[float]] = field(default_factory=dict)
+
+    def run(self, cell: Cell, topic: str) -> None:
+        """Run a workload and keep its values."""
+        request = {"load": cell.load, "topic": topic, "way": cell.way, **cell.arguments}
+        assert self.process.stdin is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        found: Values = self.answer()
+        for measure, (_, value) in found.items():
+            self.values.setdefault((cell, measure), []).append(value)
+
+    def answer(self) -> Any:
+        """The next answer. Raises `RuntimeError` if the driver has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the benchmark of {self.tree} has ended; see {LOGS}")
+        return json.loads(line)
+
+
+@contextmanager
+def running(tree: Path, name: str) -> Iterator[Version]:
+    """A tree's cluster and its driver; both end with the context."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tree}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    command = [sys.executable, str(DRIVER), str(LOGS / f"version-{name}.log")]
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        version = Version(tree, process)
+        version.answer()
+        yield version
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(STOP_WITHIN_S)
+
+
+def compare(mine: Version, other: Version, pairs: int, seconds: float) -> None:
+    """Fill in the values of both; the first pair warms up and isn't counted."""
+    groups = plan.cells(LOADS, [plan.VELARAY], seconds)
+    cells = [cell for group in groups for cell in group if cell.way in WAYS]
+    for number in range(pairs + 1):
+        for at, cell in enumerate(cells):
+            order = (mine, other) if (number + at) % 2 else (other, mine)
+            for version in order:
+                os.sync()
+                version.run(cell, f"pair-{number}-{at}")
+        if number == 0:
+            mine.values.clear()
+            other.values.clear()
+
+
+def show(mine: Version, other: Version, console: Console) -> None:
+    """Print a row per workload and measure."""
+    table = Table("workload", "case", "measure", "this", "other", "ratio", "95 %")
+    for (cell, measure), values in mine.values.items():
+        others = other.values[cell, measure]
+        if min(values) <= 0 or min(others) <= 0:
+            continue
+        found = Interval.of([a / b for a, b in zip(values, others, strict=True)])
+        table.add_row(
+            cell.load,
+            f"{cell.case} {cell.way}".strip(),
+            measure,
+            f"{statistics.median(values):.4g}",
+            f"{statistics.median(others):.4g}",
+            f"{found.mean:.3f}",
+            f"{found.low:.3f} to {found.high:.3f}",
+        )
+    console.print(table)
+
+
+def main() -> None:
+    """Parse the command line, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.versions", description=__doc__)
+    parser.add_argument("other", type=Path, help="a clone at the other version")
+    parser.add_argument("--pairs", type=int, default=12, help="how often both are measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a workload")
+    chosen = parser.parse_args()
+    if chosen.pairs < 2:
+        parser.error("--pairs must be 2 or more: an interval needs two ratios")
+    if not (chosen.other / "benchmarks" / "worker.py").is_file():
+        parser.error(f"{chosen.other} is no clone of velaray")
+    console = Console(width=160)
+    with ExitStack() as stack:
+        mine = stack.enter_context(running(Path.cwd(), "this"))
+        other = stack.enter_context(running(chosen.other.resolve(), "other"))
+        compare(mine, other, chosen.pairs, chosen.seconds)
+    for name, value in describe_machine().items():
+        console.print(f"{name}: {value}")
+    show(mine, other, console)
+
+
+if __name__ == "__main__":
+    main()
