@@ -67,8 +67,12 @@ class RuntimeFault(PortableError):
     """Base of the errors that the runtime itself raises."""
 
 
-def _nothing() -> None:
-    """What is called when nobody wants to hear of syncs."""
+def _ignore_sync() -> None:
+    """The default of `Runtime.on_synced`."""
+
+
+def _ignore_events(events: Sequence[Message], reply: Any) -> None:
+    """The default of `Runtime.on_applied`."""
 
 
 class Divergence(RuntimeFault):
@@ -238,6 +242,7 @@ class Runtime(Generic[StateT]):
         "_waiting",
         "_wake",
         "damaged",
+        "on_applied",
         "on_synced",
     )
 
@@ -286,7 +291,10 @@ class Runtime(Generic[StateT]):
         self._unlisting: list[tuple[frozenset[int], asyncio.Future[None]]] = []
         self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
-        self.on_synced: Callable[[], None] = _nothing
+        self.on_synced: Callable[[], None] = _ignore_sync
+        #: Called with a decision's events and reply when the state has the events, which may be
+        #: before they are durable. Not called for what recovery replays. Must not raise.
+        self.on_applied: Callable[[Sequence[Message], Any], None] = _ignore_events
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and did without.
         self.damaged: tuple[CorruptJournal, ...] = ()
@@ -524,12 +532,12 @@ class Runtime(Generic[StateT]):
         elif self._full is None:
             if len(events) == 1:  # nearly always
                 record, blob = encode(events[0]), decision.blob
-                self._evolve(events)
+                self._apply(events, decision.reply)
                 self._staged.append((record, blob))
                 self._staged_bytes += len(record) if blob is None else len(record) + len(blob)
             else:
                 records = [encode(event) for event in events]
-                self._evolve(events)
+                self._apply(events, decision.reply)
                 self._stage(records, decision.blob)
         elif self._waiting or self._flushing:
             self._refuse(release)
@@ -557,6 +565,10 @@ class Runtime(Generic[StateT]):
         if self._full is not None:
             return not self._deferred
         return not (self._waiting or self._queued or self._flushing or self._opened)
+
+    def _apply(self, events: Sequence[Message], reply: Any) -> None:
+        self._evolve(events)
+        self.on_applied(events, reply)
 
     def _evolve(self, events: Sequence[Message]) -> None:
         machine, state = self._machine, self._state
@@ -645,7 +657,7 @@ class Runtime(Generic[StateT]):
                 )
         if self._deferred:
             events, self._deferred, self._full = self._deferred, (), None
-            self._evolve(events)
+            self._apply(events, self._flushing[0][1])  # the first that waits is that command
         for release, reply, effects in self._flushing:
             release(reply, effects)
         self._flushing = []

@@ -188,13 +188,67 @@ def test_the_bound_of_modules_in_cycles_must_fall_with_them(tmp_path: Path) -> N
 )
 def test_an_impure_machine_is_caught(tmp_path: Path, text: str) -> None:
     root = tree(tmp_path, actors__m_py=text, actors__runtime_py="import asyncio, time, os")
-    (found,) = tidy_rules.machines_are_pure(root)
+    (found,) = tidy_rules.machines_are_pure(root, allowed={})
     assert found.startswith("actors/m.py:")
 
 
+HELD_LOADER = """
+class Segments:
+    def __init__(self, load: Callable[[int], bytes]) -> None:
+        self._load = load
+"""
+HELD_LOADER_IN_A_STATE = """
+Loader = Callable[[int], bytes]
+class State:
+    load: Loader | None = None
+"""
+HELD_STORE = """
+def decide(state, command, now_ms):
+    return state.segments[command.number].stored.read()
+"""
+STORED_LISTENER = """
+class WatchedSubscription(SubscriptionMachine):
+    def __init__(self):
+        self.watch = None
+    def evolve(self, state, event):
+        if self.watch is not None:
+            self.watch(state, event)
+        super().evolve(state, event)
+"""
+MACHINE = """
+class SubscriptionMachine:
+    def decide(self, state, command, now_ms): ...
+    def evolve(self, state, event): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("actors__m_py", HELD_LOADER, "Segments._load is a callable"),
+        ("actors__m_py", HELD_LOADER_IN_A_STATE, "State.load is a callable"),
+        ("actors__m_py", HELD_STORE, "may not call state.segments[command.number].stored.read()"),
+        ("broker__m_py", STORED_LISTENER, "machine WatchedSubscription has an attribute"),
+        ("actors__m_py", STORED_LISTENER, "machine WatchedSubscription has an attribute"),
+    ],
+)
+def test_a_machine_that_reads_or_calls_a_listener_is_caught(
+    tmp_path: Path, file: str, text: str, fault: str
+) -> None:
+    root = tree(tmp_path, **{file: text}, actors__machine_py=MACHINE, actors__runtime_py="")
+    (found,) = tidy_rules.machines_are_pure(root, allowed={})
+    assert found.startswith(file[:6]) and fault in found
+
+
+def test_an_exception_to_purity_that_nothing_needs_is_caught(tmp_path: Path) -> None:
+    root = tree(tmp_path, actors__m_py="import enum")
+    (found,) = tidy_rules.machines_are_pure(root, {}, {"actors/m.py::State.load": "why"})
+    assert "isn't one" in found
+
+
 def test_a_host_that_is_gone_is_caught(tmp_path: Path) -> None:
-    assert tidy_rules.machines_are_pure(tree(tmp_path, actors__m_py="import enum"), {}) == []
-    (found,) = tidy_rules.machines_are_pure(tmp_path, {"actors/old.py": "was a host"})
+    assert tidy_rules.machines_are_pure(tree(tmp_path, actors__m_py="import enum"), {}, {}) == []
+    (found,) = tidy_rules.machines_are_pure(tmp_path, {"actors/old.py": "was a host"}, {})
     assert "actors/old.py" in found
 
 

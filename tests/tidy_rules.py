@@ -179,8 +179,122 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def machines_are_pure(root: Path, hosts: Mapping[str, str] = HOSTS) -> list[str]:
-    """A machine's file has no clock, no randomness, no input or output, and no host."""
+# Calls that read a file, whatever object they are made on.
+_READS = {"fetch", "load", "pread", "read", "read_bytes", "read_now", "read_text", "readline"}
+_DECODERS = {"json", "msgpack"}
+
+# Callables that machines may hold and reads that they may make: ``path::place`` and the reason.
+PURE_EXCEPTIONS: dict[str, str] = {
+    "actors/catalog/policies.py::Policy.reader": "a pure function in a constant table",
+    "actors/sets/acknowledged_ranges.py::_unpack": "cold segments are still read on demand",
+}
+
+
+def machines_are_pure(
+    root: Path,
+    hosts: Mapping[str, str] = HOSTS,
+    allowed: Mapping[str, str] = PURE_EXCEPTIONS,
+) -> list[str]:
+    """A machine's file has no clock, no randomness, no input or output, and no host.
+
+    Nor do machines and states hold callables, such as loaders and listeners, and machines have no
+    attributes. ``allowed`` lists the exceptions; one that nothing needs is a fault.
+    """
+    found = [
+        (place, fault)
+        for source in sources(root, ["actors"])
+        if source.path not in hosts
+        for place, fault in (*_held_callables(root, source), *_reads(source))
+    ]
+    faults = [fault for place, fault in found if place not in allowed]
+    faults += _stale(allowed, {place for place, _ in found})
+    return faults + _impure_imports_and_calls(root, hosts) + _machines_with_attributes(root)
+
+
+def _held_callables(root: Path, source: Source) -> Iterator[tuple[str, str]]:
+    """Attributes of classes that are annotated, or assigned from a parameter, as callables."""
+    aliases = _callable_aliases(root)
+
+    def is_callable(annotation: ast.expr | None) -> bool:
+        words = set(re.findall(r"\w+", ast.unparse(annotation))) if annotation else set()
+        return bool(words & ({"Callable", "Awaitable", "Coroutine"} | aliases))
+
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and is_callable(field.annotation):
+                name = f"{node.name}.{ast.unparse(field.target)}"
+                yield f"{source.path}::{name}", f"{source.at(field)}: {name} is a callable"
+        for method in node.body:
+            if not isinstance(method, _METHODS):
+                continue
+            arguments = (*method.args.args, *method.args.kwonlyargs)
+            given = {each.arg for each in arguments if is_callable(each.annotation)}
+            for statement in ast.walk(method):
+                if isinstance(statement, ast.Assign):
+                    targets, annotation = statement.targets, None
+                elif isinstance(statement, ast.AnnAssign):
+                    targets, annotation = [statement.target], statement.annotation
+                else:
+                    continue
+                kept = [each for each in targets if ast.unparse(each).startswith("self.")]
+                if kept and (is_callable(annotation) or _names_kept(statement) & given):
+                    name = f"{node.name}.{ast.unparse(kept[0]).removeprefix('self.')}"
+                    yield f"{source.path}::{name}", f"{source.at(statement)}: {name} is a callable"
+
+
+def _names_kept(statement: ast.stmt) -> set[str]:
+    """Names in a statement, those that it only calls left out."""
+    called = {node.func for node in ast.walk(statement) if isinstance(node, ast.Call)}
+    return {
+        node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and node not in called
+    }
+
+
+def _callable_aliases(root: Path) -> set[str]:
+    """Names of actors/ that stand for types of callables."""
+    return {
+        ast.unparse(node.targets[0])
+        for source in sources(root, ["actors"])
+        for node in source.tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Callable[")
+    }
+
+
+def _reads(source: Source) -> Iterator[tuple[str, str]]:
+    """Calls that read, by the function around them."""
+    for function in ast.walk(source.tree):
+        if isinstance(function, _METHODS):
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr in _READS
+                    and ast.unparse(node.func.value) not in _DECODERS
+                ):
+                    what = f"a machine may not call {ast.unparse(node.func)}()"
+                    yield f"{source.path}::{function.name}", f"{source.at(node)}: {what}"
+
+
+def _machines_with_attributes(root: Path) -> list[str]:
+    """Machines of any layer that hold something: a machine is functions of a state."""
+    classes, faults = _classes(root), []
+    for source, node in _classes_of(root, LAYERS):
+        if not {"decide", "evolve"} <= _members(node, classes, _METHODS):
+            continue
+        held = [each for each in node.body if isinstance(each, ast.AnnAssign)] + [
+            each
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and ast.unparse(each.value) == "self"
+        ]
+        faults += [f"{source.at(each)}: the machine {node.name} has an attribute" for each in held]
+    return faults
+
+
+def _impure_imports_and_calls(root: Path, hosts: Mapping[str, str]) -> list[str]:
     faults = []
     host_modules = {module_name(path) for path in hosts}
     machines = [source for source in sources(root, ["actors"]) if source.path not in hosts]

@@ -15,7 +15,7 @@ nothing that a caller sees, but that a read may raise `JournalError`; the host m
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from sortedcontainers import SortedDict
 
@@ -37,7 +37,7 @@ SEGMENT = 1 << 16
 BUDGET = 3 << 20
 """Bytes of memory beyond which segments of one subscription become cold, as Pulsar's
 ``maxIndividualAckCacheBytesPerCursor`` was to be."""
-FORM: Callable[[], OffsetSet] = Bitmap
+FORM: type[OffsetSet] = Bitmap
 """What an open segment is kept as: `Bitmap` or `RangeSet`."""
 
 _SEGMENT_BYTES = 500
@@ -82,9 +82,7 @@ class AcknowledgedRanges:
 
     __slots__ = ("_budget", "_form", "_recent", "_segments", "_size")
 
-    def __init__(
-        self, form: Callable[[], OffsetSet] | None = None, budget: int | None = None
-    ) -> None:
+    def __init__(self, form: type[OffsetSet] | None = None, budget: int | None = None) -> None:
         self._form = FORM if form is None else form
         self._budget = BUDGET if budget is None else budget
         self._size = SEGMENT

@@ -25,7 +25,8 @@ from velaray.actors.sets.ack_segments import Mask
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.sets.ranges import RangeSet
 from velaray.actors.subscription.cursor import Cursor, unpack_ranges
-from velaray.actors.subscription.machine import SubscriptionState
+from velaray.actors.subscription.machine import Acked
+from velaray.actors.subscription.pending_acks import AcksEnded
 from velaray.actors.subscription.redelivery import CountRun, CountRuns
 from velaray.events.events_pb2 import (
     CursorCreated,
@@ -37,7 +38,6 @@ from velaray.events.events_pb2 import (
     MarkDeleted,
     TransactionAcksEnded,
 )
-from velaray.events.ids import TransactionId
 
 EVERYWHERE = (0, 1 << 62)
 DONE = -1
@@ -213,27 +213,30 @@ def window(
     return found
 
 
-def touched_by(state: SubscriptionState, event: Message) -> list[Range]:
-    """Where the event, which the state is about to get, changes what is to be told."""
+def touched_by(events: Iterable[Message], reply: Any) -> list[Range]:
+    """The offsets at which a decision's events change what other clusters are told.
+
+    ``reply`` is the decision's reply; it has the ranges that the events themselves don't name.
+    """
+    return [each for event in events for each in _touched_by(event, reply)]
+
+
+def _touched_by(event: Message, reply: Any) -> list[Range]:
     match event:
         case EntriesAcked():
             return [
                 *unpack_ranges(event.ranges),
                 *((p.offset, p.offset + 1) for p in event.partial),
             ]
-        case MarkDeleted(before_offset=offset):
-            # An event that moves the mark needn't name what is behind it.
-            ranges = [(state.cursor.acked_before, offset)]
-            if event.HasField("partial"):
-                ranges.append((event.partial.offset, event.partial.offset + 1))
-            return [each for each in ranges if each[0] < each[1]]
+        case MarkDeleted():
+            assert isinstance(reply, Acked | AcksEnded)
+            partial = [event.partial.offset] if event.HasField("partial") else []
+            return [*reply.ranges, *((offset, offset + 1) for offset in partial)]
         case EntriesExpired() | DeadLettersMoved():
             return unpack_ranges(event.ranges)
         case TransactionAcksEnded(commit=False):
-            mine = state.pending.of(TransactionId(event.coordinator, event.sequence))
-            if mine is None:
-                return []
-            return [*mine.ranges, *((offset, offset + 1) for offset in mine.partial)]
+            assert isinstance(reply, AcksEnded)
+            return list(reply.returned)
         case CursorCreated() | CursorReset() | CursorRestored():
             return [EVERYWHERE]
     return []

@@ -1,8 +1,8 @@
-"""A subscription's side of telling other clusters what it has
-(`velaray.actors.subscription.progress_exports`).
+"""Exports a subscription's progress to other clusters.
 
-It says once to its partition that there is something new (``progressed``), and again after it
-was asked what that is. So who isn't to be told anything costs next to nothing.
+`velaray.actors.subscription.progress_exports` tracks what each cluster lacks. The subscription
+notifies its partition once that there is something new (``progressed``), and again only after the
+partition has asked for it, so a cluster that never asks costs next to nothing.
 """
 
 from __future__ import annotations
@@ -15,45 +15,32 @@ from google.protobuf.message import Message
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.cursor import mask_to_words
-from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
+from velaray.actors.subscription.machine import SubscriptionState
 from velaray.actors.subscription.progress_exports import DONE, Exports, Token, touched_by, window
 from velaray.actors.subscription.redelivery import CountRuns
 
 
-class WatchedSubscription(SubscriptionMachine):
-    """A subscription's machine that says what is about to change, if anybody asked."""
-
-    def __init__(self) -> None:
-        self.watch: Callable[[SubscriptionState, Message], None] | None = None
-
-    def evolve(self, state: SubscriptionState, event: Message) -> None:
-        """As every subscription."""
-        if self.watch is not None:
-            self.watch(state, event)
-        super().evolve(state, event)
-
-
 class Exporter:
-    """Of one activation of a subscription."""
+    """Exports the progress of one activation of a subscription to other clusters."""
 
     def __init__(self, activation: str, told: Callable[[], None]) -> None:
-        """``told`` is called when there is something new, once until it is asked for."""
+        """``told`` is called when there is something new, and not again until `next` is called."""
         self._exports = Exports(activation)
         self._told = told
         self._silent = False
 
     @property
     def attentive(self) -> bool:
-        """Whether anybody is to hear of changes."""
+        """Whether changes must be tracked."""
         return not self._silent or bool(self._exports)
 
-    def watch(self, state: SubscriptionState, event: Message) -> None:
-        """The state is about to change."""
+    def applied(self, events: Sequence[Message], reply: Any) -> None:
+        """Note what a decision changed; `Runtime.on_applied`."""
         if self.attentive:
-            self.touch(touched_by(state, event))
+            self.touch(touched_by(events, reply))
 
     def touch(self, ranges: Sequence[Range]) -> None:
-        """There may be something new at these offsets."""
+        """Track that these offsets may have changed."""
         if not ranges:
             return
         self._exports.touch(ranges)
@@ -62,7 +49,7 @@ class Exporter:
             self._told()
 
     def speak_up(self) -> None:
-        """Say the next time that there is something new, whoever was told before."""
+        """Notify of the next change, even if the last notice is unanswered."""
         self._silent = False
 
     async def next(
@@ -73,12 +60,13 @@ class Exporter:
         known_from: int,
         in_vain: CountRuns | None,
     ) -> dict[str, Any]:
-        """What a cluster is to be told that has all up to this token, and the token then. All of it
-        is durable; ``in_vain`` are the counts if those of the state are behind. Before
-        ``known_from`` the mark says all.
+        """The next part of the export for a cluster that has everything up to ``token``.
 
-        ``begins`` is whether this is the beginning of an export, ``more`` whether it goes on.
-        Raises what `Runtime.read` raises: it is told when it is asked for again.
+        Everything in it is durable. ``in_vain`` are the counts of failed deliveries if those of
+        the state are behind. The mark covers everything before ``known_from``. In the result,
+        ``begins`` is whether the part begins an export, and ``more`` whether others follow.
+
+        Raises what `Runtime.read` raises; then asking again with the same token gives the part.
         """
         self._silent = False
         part = self._exports.next(cluster, token)

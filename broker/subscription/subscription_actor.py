@@ -9,12 +9,12 @@ from typing import Any
 from velaray.actors.dispatch.suspects import Suspects
 from velaray.actors.machine import Reason, Refusal
 from velaray.actors.sets.offset_sets import Range
-from velaray.actors.subscription.machine import Create
+from velaray.actors.subscription.machine import Create, SubscriptionMachine
 from velaray.actors.subscription.undoing import decide_restore
 from velaray.broker.history import Moment, NoHistory
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
-from velaray.broker.subscription.progress_exporter import Exporter, WatchedSubscription
+from velaray.broker.subscription.progress_exporter import Exporter
 from velaray.broker.subscription.tracing import Trace
 from velaray.broker.subscription.undoing import NothingMoved, Plan, plan_undo
 from velaray.events.ids import ActorKey
@@ -29,9 +29,7 @@ class SubscriptionActor(JournaledActor):
     """Serves one partition at a time: the newest activation, by the epoch it shows."""
 
     def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
-        machine = WatchedSubscription()
-        super().__init__(key, fabric, machine)
-        self._watched = machine
+        super().__init__(key, fabric, SubscriptionMachine())
         self._exporter: Exporter
         self._brain: SubscriptionDispatcher | None = None
         self._suspects: Suspects | None = None  # once there was a brain
@@ -46,7 +44,7 @@ class SubscriptionActor(JournaledActor):
         address = await super().start()
         activation = f"{self.key.subscription_incarnation}.{self.runtime.journal.epoch}"
         self._exporter = Exporter(activation, self._tell_progressed)
-        self._watched.watch = self._exporter.watch
+        self.runtime.on_applied = self._exporter.applied
         self._see_to_dead_letters()
         return address
 

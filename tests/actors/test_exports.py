@@ -80,12 +80,12 @@ class World:
     def do(self, command: Any) -> None:
         decision = self.machine.decide(self.state, command, 0)
         for event in decision.events:
-            touched = touched_by(self.state, event)
-            self.exports.touch(touched)
-            if EVERYWHERE in touched:
-                for other in self.others:
-                    other.forget()
             self.machine.evolve(self.state, event)
+        touched = touched_by(decision.events, decision.reply)
+        self.exports.touch(touched)
+        if EVERYWHERE in touched:
+            for other in self.others:
+                other.forget()
         assert not (isinstance(decision.reply, Refusal) and decision.events)
 
     def offsets(self) -> tuple[int, int]:

@@ -76,7 +76,7 @@ MODULES: dict[str, str] = {
     "velaray.actors.undecided": "velaray.actors.partition.unsettled_sequence_ids",
     "velaray.actors.undoing": "velaray.actors.subscription.undoing",
     "velaray.journal.burial": "velaray.journal.garbage_collection",
-    "velaray.topology.replication.exporter": "velaray.broker.subscription.progress_exporter",
+    "velaray.topology.replication.exporter": "velaray.actors.subscription.machine",
 }
 """Recorded module name to the present one, such as ``velaray.actors.sets.acknowledged_ranges``."""
 
@@ -94,6 +94,7 @@ CLASSES: dict[str, str] = {
     "StandingDelivery": "LeasedDelivery",
     "StandingGrant": "DispatchLease",
     "Undecided": "UnsettledSequenceIds",
+    "WatchedSubscription": "SubscriptionMachine",
 }
 """Recorded class name to the present one, within the present module."""
 

@@ -4,6 +4,7 @@ other, for every message that both have, and for no other, whatever is late, los
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,14 +41,14 @@ class Actor:
     def __init__(self, machine: Machine[Any]) -> None:
         self.machine = machine
         self.state = machine.initial()
-        self.watch = lambda event: None
+        self.on_applied: Callable[[Sequence[Any], Any], None] = lambda events, reply: None
 
     def do(self, command: Any) -> Any:
         decision = self.machine.decide(self.state, command, 0)
         assert not isinstance(decision.reply, Refusal), decision.reply
         for event in decision.events:
-            self.watch(event)
             self.machine.evolve(self.state, event)
+        self.on_applied(decision.events, decision.reply)
         self.machine.check(self.state)
         return decision.reply
 
@@ -74,7 +75,7 @@ class Cluster:
         self.partition = Actor(PartitionMachine())
         self.subscription = Actor(SubscriptionMachine())
         self.exports = Exports("0")
-        self.subscription.watch = self._watch
+        self.subscription.on_applied = self._applied
         self.subscription.do(Create(0))
         self.log: list[Message] = []
         self.ledger_id = number << 52 | 5 << 24
@@ -83,8 +84,8 @@ class Cluster:
         self.token: Any = None
         self.activations = 0
 
-    def _watch(self, event: Any) -> None:
-        self.exports.touch(touched_by(self.subscription.state, event))
+    def _applied(self, events: Sequence[Any], reply: Any) -> None:
+        self.exports.touch(touched_by(events, reply))
 
     @property
     def end(self) -> int:
