@@ -94,7 +94,7 @@ def _acknowledged_parts(time: float, note: Any, sessions: Any, parts: Any) -> It
             return
 
 
-def seeks_bring_everything_again(run: Evidence) -> Iterator[str]:
+def seeks_redeliver_everything(run: Evidence) -> Iterator[str]:
     """After the last seek of an Exclusive subscription, if it was to the beginning and
     succeeded, everything that is stored is received.
 

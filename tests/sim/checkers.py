@@ -15,13 +15,13 @@ from typing import Any
 from tests.sim.again import (
     confirmed_parts_hold,
     redeliveries_are_counted,
-    seeks_bring_everything_again,
+    seeks_redeliver_everything,
 )
 from tests.sim.counted import redelivery_counts_outlive_crashes
-from tests.sim.graves import buried, dead_letters_are_moved_once, poison_is_buried
+from tests.sim.graves import buried, dead_letters_are_moved_once, poison_becomes_a_dead_letter
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
-from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
+from tests.sim.moved_back import moves_back_redeliver_acknowledged_messages
 from tests.sim.moves import Moves
 
 EXCLUSIVE, FAILOVER = 0, 2
@@ -400,13 +400,13 @@ CHECKERS: tuple[Checker, ...] = (
     confirmed_acks_hold,
     confirmed_parts_hold,
     redeliveries_are_counted,
-    seeks_bring_everything_again,
-    moves_back_bring_acknowledged_messages_again,
+    seeks_redeliver_everything,
+    moves_back_redeliver_acknowledged_messages,
     nobody_is_sent_away,
     delayed_messages_are_not_early,
     redelivery_counts_outlive_crashes,
     dead_letters_are_moved_once,
-    poison_is_buried,
+    poison_becomes_a_dead_letter,
 )
 
 

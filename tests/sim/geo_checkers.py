@@ -240,7 +240,7 @@ def _delivered(run: GeoEvidence) -> Iterator[_Delivered]:
 # -- replication -----------------------------------------------------------------------
 
 
-def replicas_have_what_their_source_has(run: GeoEvidence) -> Iterator[str]:
+def replicas_have_the_entries_of_their_source(run: GeoEvidence) -> Iterator[str]:
     """R1. Every entry that a cluster stored first is in every other one once, with the same
     messages, but for those that are to stay; of a cluster that was lost, all up to some entry."""
     for source, target in (*run.ways, *run.cut_off):
@@ -282,7 +282,7 @@ def replicas_have_the_order_of_their_source(run: GeoEvidence) -> Iterator[str]:
                 last[stored.origin] = max(at, last.get(stored.origin, NOBODY))
 
 
-def nothing_comes_round(run: GeoEvidence) -> Iterator[str]:
+def replication_makes_no_loops(run: GeoEvidence) -> Iterator[str]:
     """R3. Nothing returns to the cluster that stored it first, and nothing is in a log twice."""
     for (cluster, topic), log in run.logs.items():
         seen: dict[str, Place] = {}
@@ -298,7 +298,7 @@ def nothing_comes_round(run: GeoEvidence) -> Iterator[str]:
 # -- going on elsewhere ----------------------------------------------------------------
 
 
-def confirmed_messages_do_not_come_again_elsewhere(run: GeoEvidence) -> Iterator[str]:
+def confirmed_messages_are_not_redelivered_elsewhere(run: GeoEvidence) -> Iterator[str]:
     """G1. What was acknowledged with a receipt before a switch isn't delivered after it; if the
     new cluster hadn't caught up, only what it didn't know then may be."""
     confirmed = list(_confirmed(run))
@@ -325,7 +325,7 @@ def confirmed_messages_do_not_come_again_elsewhere(run: GeoEvidence) -> Iterator
                 )
 
 
-def what_is_known_to_be_acknowledged_is_not_delivered(run: GeoEvidence) -> Iterator[str]:
+def messages_with_known_acknowledgements_are_not_delivered(run: GeoEvidence) -> Iterator[str]:
     """G1, of every cluster at any time: what it has confirmed to be acknowledged elsewhere doesn't
     go to who subscribes afterwards, also if it comes later than the news of it."""
     known: dict[tuple[str, str, str, str], float] = {}
@@ -353,7 +353,7 @@ def _rewound(run: GeoEvidence, subscription: str) -> float:
     return min(seeks, default=float("inf"))
 
 
-def nothing_unacknowledged_is_passed_over(run: GeoEvidence) -> Iterator[str]:
+def nothing_unacknowledged_is_skipped(run: GeoEvidence) -> Iterator[str]:
     """G2. What a subscription has of another cluster's messages in the end, some application
     acknowledged: in that cluster or elsewhere."""
     yield from _passed_over(run, own=False)
@@ -387,7 +387,7 @@ def _passed_over(run: GeoEvidence, own: bool) -> Iterator[str]:
             )
 
 
-def nothing_is_acknowledged_before_somebody_does(run: GeoEvidence) -> Iterator[str]:
+def nothing_is_acknowledged_before_an_application_does(run: GeoEvidence) -> Iterator[str]:
     """G2 and G4 at every moment at which somebody looked: what a subscription has then, some
     application had acknowledged by then."""
     first: dict[tuple[str, str, str], float] = {}
@@ -477,7 +477,7 @@ def moves_back_are_not_undone(run: GeoEvidence) -> Iterator[str]:
             )
 
 
-def progress_that_comes_again_changes_nothing(run: GeoEvidence) -> Iterator[str]:
+def repeated_progress_changes_nothing(run: GeoEvidence) -> Iterator[str]:
     """G5. Progress that was under way at the switch, comes late, again or in another order leaves a
     subscription as it is."""
     for probe in run.probes:
@@ -490,17 +490,17 @@ def progress_that_comes_again_changes_nothing(run: GeoEvidence) -> Iterator[str]
 
 
 GEO_CHECKERS = (
-    replicas_have_what_their_source_has,
+    replicas_have_the_entries_of_their_source,
     replicas_have_the_order_of_their_source,
-    nothing_comes_round,
-    confirmed_messages_do_not_come_again_elsewhere,
-    what_is_known_to_be_acknowledged_is_not_delivered,
-    nothing_unacknowledged_is_passed_over,
-    nothing_is_acknowledged_before_somebody_does,
+    replication_makes_no_loops,
+    confirmed_messages_are_not_redelivered_elsewhere,
+    messages_with_known_acknowledgements_are_not_delivered,
+    nothing_unacknowledged_is_skipped,
+    nothing_is_acknowledged_before_an_application_does,
     keys_keep_their_order_across_the_switch,
     own_messages_are_never_filtered,
     moves_back_are_not_undone,
-    progress_that_comes_again_changes_nothing,
+    repeated_progress_changes_nothing,
 )
 
 

@@ -41,7 +41,7 @@ def dead_letters_are_moved_once(run: Evidence) -> Iterator[str]:
                 yield f"{content} is {times} times in {topic}"
 
 
-def poison_is_buried(run: Evidence) -> Iterator[str]:
+def poison_becomes_a_dead_letter(run: Evidence) -> Iterator[str]:
     """What nobody could process is among the dead letters, unless it was skipped or moved back, or
     went with its topic when that was deleted: what the topic holds in the end didn't.
     """

@@ -129,7 +129,7 @@ def keys_go_out_in_order(run: Evidence) -> Iterator[str]:
         highest[channel, hashed] = max(offset, before)
 
 
-def nobody_holds_too_much(run: Evidence) -> Iterator[str]:
+def no_consumer_exceeds_its_limit(run: Evidence) -> Iterator[str]:
     """A consumer that holds as many messages as it may gets no more, nor do all together."""
     limits = {
         note["topic"]: (note["consumer"], note["subscription"])
@@ -164,6 +164,6 @@ def sticky_ranges_do_not_overlap(run: Evidence) -> Iterator[str]:
 KEY_SHARED_CHECKERS: tuple[Checker, ...] = (
     keys_are_at_one_consumer,
     keys_go_out_in_order,
-    nobody_holds_too_much,
+    no_consumer_exceeds_its_limit,
     sticky_ranges_do_not_overlap,
 )

@@ -152,7 +152,7 @@ def _entry(note: dict[str, Any]) -> Entry:
     return (note["topic"], note["ledger"], note["entry"])
 
 
-def moves_back_bring_acknowledged_messages_again(run: Evidence) -> Iterator[str]:
+def moves_back_redeliver_acknowledged_messages(run: Evidence) -> Iterator[str]:
     """After the last move of a subscription of any type, if a consumer or an administrator moved
     it to the beginning, everything comes again whose acknowledgement was confirmed before, in
     batches acknowledged as a whole or in part.

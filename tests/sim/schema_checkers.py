@@ -80,7 +80,7 @@ def versions_are_dense_and_live_ones_differ(run: SchemaEvidence) -> Iterator[str
                 live.add(event.identity)
 
 
-def a_schema_is_the_version_that_was_told(run: SchemaEvidence) -> Iterator[str]:
+def a_schema_has_the_version_that_was_answered(run: SchemaEvidence) -> Iterator[str]:
     """S2: with S1, that all who register one schema at once are told one version."""
     events = run.registries.get(TOPIC, [])
     for time, _, note in run.history.of("schema registered"):
@@ -90,7 +90,7 @@ def a_schema_is_the_version_that_was_told(run: SchemaEvidence) -> Iterator[str]:
             yield f"at {time} schema {schema} was told to be version {version}: {known}"
 
 
-def what_was_accepted_was_compared_with_its_predecessor(run: SchemaEvidence) -> Iterator[str]:
+def accepted_schemas_were_compared_with_their_predecessor(run: SchemaEvidence) -> Iterator[str]:
     """S3."""
     for topic, events in run.registries.items():
         live: list[Known] = []
@@ -109,7 +109,7 @@ def what_was_accepted_was_compared_with_its_predecessor(run: SchemaEvidence) -> 
             live.append(Known(event.version, info))
 
 
-def what_is_retained_can_be_decoded(run: SchemaEvidence) -> Iterator[str]:
+def stored_messages_can_be_decoded(run: SchemaEvidence) -> Iterator[str]:
     """S4: the version that a message bears is the schema under which it was published."""
     events = run.registries.get(TOPIC, [])
     for version, content in run.retained.get(TOPIC, []):
@@ -128,7 +128,7 @@ def consumers_write_nothing_where_a_topic_is_active(run: SchemaEvidence) -> Iter
         yield f"at {time} a consumer with a schema came to {ACTIVE}"
 
 
-def what_is_deleted_is_not_taken_for_live(run: SchemaEvidence) -> Iterator[str]:
+def deleted_schemas_do_not_count_as_live(run: SchemaEvidence) -> Iterator[str]:
     """Who begins to register after a deletion was answered gets a newer version."""
     deletions = [(time, note["version"]) for time, _, note in run.history.of("schema deleted")]
     for time, _, note in run.history.of("schema registered"):
@@ -139,11 +139,11 @@ def what_is_deleted_is_not_taken_for_live(run: SchemaEvidence) -> Iterator[str]:
 
 CHECKERS: tuple[Callable[[SchemaEvidence], Iterator[str]], ...] = (
     versions_are_dense_and_live_ones_differ,
-    a_schema_is_the_version_that_was_told,
-    what_was_accepted_was_compared_with_its_predecessor,
-    what_is_retained_can_be_decoded,
+    a_schema_has_the_version_that_was_answered,
+    accepted_schemas_were_compared_with_their_predecessor,
+    stored_messages_can_be_decoded,
     consumers_write_nothing_where_a_topic_is_active,
-    what_is_deleted_is_not_taken_for_live,
+    deleted_schemas_do_not_count_as_live,
 )
 
 

@@ -68,7 +68,7 @@ def _changes(note: dict[str, Any]) -> tuple[Any, Any] | None:
     return None
 
 
-def administrators_see_what_they_did(run: Evidence) -> Iterator[str]:
+def administrators_see_their_changes(run: Evidence) -> Iterator[str]:
     """What is read after a change was answered is what the change made."""
     known = _Known(run.late_s())
     for time, kind, note in run.history.of("admin", "admin done"):
@@ -149,7 +149,7 @@ def patterns_find_every_topic(run: Evidence) -> Iterator[str]:
 
 
 STAFF_CHECKERS = (
-    administrators_see_what_they_did,
+    administrators_see_their_changes,
     nothing_is_stored_after_termination,
     terminations_last,
     patterns_find_every_topic,

@@ -51,7 +51,7 @@ def test_the_order_of_acknowledgements_and_their_repetition_change_nothing() -> 
         assert folded(acks_commute_and_repeat(EVENTS[:until])) == folded(EVENTS[:until])
 
 
-@pytest.mark.parametrize("name", ["take-the-newest-mask", "go-back-for-repeated-acks"])
+@pytest.mark.parametrize("name", ["take-the-newest-ack-set", "move-back-for-repeated-acks"])
 def test_an_order_that_matters_is_seen(name: str) -> None:
     with MUTANTS[name].applied():
         assert folded(acks_commute_and_repeat(EVENTS[:5])) != folded(EVENTS[:5])
@@ -60,7 +60,7 @@ def test_an_order_that_matters_is_seen(name: str) -> None:
 def test_a_backlog_that_counts_holes_is_seen() -> None:
     cursor = Cursor(3, [(5, 7)])
     backlog_is_what_is_unacked(cursor)
-    with MUTANTS["count-holes-as-backlog"].applied(), pytest.raises(AssertionError, match="K3"):
+    with MUTANTS["count-ranges-as-backlog"].applied(), pytest.raises(AssertionError, match="K3"):
         backlog_is_what_is_unacked(cursor)
 
 

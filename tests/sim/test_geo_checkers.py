@@ -14,17 +14,17 @@ from tests.sim.geo_checkers import (
     Probe,
     Stored,
     Switch,
-    confirmed_messages_do_not_come_again_elsewhere,
+    confirmed_messages_are_not_redelivered_elsewhere,
     keys_keep_their_order_across_the_switch,
+    messages_with_known_acknowledgements_are_not_delivered,
     moves_back_are_not_undone,
-    nothing_comes_round,
-    nothing_is_acknowledged_before_somebody_does,
-    nothing_unacknowledged_is_passed_over,
+    nothing_is_acknowledged_before_an_application_does,
+    nothing_unacknowledged_is_skipped,
     own_messages_are_never_filtered,
-    progress_that_comes_again_changes_nothing,
+    repeated_progress_changes_nothing,
+    replicas_have_the_entries_of_their_source,
     replicas_have_the_order_of_their_source,
-    replicas_have_what_their_source_has,
-    what_is_known_to_be_acknowledged_is_not_delivered,
+    replication_makes_no_loops,
 )
 from tests.sim.history import History
 
@@ -148,15 +148,15 @@ def lacking(log: list[Stored], number: int) -> list[Stored]:
 )
 def test_an_entry_that_a_replica_lacks_or_has_twice_is_found(log: list[Stored], words: str) -> None:
     run = evidence(logs={("a", TOPIC): LOG_OF_A, ("b", TOPIC): log})
-    assert any(words in fault for fault in replicas_have_what_their_source_has(run))
+    assert any(words in fault for fault in replicas_have_the_entries_of_their_source(run))
 
 
 def test_of_a_lost_cluster_a_beginning_is_enough_but_no_gap() -> None:
     logs = {("a", TOPIC): LOG_OF_A, ("b", TOPIC): lacking(LOG_OF_B, 2)}
     cut_off = {"ways": [("b", "a")], "cut_off": [("a", "b")]}
-    assert not list(replicas_have_what_their_source_has(evidence(logs=logs, **cut_off)))
+    assert not list(replicas_have_the_entries_of_their_source(evidence(logs=logs, **cut_off)))
     logs["b", TOPIC] = lacking(LOG_OF_B, 0)
-    assert list(replicas_have_what_their_source_has(evidence(logs=logs, **cut_off)))
+    assert list(replicas_have_the_entries_of_their_source(evidence(logs=logs, **cut_off)))
 
 
 def test_another_order_than_the_sources_is_found() -> None:
@@ -175,7 +175,7 @@ def test_a_wrong_position_at_the_source_is_found() -> None:
 def test_what_comes_round_is_found() -> None:
     log = [*LOG_OF_A, Stored((A, 3), ("p:1",), "a", (A, 0))]
     run = evidence(logs={("a", TOPIC): log, ("b", TOPIC): LOG_OF_B})
-    assert len(list(nothing_comes_round(run))) == 2
+    assert len(list(replication_makes_no_loops(run))) == 2
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,16 @@ def test_what_comes_round_is_found() -> None:
 def test_a_confirmed_message_that_comes_again_is_found(entry: int, bits: int, content: str) -> None:
     told = switched().deliver(2, B, entry, bits)
     run = evidence(told, switches=[switch_of(told)])
-    (fault,) = confirmed_messages_do_not_come_again_elsewhere(run)
+    (fault,) = confirmed_messages_are_not_redelivered_elsewhere(run)
     assert f"s acknowledged {content} in a with a receipt" in fault
 
 
 def test_without_having_caught_up_only_what_was_known_must_not_come_again() -> None:
     told = switched().deliver(2, B, 0)
     run = evidence(told, switches=[switch_of(told, known=frozenset({"p:2"}))])
-    assert not list(confirmed_messages_do_not_come_again_elsewhere(run))
+    assert not list(confirmed_messages_are_not_redelivered_elsewhere(run))
     run = evidence(told, switches=[switch_of(told, known=frozenset({"p:1"}))])
-    assert list(confirmed_messages_do_not_come_again_elsewhere(run))
+    assert list(confirmed_messages_are_not_redelivered_elsewhere(run))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_what_is_known_to_be_acknowledged_and_is_delivered_is_found(
     told = switched().subscribe(3).deliver(3, B, 0)
     before, after = (
         list(
-            what_is_known_to_be_acknowledged_is_not_delivered(
+            messages_with_known_acknowledgements_are_not_delivered(
                 evidence(told, heard=[Heard(time, "b", TOPIC, "s", "a", up_to, ranges)])
             )
         )
@@ -225,16 +225,16 @@ def test_what_is_known_to_be_acknowledged_and_is_delivered_is_found(
 def test_what_somebody_moved_back_to_may_come_again() -> None:
     told = switched().add("seek", subscription="s", to="earliest").subscribe(3).deliver(3, B, 0)
     assert not list(
-        confirmed_messages_do_not_come_again_elsewhere(evidence(told, switches=[switch_of(told)]))
+        confirmed_messages_are_not_redelivered_elsewhere(evidence(told, switches=[switch_of(told)]))
     )
 
 
 def test_a_message_that_is_passed_over_is_found() -> None:
     told = switched()
     acked = {("b", TOPIC, "s"): frozenset({"p:1", "p:2", "p:3", "q:1"})}
-    assert not list(nothing_unacknowledged_is_passed_over(evidence(told, acked=acked)))
+    assert not list(nothing_unacknowledged_is_skipped(evidence(told, acked=acked)))
     told.history.events = [event for event in told.history.events if event[2].get("index") != 1]
-    (fault,) = nothing_unacknowledged_is_passed_over(evidence(told, acked=acked))
+    (fault,) = nothing_unacknowledged_is_skipped(evidence(told, acked=acked))
     assert "['p:3'] (1)" in fault
     assert not list(own_messages_are_never_filtered(evidence(told, acked=acked)))
 
@@ -242,9 +242,9 @@ def test_a_message_that_is_passed_over_is_found() -> None:
 def test_an_acknowledgement_elsewhere_counts_only_if_progress_is_to_go() -> None:
     told = Told().acknowledging(A, 0)
     acked = {("b", TOPIC, "s"): frozenset({"p:1"})}
-    assert not list(nothing_unacknowledged_is_passed_over(evidence(told, acked=acked)))
+    assert not list(nothing_unacknowledged_is_skipped(evidence(told, acked=acked)))
     own = evidence(told, acked=acked, followed=frozenset())
-    assert list(nothing_unacknowledged_is_passed_over(own))
+    assert list(nothing_unacknowledged_is_skipped(own))
 
 
 def test_what_a_subscription_has_before_anybody_acknowledged_it_is_found() -> None:
@@ -252,7 +252,7 @@ def test_what_a_subscription_has_before_anybody_acknowledged_it_is_found() -> No
     had = {(TOPIC, "s"): frozenset({"p:1", "q:1"})}
     early, late = (
         list(
-            nothing_is_acknowledged_before_somebody_does(
+            nothing_is_acknowledged_before_an_application_does(
                 evidence(told, glimpses=[Glimpse(time, "b", had)])
             )
         )
@@ -313,5 +313,5 @@ def test_a_move_back_that_old_progress_undoes_is_found() -> None:
 
 def test_progress_that_changes_something_when_it_comes_again_is_found() -> None:
     probe = Probe("b", TOPIC, "s", frozenset({"p:1"}), frozenset({"p:1", "p:2"}))
-    (fault,) = progress_that_comes_again_changes_nothing(evidence(probes=[probe]))
+    (fault,) = repeated_progress_changes_nothing(evidence(probes=[probe]))
     assert "['p:2'] (1)" in fault

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sim.checkers import Evidence
-from tests.sim.graves import poison_is_buried
+from tests.sim.graves import poison_becomes_a_dead_letter
 from tests.sim.history import History
 
 TOPIC, GRAVE = "persistent://public/default/d0", "persistent://public/default/d0-s-DLQ"
@@ -34,7 +34,7 @@ class Story:
     def judged(self, log, letters):
         logs = {TOPIC: {(1, 0): log}}
         letters = {GRAVE: {(2, 0): letters}}
-        return list(poison_is_buried(Evidence(self.history, logs, letters=letters)))
+        return list(poison_becomes_a_dead_letter(Evidence(self.history, logs, letters=letters)))
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["still in the topic", "in no topic"])

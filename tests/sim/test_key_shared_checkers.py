@@ -2,7 +2,7 @@
 
 from tests.sim.checkers import Evidence
 from tests.sim.history import History
-from tests.sim.key_shared_checkers import nobody_holds_too_much
+from tests.sim.key_shared_checkers import no_consumer_exceeds_its_limit
 
 LIMIT = 3
 
@@ -32,7 +32,7 @@ class Story:
         self.history.add("freed", channel=1, by=None, ranges=list(ranges), parts=list(parts))
 
     def judged(self):
-        return list(nobody_holds_too_much(Evidence(self.history, {})))
+        return list(no_consumer_exceeds_its_limit(Evidence(self.history, {})))
 
 
 def test_who_holds_as_many_as_it_may_and_gets_more_is_told():

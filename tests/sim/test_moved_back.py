@@ -4,7 +4,7 @@ import pytest
 
 from tests.sim.checkers import Evidence
 from tests.sim.history import History
-from tests.sim.moved_back import moves_back_bring_acknowledged_messages_again
+from tests.sim.moved_back import moves_back_redeliver_acknowledged_messages
 
 TOPIC = "persistent://public/default/t0"
 LOG = {TOPIC: {(1, 0): ["a", "b"]}}
@@ -48,7 +48,7 @@ class Story:
         self.move("sought", reset=done)
 
     def judged(self):
-        return list(moves_back_bring_acknowledged_messages_again(Evidence(self.history, LOG)))
+        return list(moves_back_redeliver_acknowledged_messages(Evidence(self.history, LOG)))
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["all of it", "half of it"])

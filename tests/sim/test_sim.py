@@ -36,10 +36,10 @@ QUICK_MUTANTS = (
     "dispatch-past-permits",
     "keep-journals-of-the-deleted",
     "confirm-acks-early",
-    "send-again-backwards",
+    "resend-in-reverse",
     "acknowledge-unsynced-entries",
-    "take-holes-for-granted",
-    "remember-deleted-schemas",
+    "trim-unacknowledged-middles",
+    "keep-deleted-schemas",
 )
 
 

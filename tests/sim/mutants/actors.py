@@ -26,7 +26,7 @@ from velaray.events.ids import Position
 # ---------------------------------------------------------------- partition
 
 
-def _forget_sequence_ids_on_recovery(original: Any) -> Any:
+def _lose_sequence_ids_on_recovery(original: Any) -> Any:
     def restore(self: Any, segments: Any) -> Any:
         state = original(self, segments)
         for producer in state.producers.values():
@@ -72,7 +72,7 @@ def _count_nothing(original: Any) -> Any:
     return decide
 
 
-def _miss_the_border_of_ledgers(original: Any) -> Any:
+def _miss_the_end_of_a_ledger(original: Any) -> Any:
     def position_of(self: LedgerTable, offset: int) -> Position:
         position = original(self, offset)
         index = max(bisect_left(self._firsts, offset) - 1, 0)
@@ -130,7 +130,7 @@ def _take_a_part_for_the_whole(original: Any) -> Any:
     return decide
 
 
-def _keep_holes_at_a_reset(original: Any) -> Any:
+def _keep_ranges_at_a_reset(original: Any) -> Any:
     def reset(self: Cursor, next_offset: int) -> None:
         holes = [part for part in self._holes if part[0] > next_offset]
         original(self, next_offset)
@@ -171,7 +171,7 @@ def _debit_entries(original: Any) -> Any:
     return deliver
 
 
-def _serve_everybody(original: Any) -> Any:
+def _serve_inactive_consumers(original: Any) -> Any:
     def dispatch(self: SingleActive, out: list[Any]) -> None:
         active = self._active
         for consumer in self._books.consumers.values():
@@ -195,7 +195,7 @@ def _pass_over_what_the_active_one_held(original: Any) -> Any:
     return elect
 
 
-def _elect_the_last(original: Any) -> Any:
+def _activate_the_last_consumer(original: Any) -> Any:
     def elect(self: SingleActive, joined: Attached | None) -> Any:
         partition, self._partition = self._partition, -1
         try:
@@ -212,27 +212,27 @@ MUTANTS: dict[str, Mutant] = {
         ((partition, "_is_duplicate", always(False)),),
         within=100,
     ),
-    "forget-sequence-ids-on-recovery": Mutant(
-        "a partition that recovers doesn't know what was stored",
-        ((PartitionMachine, "restore", _forget_sequence_ids_on_recovery),),
+    "lose-sequence-ids-on-recovery": Mutant(
+        "a recovered partition has no sequence ids",
+        ((PartitionMachine, "restore", _lose_sequence_ids_on_recovery),),
         within=20,
     ),
-    "forget-delayed-entries-on-roll-over": Mutant(
-        "a checkpoint lacks the entries that are to be delivered later",
+    "lose-delayed-entries-on-roll-over": Mutant(
+        "a checkpoint lacks the delayed entries",
         ((DelayedIndex, "snapshot", _without_segments),),
         within=100,
     ),
-    "condemn-in-words-only": Mutant(
-        "what goes to the dead-letter topic isn't journaled first",
+    "do-not-journal-dead-letters": Mutant(
+        "messages for the dead-letter topic aren't journaled first",
         ((dead_letters, "decide_intent", _intend_in_words_only),),
         within=300,
     ),
-    "count-deliveries-in-words-only": Mutant(
+    "do-not-journal-redelivery-counts": Mutant(
         "redelivery counts aren't journaled",
         ((redelivery, "decide", _count_nothing),),
         within=100,
     ),
-    "forget-counts-on-roll-over": Mutant(
+    "lose-counts-on-roll-over": Mutant(
         "a checkpoint lacks redelivery counts",
         ((redelivery, "snapshot", always(None)),),
         within=300,
@@ -242,9 +242,9 @@ MUTANTS: dict[str, Mutant] = {
         ((partition, "_publish", _credit_another_producer),),
         within=50,
     ),
-    "miss-the-border-of-ledgers": Mutant(
-        "the first entry of a ledger gets a position in the one before",
-        ((LedgerTable, "position_of", _miss_the_border_of_ledgers),),
+    "miss-the-end-of-a-ledger": Mutant(
+        "the first entry of a ledger gets a position in the previous one",
+        ((LedgerTable, "position_of", _miss_the_end_of_a_ledger),),
         within=20,
     ),
     "drop-acks": Mutant(
@@ -252,8 +252,10 @@ MUTANTS: dict[str, Mutant] = {
         ((SubscriptionMachine, "decide", _drop_acks),),
         within=20,
     ),
-    "lose-a-hole-on-roll-over": Mutant(
-        "a checkpoint lacks the last hole", ((holes, "encode_segment", _lose_a_hole),), within=20
+    "lose-a-range-on-roll-over": Mutant(
+        "a checkpoint lacks the last acknowledged range",
+        ((holes, "encode_segment", _lose_a_hole),),
+        within=20,
     ),
     "acknowledge-one-too-many": Mutant(
         "a cumulative acknowledgement covers the entry behind it",
@@ -270,9 +272,9 @@ MUTANTS: dict[str, Mutant] = {
         ((subscription, "_decide_ack", _take_a_part_for_the_whole),),
         within=300,
     ),
-    "keep-holes-at-a-reset": Mutant(
-        "a seek back leaves later acknowledgements as they are",
-        ((Cursor, "reset", _keep_holes_at_a_reset),),
+    "keep-ranges-at-a-reset": Mutant(
+        "a seek back keeps later acknowledgements",
+        ((Cursor, "reset", _keep_ranges_at_a_reset),),
         within=300,
     ),
     "reset-one-too-far": Mutant(
@@ -288,28 +290,28 @@ MUTANTS: dict[str, Mutant] = {
     "debit-entries": Mutant(
         "a batch debits one permit", ((InFlightTracker, "deliver", _debit_entries),), within=20
     ),
-    "serve-everybody": Mutant(
+    "serve-inactive-consumers": Mutant(
         "Failover consumers that aren't active get entries",
-        ((SingleActive, "dispatch", _serve_everybody),),
+        ((SingleActive, "dispatch", _serve_inactive_consumers),),
         within=20,
     ),
-    "elect-the-last": Mutant(
+    "activate-the-last-consumer": Mutant(
         "another Failover consumer than Pulsar's becomes active",
-        ((SingleActive, "_elect", _elect_the_last),),
+        ((SingleActive, "_elect", _activate_the_last_consumer),),
         within=100,
     ),
-    "pass-over-what-was-held": Mutant(
-        "a new active consumer doesn't get what the former one held",
+    "skip-entries-in-flight": Mutant(
+        "a new active consumer doesn't get the former one's entries",
         ((SingleActive, "_elect", _pass_over_what_the_active_one_held),),
         within=20,
     ),
-    "forget-what-a-consumer-held": Mutant(
-        "what a consumer held is lost when it goes",
+    "lose-entries-of-lost-consumers": Mutant(
+        "a lost consumer's entries are lost",
         ((InFlightTracker, "give_back", do_nothing),),
         within=20,
     ),
     "count-no-redelivery": Mutant(
-        "a redelivered entry looks like one that comes for the first time",
+        "a redelivered entry looks like a first delivery",
         ((InFlightTracker, "end_deliveries", _count_no_redelivery),),
         within=100,
     ),

@@ -35,7 +35,7 @@ def _forget_policies(original: Any) -> Any:
     return restore
 
 
-def _use_an_incarnation_again(original: Any) -> Any:
+def _reuse_an_incarnation(original: Any) -> Any:
     def new_topic(*arguments: Any) -> Decision:
         decision: Decision = original(*arguments)
         for event in decision.events:
@@ -58,12 +58,12 @@ def _serve_deleted_topics(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "terminate-in-words-only": Mutant(
+    "do-not-journal-terminations": Mutant(
         "a termination is answered and not journaled",
         ((partition, "_terminate", _without_events),),
         within=300,
     ),
-    "delete-subscriptions-in-words-only": Mutant(
+    "do-not-journal-deleted-subscriptions": Mutant(
         "the deletion of a subscription is answered and not journaled",
         ((partition, "_delete_subscription", _without_events),),
         within=100,
@@ -74,16 +74,16 @@ MUTANTS: dict[str, Mutant] = {
         within=300,
     ),
     "keep-journals-of-the-deleted": Mutant(
-        "what is deleted keeps its journal",
+        "deleted subscriptions and topics keep their journals",
         ((MemoryStore, "delete_journal", do_nothing_async),),
         within=100,
     ),
-    "delete-topics-in-words-only": Mutant(
+    "do-not-journal-deleted-topics": Mutant(
         "the deletion of a topic is answered and not journaled",
         ((catalog, "_delete_topic", _without_events),),
         within=100,
     ),
-    "leave-what-deleted-topics-had": Mutant(
+    "keep-data-of-deleted-topics": Mutant(
         "the deletion of a topic ends when it is decided",
         ((topic_deletion, "sweep_topic", _sweep_nothing),),
         within=100,
@@ -93,17 +93,17 @@ MUTANTS: dict[str, Mutant] = {
         ((catalog_actor, "_QUERIES", _serve_deleted_topics),),
         within=500,
     ),
-    "use-an-incarnation-again": Mutant(
-        "a new topic gets the number of the one before",
-        ((catalog, "_new_topic", _use_an_incarnation_again),),
+    "reuse-an-incarnation": Mutant(
+        "a new topic gets the number of the previous one",
+        ((catalog, "_new_topic", _reuse_an_incarnation),),
         within=100,
     ),
-    "forget-policies-on-recovery": Mutant(
-        "a catalog that recovers has no policies",
+    "lose-policies-on-recovery": Mutant(
+        "a recovered catalog has no policies",
         ((CatalogMachine, "restore", _forget_policies),),
         within=50,
     ),
-    "grow-in-words-only": Mutant(
+    "do-not-journal-added-partitions": Mutant(
         "added partitions are answered and not journaled",
         ((catalog, "_grow", _without_events),),
         within=100,

@@ -20,7 +20,7 @@ def _wait_for_no_receipt(original: Any) -> Any:
     return receipt
 
 
-def _send_again_backwards(original: Any) -> Any:
+def _resend_in_reverse(original: Any) -> Any:
     def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
         self._pending.reverse()
         original(self, connection, answer)
@@ -28,7 +28,7 @@ def _send_again_backwards(original: Any) -> Any:
     return registered
 
 
-def _send_nothing_again(original: Any) -> Any:
+def _resend_nothing(original: Any) -> Any:
     def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
         pending, self._pending = self._pending, deque()
         original(self, connection, answer)
@@ -46,7 +46,7 @@ def _send_acks_after_a_seek(original: Any) -> Any:
     return reset
 
 
-def _take_what_was_under_way(original: Any) -> Any:
+def _accept_messages_under_way(original: Any) -> Any:
     def redeliver_all(self: PartitionConsumer) -> None:
         self._epoch = 0
         original(self)
@@ -56,33 +56,33 @@ def _take_what_was_under_way(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "take-what-was-under-way": Mutant(
-        "a consumer that asked for everything again takes what was on its way before that",
-        ((PartitionConsumer, "redeliver_all", _take_what_was_under_way),),
+    "accept-messages-under-way": Mutant(
+        "a consumer that requested redelivery accepts messages that were sent before",
+        ((PartitionConsumer, "redeliver_all", _accept_messages_under_way),),
         within=100,
     ),
     "wait-for-no-receipt": Mutant(
-        "a client takes an acknowledgement for confirmed when it is sent",
+        "a client counts an acknowledgement as confirmed when it is sent",
         ((PartitionConsumer, "receipt", _wait_for_no_receipt),),
         within=100,
     ),
-    "send-again-backwards": Mutant(
+    "resend-in-reverse": Mutant(
         "a producer that reconnects sends the newest message first",
-        ((PartitionProducer, "_registered", _send_again_backwards),),
+        ((PartitionProducer, "_registered", _resend_in_reverse),),
         within=50,
     ),
-    "send-nothing-again": Mutant(
-        "a producer that reconnects doesn't send again what it got no receipt for",
-        ((PartitionProducer, "_registered", _send_nothing_again),),
+    "resend-nothing": Mutant(
+        "a producer that reconnects doesn't resend messages without a receipt",
+        ((PartitionProducer, "_registered", _resend_nothing),),
         within=50,
     ),
     "keep-cumulative-marks": Mutant(
-        "a consumer that comes back confirms acknowledgements without sending them",
+        "a consumer that reconnects confirms acknowledgements without sending them",
         ((AckTracker, "subscribed_again", do_nothing),),
         within=300,
     ),
     "keep-acks-at-a-seek": Mutant(
-        "acknowledgements that wait are sent after a seek",
+        "waiting acknowledgements are sent after a seek",
         ((AckTracker, "reset", _send_acks_after_a_seek),),
         within=600,
     ),

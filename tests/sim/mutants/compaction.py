@@ -18,7 +18,7 @@ def _keep_the_oldest(original: Any) -> Any:
     return see
 
 
-def _forget_tombstones(original: Any) -> Any:
+def _ignore_tombstones(original: Any) -> Any:
     def see(self: NewestByKey, key: str, empty: bool, offset: int, index: int) -> None:
         if not empty:
             original(self, key, empty, offset, index)
@@ -47,9 +47,9 @@ MUTANTS: dict[str, Mutant] = {
         ((NewestByKey, "_see_message", _keep_the_oldest),),
         within=50,
     ),
-    "forget-tombstones": Mutant(
+    "ignore-tombstones": Mutant(
         "compaction keeps the value that a tombstone removed",
-        ((NewestByKey, "_see_message", _forget_tombstones),),
+        ((NewestByKey, "_see_message", _ignore_tombstones),),
         within=50,
     ),
     "publish-a-view-before-it-is-durable": Mutant(
@@ -62,7 +62,7 @@ MUTANTS: dict[str, Mutant] = {
         ((Compactor, "_pass", _stop_one_before),),
         within=50,
     ),
-    "leave-generations-behind": Mutant(
+    "keep-old-generations": Mutant(
         "superseded compacted views, and half-made ones, aren't deleted",
         ((Compactor, "_sweep", do_nothing_async),),
         within=50,

@@ -16,7 +16,7 @@ def _count_holes_too(original: Any) -> Any:
     return backlog
 
 
-def _take_the_newest_mask(original: Any) -> Any:
+def _take_the_newest_ack_set(original: Any) -> Any:
     def ack_partial(self: Cursor, offset: int, remaining: int) -> None:
         if remaining and not self.is_acked(offset):
             self._holes.put_mask(offset, remaining)
@@ -50,28 +50,28 @@ def _forget_what_is_beyond(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "count-holes-as-backlog": Mutant(
+    "count-ranges-as-backlog": Mutant(
         "a backlog is everything behind the mark",
         ((Cursor, "backlog", _count_holes_too),),
         within=20,
     ),
-    "take-the-newest-mask": Mutant(
-        "of a batch that is left which the last acknowledgement says, not what all leave",
-        ((Cursor, "ack_partial", _take_the_newest_mask),),
+    "take-the-newest-ack-set": Mutant(
+        "the last acknowledgement of a batch replaces the ack set instead of intersecting it",
+        ((Cursor, "ack_partial", _take_the_newest_ack_set),),
         within=300,
     ),
     "miss-the-last-of-a-range": Mutant(
-        "a bitmap takes all but the last of a range",
+        "a bitmap lacks the last entry of a range",
         ((Bitmap, "add", _miss_the_last_of_a_range),),
         within=50,
     ),
-    "go-back-for-repeated-acks": Mutant(
-        "an entry that is acknowledged once more moves the mark back",
+    "move-back-for-repeated-acks": Mutant(
+        "a repeated acknowledgement moves the mark back",
         ((Cursor, "ack_before", _go_back),),
         within=50,
     ),
-    "forget-what-is-beyond-the-mark": Mutant(
-        "when the mark moves, what is acknowledged beyond it isn't any more",
+    "lose-ranges-beyond-the-mark": Mutant(
+        "a move of the mark drops the acknowledged ranges beyond it",
         ((Cursor, "ack_before", _forget_what_is_beyond),),
         within=50,
     ),

@@ -234,75 +234,75 @@ MUTANTS: dict[str, Mutant] = {
         "a replicated entry is a duplicate if its producer's name had its sequence id here",
         *(partition, "_publish", _by_the_first_producer, 50),
     ),
-    "take-the-newest-entry-twice": _mutant(
-        "the newest entry of another cluster isn't known for a duplicate",
+    "store-the-newest-entry-twice": _mutant(
+        "the newest entry of another cluster isn't recognized as a duplicate",
         *(Origins, "last", _one_too_late, 50),
     ),
-    "forget-origins-on-recovery": _mutant(
-        "a partition that recovers doesn't know what came from where",
+    "lose-origins-on-recovery": _mutant(
+        "a recovered partition has no origins of its entries",
         *(PartitionMachine, "restore", _without_origins, 20),
     ),
-    "forward-what-was-replicated": _mutant(
-        "a replicator sends on what came from other clusters",
+    "forward-replicated-entries": _mutant(
+        "a replicator forwards entries of other clusters",
         *(replicator_ends, "judge", _forward, 20),
     ),
-    "acknowledge-what-is-under-way": _mutant(
+    "acknowledge-entries-under-way": _mutant(
         "a replicator acknowledges entries before the other cluster has them",
         *(Window, "sent", _done_when_sent, 50),
     ),
-    "get-past-a-refused-entry": _mutant(
-        "what was sent behind an entry that was refused is stored",
+    "skip-a-refused-entry": _mutant(
+        "entries behind a refused entry are stored",
         *(partition_session, "replicated_publish", _behind_anything, 300),
     ),
     "stamp-the-next-position": _mutant(
-        "an entry says that it is where its source has the next one",
+        "an entry has the source position of the next one",
         *(replicator, "stamped", _stamp_the_next, 20),
     ),
-    "replicate-what-is-to-stay": _mutant(
-        "a replicator sends what its producer wants to have in one cluster alone",
+    "replicate-local-messages": _mutant(
+        "a replicator sends messages that are for its own cluster only",
         *(replicator_ends, "judge", _to_everybody, 50),
     ),
-    "drop-the-filter": _mutant(
-        "what came after the progress that concerns it is delivered",
+    "drop-waiting-progress": _mutant(
+        "messages that arrive after their acknowledgement are delivered",
         *(SubscriptionChannel, "_unsettled", _never_settled, 300),
     ),
-    "forget-what-waits": _mutant(
-        "a subscription that recovers doesn't know what is acknowledged of entries to come",
+    "lose-waiting-progress": _mutant(
+        "a recovered subscription has no progress for messages that haven't arrived",
         *(subscription.remote_progress, "restore", _nothing_waits, 100),
     ),
-    "take-in-one-too-many": _mutant(
-        "of what came from another cluster the entry behind a range is acknowledged as well",
+    "apply-one-too-many": _mutant(
+        "of another cluster's messages, the entry behind a range is acknowledged as well",
         *(Origin, "offsets", _range_too_long, 50),
     ),
-    "take-in-one-too-many-of-the-own": _mutant(
-        "of what is this cluster's own the entry behind what is named is acknowledged as well",
+    "apply-one-too-many-of-the-own": _mutant(
+        "of the cluster's own messages, the entry behind the range is acknowledged as well",
         *(progress_translation, "_own_within", _one_too_many, 100),
     ),
-    "filter-own-entries-by-others-positions": _mutant(
-        "another cluster's positions count as those of the own ledgers",
+    "confuse-remote-and-own-positions": _mutant(
+        "another cluster's positions count as positions in the own ledgers",
         *(remote_progress, "here", _as_own_positions, 100),
     ),
-    "tell-holes-as-acknowledged": _mutant(
-        "progress names the first and the last of what is acknowledged beyond the mark",
+    "report-gaps-as-acknowledged": _mutant(
+        "progress reports the first and the last acknowledged entry beyond the mark as one range",
         *(progress_exporter, "window", _without_holes, 50),
     ),
-    "tell-parts-of-batches-for-wholes": _mutant(
-        "a batch that is acknowledged in part is told as a whole",
+    "report-parts-of-batches-as-whole": _mutant(
+        "a partly acknowledged batch is reported as a whole",
         *(progress_exporter, "window", _parts_for_wholes, 100),
     ),
-    "tell-no-parts-of-batches": _mutant(
-        "what is acknowledged of a batch in part isn't told",
+    "report-no-parts-of-batches": _mutant(
+        "ack sets of batches aren't reported",
         *(progress_exporter, "window", _without_parts, 100),
     ),
-    "take-in-again": _mutant(
-        "progress that was taken in acknowledges again what somebody moved back",
+    "apply-again": _mutant(
+        "repeated progress acknowledges messages again that a client moved back",
         *(subscription.remote_progress, "news", _new_every_time, 300),
     ),
-    "tell-all-up-to-the-mark-of-others": _mutant(
-        "progress says that all is acknowledged of another cluster, also what stayed there",
+    "report-marks-of-others": _mutant(
+        "progress reports all messages of another cluster as acknowledged, also local ones",
         *(Places, "up_to", _up_to_the_mark_of_all, 100),
     ),
-    "tell-nothing-twice": _mutant(
+    "report-nothing-twice": _mutant(
         "progress that didn't arrive isn't sent again",
         *(Progress, "_bring", _told_when_asked, 100),
     ),

@@ -28,21 +28,21 @@ def _keep_skips(original: Any) -> Any:
 
 MUTANTS: dict[str, Mutant] = {
     "begin-the-past-in-the-newest-ledger": Mutant(
-        "a past state is read from the newest checkpoint, whatever the moment",
+        "a past state is read from the newest checkpoint, for any point in time",
         ((history, "_ledger_of", _begin_too_late),),
         within=20,
     ),
     "see-one-event-of-the-future": Mutant(
-        "a past state has the event after the moment in it",
+        "a past state contains the next event",
         ((Moment, "is_before", _go_too_far),),
         within=20,
     ),
     "undo-acknowledgements-too": Mutant(
-        "undoing a move takes back what was acknowledged since",
+        "undoing a move also undoes later acknowledgements",
         ((undoing, "keep", do_nothing),),
         within=20,
     ),
-    "undo-what-is-no-skip": Mutant(
+    "take-a-skip-for-an-ack": Mutant(
         "a skip counts as an acknowledgement, so that an earlier move is undone",
         ((undoing, "move_of", _keep_skips),),
         within=50,

@@ -41,7 +41,7 @@ def _ignore_the_manifests_version(original: Any) -> Any:
     return write
 
 
-def _skip_a_checkpoint_segment(original: Any) -> Any:
+def _omit_a_checkpoint_segment(original: Any) -> Any:
     def encode(header: Any, sequence: int, segments: Any, mark: bytes, places: Any) -> Any:
         fewer = {name: segments[name] for name in sorted(segments)[:-1]}
         return original(header, sequence, fewer, mark, places)
@@ -163,13 +163,13 @@ MUTANTS: dict[str, Mutant] = {
     "skip-the-sync": Mutant(
         "frames are written and never synced", ((_MemoryWriter, "_sync", _skip_sync),), within=100
     ),
-    "forget-the-epoch-check": Mutant(
-        "an owner doesn't look for its successor before it acknowledges",
+    "skip-the-epoch-check": Mutant(
+        "an owner doesn't check for its successor before it acknowledges",
         ((MemoryStore, "_holds", always(True)),),
         within=200,
     ),
     "read-before-taking-the-epoch": Mutant(
-        "a new owner reads the journal first and fences the former owner then",
+        "a new owner reads the journal before it fences the former owner",
         ((Journal, "open", _read_before_taking_the_epoch),),
         within=200,
     ),
@@ -178,8 +178,8 @@ MUTANTS: dict[str, Mutant] = {
         ((MemoryStore, "write_manifest", _ignore_the_manifests_version),),
         within=200,
     ),
-    "believe-the-page-cache": Mutant(
-        "a new owner doesn't sync what it reads of a former owner",
+    "trust-the-page-cache": Mutant(
+        "a new owner doesn't sync the former owner's records that it reads",
         ((MemoryStore, "sync_ledger", do_nothing_async),),
         within=300,
     ),
@@ -189,7 +189,7 @@ MUTANTS: dict[str, Mutant] = {
         within=100,
     ),
     "mark-before-the-frame": Mutant(
-        "a ledger's mark speaks of a frame that isn't written yet",
+        "a ledger's mark covers a frame that isn't written yet",
         ((_MemoryWriter, "append", _mark_before_the_frame),),
         within=100,
     ),
@@ -203,9 +203,9 @@ MUTANTS: dict[str, Mutant] = {
         ((Journal, "_sealed_ledgers", _seal_without_the_last_frame),),
         within=20,
     ),
-    "skip-a-checkpoint-segment": Mutant(
+    "omit-a-checkpoint-segment": Mutant(
         "a checkpoint lacks its last segment",
-        ((journal, "encode_checkpoint", _skip_a_checkpoint_segment),),
+        ((journal, "encode_checkpoint", _omit_a_checkpoint_segment),),
         within=20,
     ),
     "index-points-behind-a-header": Mutant(

@@ -48,7 +48,7 @@ def _room_for_the_blocked(original: Any) -> Any:
     return room
 
 
-def _stand_without_limits(original: Any) -> Any:
+def _lease_without_limits(original: Any) -> Any:
     def begin(self: LeasedDelivery, first: int, permits: int, room: int) -> None:
         original(self, first, permits, UNLIMITED)
 
@@ -58,8 +58,8 @@ def _stand_without_limits(original: Any) -> Any:
 _NO_BOOKS = ((PendingHashes, "given", do_nothing), (InFlightTracker, "_check_pending", do_nothing))
 
 MUTANTS: dict[str, Mutant] = {
-    "forget-the-draining": Mutant(
-        "a key's new consumer doesn't wait for what the former one holds",
+    "skip-the-draining": Mutant(
+        "a key's new consumer doesn't wait for the former one's entries",
         (*_NO_BOOKS, (PendingHashes, "taken", do_nothing)),
         within=60,
     ),
@@ -72,11 +72,11 @@ MUTANTS: dict[str, Mutant] = {
         within=50,
     ),
     "hash-another-key": Mutant(
-        "entries go by the hash of their sequence id",
+        "entries are routed by the hash of their sequence id",
         ((entries, "known_key_hash", _hash_the_sequence_id),),
         within=20,
     ),
-    "overtake-what-waits": Mutant(
+    "overtake-waiting-entries": Mutant(
         "a new entry of a key doesn't wait behind the older ones",
         ((KeySharedDispatch, "_give_new", _overtake), (KeySharedDispatch, "check", do_nothing)),
         within=50,
@@ -86,14 +86,14 @@ MUTANTS: dict[str, Mutant] = {
         ((StickyRanges, "refusal", always(None)),),
         within=100,
     ),
-    "take-the-blocked-for-free": Mutant(
-        "a consumer that holds too much gets more",
+    "serve-blocked-consumers": Mutant(
+        "a blocked consumer gets more messages",
         ((UnackedLimits, "room", _room_for_the_blocked),),
         within=50,
     ),
-    "stand-without-limits": Mutant(
-        "who is served without asking may hold any number of messages",
-        ((LeasedDelivery, "__init__", _stand_without_limits),),
+    "lease-without-limits": Mutant(
+        "a consumer under a dispatch lease may hold any number of messages",
+        ((LeasedDelivery, "__init__", _lease_without_limits),),
         within=100,
     ),
 }

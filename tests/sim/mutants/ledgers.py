@@ -62,18 +62,18 @@ def _need_nothing(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "delete-what-is-listed": Mutant(
-        "an event deletes its ledger whether or not that is listed",
+    "delete-listed-ledgers": Mutant(
+        "an event deletes its ledger whether or not a manifest lists it",
         ((garbage_collection, "_may_be_listed", always(False)),),
         60,
     ),
-    "delete-what-is-somebody-elses": Mutant(
-        "nobody looks whose ledger it is that an event names",
+    "delete-ledgers-of-other-actors": Mutant(
+        "the owner of the ledger that an event names isn't checked",
         ((garbage_collection, "is_owned", _anybodys),),
         60,
     ),
     "give-up-silently": Mutant(
-        "an event that was tried ten times is acknowledged, and no dead letter",
+        "an event that was tried ten times is acknowledged, without a dead letter",
         ((garbage_collector.GarbageCollector, "_again_later", _give_up),),
         300,
     ),
@@ -82,23 +82,23 @@ MUTANTS: dict[str, Mutant] = {
         ((garbage_collector, "dispose", _delete_later),),
         200,
     ),
-    "bury-before-announcing": Mutant(
-        "a deleted actor's journal is dead before its ledgers are announced",
+    "purge-before-enqueueing": Mutant(
+        "a deleted actor's journal is dead before its ledgers are enqueued",
         ((deletion, "bury", _announce_last),),
         300,
     ),
-    "announce-no-burial": Mutant(
-        "nobody is told of a deleted actor's ledgers",
+    "enqueue-no-purge": Mutant(
+        "the ledgers of a deleted actor aren't enqueued for deletion",
         ((deletion, "announce", do_nothing_async),),
         30,
     ),
-    "unlist-without-announcing": Mutant(
-        "what is trimmed is listed no more, and nobody is told",
+    "drop-without-enqueueing": Mutant(
+        "trimmed ledgers are dropped from the manifest and not enqueued",
         ((ledger_keeper, "announce", do_nothing_async),),
         100,
     ),
-    "unlist-what-recovery-needs": Mutant(
-        "a ledger is unlisted although a checkpoint refers to it",
+    "drop-what-recovery-needs": Mutant(
+        "a ledger is dropped from the manifest although a checkpoint refers to it",
         ((Journal, "needed", _need_nothing),),
         200,
     ),

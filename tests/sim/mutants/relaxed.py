@@ -18,7 +18,7 @@ def _acknowledge_at_once(original: Any) -> Any:
     return acknowledge
 
 
-def _forget_the_lag(original: Any) -> Any:
+def _omit_the_lag(original: Any) -> Any:
     def encode(*arguments: Any, **named: Any) -> bytes:
         return original(*arguments, **{**named, "lag": 0})
 
@@ -40,7 +40,7 @@ def _roll_unsynced(original: Any) -> Any:
     return roll
 
 
-def _mark_what_is_written(original: Any) -> Any:
+def _mark_unsynced_frames(original: Any) -> Any:
     """The mark of a sync is written without the sync."""
 
     async def append(self: Any, buffers: Any, *, confirm: int) -> bool:
@@ -61,18 +61,18 @@ def _mark_what_is_written(original: Any) -> Any:
 
 MUTANTS: dict[str, Mutant] = {
     "acknowledge-unsynced-entries": Mutant(
-        "a subscription hears of acknowledgements of entries that aren't synced",
+        "a subscription receives acknowledgements of entries that aren't synced",
         ((SubscriptionChannel, "acknowledge", _acknowledge_at_once),),
         within=200,
         relaxed=True,
     ),
-    "forget-the-lag": Mutant(
-        "a frame says that all before it is synced",
-        ((frames, "encode_frame", _forget_the_lag),),
+    "omit-the-lag": Mutant(
+        "a frame records that everything before it is synced",
+        ((frames, "encode_frame", _omit_the_lag),),
         within=200,
         relaxed=True,
     ),
-    "let-all-commits-wait": Mutant(
+    "delay-all-commits": Mutant(
         "names, ends and any number of entries wait for the timer",
         ((Journal, "_may_wait", _let_all_wait),),
         within=200,
@@ -84,9 +84,9 @@ MUTANTS: dict[str, Mutant] = {
         within=200,
         relaxed=True,
     ),
-    "mark-what-is-written": Mutant(
-        "a ledger's mark speaks of what is written and not synced",
-        ((_MemoryWriter, "append_unsynced", _mark_what_is_written),),
+    "mark-unsynced-frames": Mutant(
+        "a ledger's mark covers written frames that aren't synced",
+        ((_MemoryWriter, "append_unsynced", _mark_unsynced_frames),),
         within=200,
         relaxed=True,
     ),

@@ -51,7 +51,7 @@ def _register_again(original: Any) -> Any:
     return register
 
 
-def _tell_the_next_version(original: Any) -> Any:
+def _answer_the_next_version(original: Any) -> Any:
     def decide(self: SchemaRegistryMachine, state: Any, command: Any, now_ms: int) -> Decision:
         decision = original(self, state, command, now_ms)
         if isinstance(decision.reply, Registered) and decision.reply.new:
@@ -76,8 +76,8 @@ def _answer_for_the_newest(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "give-versions-again": Mutant(
-        "numbers begin at 0 again after a deletion",
+    "reuse-versions": Mutant(
+        "version numbers restart at 0 after a deletion",
         ((schema_registry, "_add", _begin_again_after_deletions),),
         40,
     ),
@@ -91,23 +91,23 @@ MUTANTS: dict[str, Mutant] = {
         ((schema_registry, "_register", _register_again),),
         40,
     ),
-    "tell-the-next-version": Mutant(
-        "who registers is told one version too many",
-        ((SchemaRegistryMachine, "decide", _tell_the_next_version),),
+    "answer-the-next-version": Mutant(
+        "a registration is answered with the next version",
+        ((SchemaRegistryMachine, "decide", _answer_the_next_version),),
         40,
     ),
-    "remember-deleted-schemas": Mutant(
-        "partitions don't forget what was deleted",
+    "keep-deleted-schemas": Mutant(
+        "partitions keep deleted schemas in their cache",
         ((TopicSchemas, "_forget", do_nothing),),
         80,
     ),
     "one-version-for-all-schemas": Mutant(
-        "a partition keeps versions by type",
+        "a partition caches versions by type",
         ((TopicSchemas, "of_producer", _answer_for_the_newest),),
         40,
     ),
     "register-for-consumers": Mutant(
-        "no topic counts as active",
+        "topics never count as active",
         ((PartitionActor, "active_for_schemas", lambda original: property(always(False)(None))),),
         60,
     ),

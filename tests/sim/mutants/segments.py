@@ -74,38 +74,38 @@ def _lose_parts_of_batches(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "forget-a-dirty-segment": Mutant(
-        "a segment of holes that changed counts as stored",
+    "miss-a-dirty-segment": Mutant(
+        "a changed segment of acknowledged ranges counts as stored",
         ((AcknowledgedRanges, "_changing", _forget_what_changed),),
         within=50,
     ),
-    "let-go-of-dirty-segments": Mutant(
+    "evict-dirty-segments": Mutant(
         "segments leave memory before a checkpoint has them",
         ((AcknowledgedRanges, "_evict", _let_go_of_what_is_not_stored),),
         within=50,
     ),
     "drop-the-segment-of-the-mark": Mutant(
-        "a segment is dropped when the mark comes into it, not when it has passed it",
+        "a segment is dropped when the mark enters it, not when the mark has passed it",
         ((AcknowledgedRanges, "drop_before", _drop_the_segment_of_the_mark),),
         within=50,
     ),
     "keep-segments-below-the-mark": Mutant(
-        "a segment stays when the mark has passed it",
+        "a segment stays after the mark has passed it",
         ((AcknowledgedRanges, "drop_before", _keep_passed_segments),),
         within=50,
     ),
     "refer-for-ever": Mutant(
-        "what lies in old ledgers is never copied to newer ones",
+        "segments in old ledgers are never copied to newer ones",
         ((Journal, "_with_copies", _copy_nothing),),
         within=100,
     ),
     "refer-to-the-byte-behind": Mutant(
-        "a checkpoint names the byte behind that where an earlier one has a segment",
+        "a checkpoint refers to the byte behind a segment's place",
         ((journal, "encode_checkpoint", _name_the_byte_behind),),
         within=100,
     ),
     "lose-parts-of-batches": Mutant(
-        "a checkpoint lacks what is acknowledged of the last batch of a segment in part",
+        "a checkpoint lacks the ack set of the last batch of a segment",
         ((acknowledged_ranges, "encode_segment", _lose_parts_of_batches),),
         within=100,
     ),

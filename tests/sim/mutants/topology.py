@@ -64,7 +64,7 @@ def _answer_the_newest_request(original: Any) -> Any:
     return on_response
 
 
-def _deliver_what_is_not_durable(original: Any) -> Any:
+def _deliver_unsynced_entries(original: Any) -> Any:
     def publish(self: PartitionActor, producing: Any, send: Any, entry: bytes) -> None:
         before = self.runtime.state.end_offset
         original(self, producing, send, entry)
@@ -113,7 +113,7 @@ def _begin_with_none(original: Any) -> Any:
     return begin
 
 
-def _forget_what_is_due(original: Any) -> Any:
+def _report_no_due_entries(original: Any) -> Any:
     def fire(self: DelayedDeliveryTracker) -> None:
         on_due, self._on_due = self._on_due, lambda entries, until_ms: None
         original(self)
@@ -122,7 +122,7 @@ def _forget_what_is_due(original: Any) -> Any:
     return fire
 
 
-def _report_what_is_stored(original: Any) -> Any:
+def _report_the_newest_stored_id(original: Any) -> Any:
     def reported(self: PartitionSession, producing: Any, last: int) -> int:
         return last
 
@@ -130,19 +130,19 @@ def _report_what_is_stored(original: Any) -> Any:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "report-what-is-stored": Mutant(
+    "report-the-newest-stored-id": Mutant(
         "a producer that reconnects without a receipt restarts its ids below those it holds",
-        ((PartitionSession, "_reported_id", _report_what_is_stored),),
+        ((PartitionSession, "_reported_id", _report_the_newest_stored_id),),
         within=300,
     ),
-    "hurry-delayed-entries": Mutant(
-        "entries that are to be delivered later are delivered at once",
+    "ignore-delays": Mutant(
+        "delayed entries are delivered at once",
         ((DelayedDeliveryTracker, "add", do_nothing),),
         within=100,
     ),
-    "forget-what-is-due": Mutant(
-        "a subscription isn't told what has become due",
-        ((DelayedDeliveryTracker, "_fire", _forget_what_is_due),),
+    "report-no-due-entries": Mutant(
+        "a subscription gets no notice of due entries",
+        ((DelayedDeliveryTracker, "_fire", _report_no_due_entries),),
         within=100,
     ),
     "move-without-publishing": Mutant(
@@ -150,7 +150,7 @@ MUTANTS: dict[str, Mutant] = {
         ((DeadLetterMover, "_publish", do_nothing_async),),
         within=200,
     ),
-    "publish-letters-anew": Mutant(
+    "renumber-repeated-dead-letters": Mutant(
         "a dead letter that is published again gets another number",
         ((DeadLetterMover, "_publish", _publish_anew),),
         within=500,
@@ -160,8 +160,8 @@ MUTANTS: dict[str, Mutant] = {
         ((SubscriptionDispatcher, "_tell_in_turn", _tell_at_once),),
         within=500,
     ),
-    "hurry-after-a-restart": Mutant(
-        "a partition that recovers delivers at once what was to be delivered later",
+    "ignore-delays-after-a-restart": Mutant(
+        "a recovered partition delivers delayed entries at once",
         ((DelayedDeliveryTracker, "__init__", _begin_with_none),),
         within=300,
     ),
@@ -170,10 +170,10 @@ MUTANTS: dict[str, Mutant] = {
         ((SubscriptionDispatcher, "_acknowledge", _confirm_acks_early),),
         within=100,
     ),
-    "deliver-what-is-not-durable": Mutant(
+    "deliver-unsynced-entries": Mutant(
         "an entry is delivered before it is synced",
         (
-            (PartitionActor, "publish", _deliver_what_is_not_durable),
+            (PartitionActor, "publish", _deliver_unsynced_entries),
             (EntryCache, "append", _cache_once),
         ),
         within=300,
@@ -194,22 +194,22 @@ MUTANTS: dict[str, Mutant] = {
         within=20,
     ),
     "deliver-to-the-wrong-consumer": Mutant(
-        "the hand writes to another consumer than the brain said",
+        "the partition writes to another consumer than the dispatcher chose",
         ((SubscriptionChannel, "_grant", _deliver_to_the_wrong_consumer),),
         within=50,
     ),
-    "forget-acknowledged-parts": Mutant(
-        "a batch is delivered without saying what of it is acknowledged",
+    "send-no-ack-set": Mutant(
+        "a partly acknowledged batch is delivered without its ack set",
         ((SubscriptionChannel, "_grant", _forget_parts_that_are_acknowledged),),
         within=100,
     ),
-    "keep-consumers-without-a-brain": Mutant(
-        "a hand keeps its consumers when the brain is gone",
+    "keep-consumers-without-a-dispatcher": Mutant(
+        "a partition keeps its consumers when the dispatcher is lost",
         ((_DispatcherConnection, "on_link_closed", do_nothing),),
         within=20,
     ),
     "answer-the-newest-request": Mutant(
-        "an answer over a link goes to whoever asked last",
+        "an RPC answer goes to the newest request",
         ((RpcConnection, "_on_response", _answer_the_newest_request),),
         within=100,
     ),

@@ -51,7 +51,7 @@ def _forget_what_is_over(original: Any) -> Any:
     return status
 
 
-def _remember_commits_only(original: Any) -> Any:
+def _keep_commits_only(original: Any) -> Any:
     def evolve(self: CoordinatorMachine, state: CoordinatorState, event: Any) -> None:
         if isinstance(event, TransactionFinished):
             state.unfinished[event.sequence].status = Status.COMMITTING
@@ -88,7 +88,7 @@ async def _unheard(work: Any) -> None:
         return
 
 
-def _tell_before_deciding(original: Any) -> Any:
+def _send_verdicts_before_deciding(original: Any) -> Any:
     async def end(self: CoordinatorActor, command: Decide) -> Any:
         known = self.runtime.state.unfinished.get(command.sequence)
         if known is not None and known.status is Status.OPEN and command.commit:
@@ -122,7 +122,7 @@ def _tell_only(subscriptions: bool) -> Callable[[Any], Any]:
     return change
 
 
-def _tell_once_only(original: Any) -> Any:
+def _send_verdicts_once(original: Any) -> Any:
     async def tell_once(self: TransactionCompletion, *arguments: Any) -> None:
         try:
             await original(self, *arguments)
@@ -132,7 +132,7 @@ def _tell_once_only(original: Any) -> Any:
     return tell_once
 
 
-def _commit_what_expires(original: Any) -> Any:
+def _commit_on_timeout(original: Any) -> Any:
     def expire(state: CoordinatorState, now_ms: int) -> Decision:
         decision: Decision = original(state, now_ms)
         for event in decision.events:
@@ -142,7 +142,7 @@ def _commit_what_expires(original: Any) -> Any:
     return expire
 
 
-def _let_anything_join(original: Any) -> Any:
+def _admit_after_the_end(original: Any) -> Any:
     return lambda state, command: Decision(reply=Joined())
 
 
@@ -173,7 +173,7 @@ def _trust_clocks_that_were_ahead(original: Any) -> Any:
 # -- gates -----------------------------------------------------------------------------
 
 
-def _leave_gates_open(original: Any) -> Any:
+def _admit_after_the_verdict(original: Any) -> Any:
     async def end(self: TransactionAdmission, *what: Any) -> None:
         was_open = tuple(what) in self._open or (*what, None)[:2] in self._open
         await original(self, *what)
@@ -186,7 +186,7 @@ def _leave_gates_open(original: Any) -> Any:
 # -- partitions ------------------------------------------------------------------------
 
 
-def _show_what_is_aborted(original: Any) -> Any:
+def _show_aborted_messages(original: Any) -> Any:
     def evolve(state: Any, event: TransactionEnded) -> None:
         shown = TransactionEnded()
         shown.CopyFrom(event)
@@ -196,7 +196,7 @@ def _show_what_is_aborted(original: Any) -> Any:
     return evolve
 
 
-def _hide_what_is_committed(original: Any) -> Any:
+def _hide_committed_messages(original: Any) -> Any:
     def evolve(state: Any, event: TransactionEnded) -> None:
         hidden = TransactionEnded()
         hidden.CopyFrom(event)
@@ -206,7 +206,7 @@ def _hide_what_is_committed(original: Any) -> Any:
     return evolve
 
 
-def _forget_what_is_hidden(original: Any) -> Any:
+def _lose_aborts_on_roll_over(original: Any) -> Any:
     def snapshot(state: Any) -> Any:
         found = original(state)
         return {name: kept for name, kept in found.items() if not name.startswith("hidden/")}
@@ -228,7 +228,7 @@ def _end_offset(state: PartitionState) -> int:
     return state.table.end_offset
 
 
-def _compact_what_is_hidden(original: Any) -> Any:
+def _compact_hidden_entries(original: Any) -> Any:
     def next_hidden(self: PartitionActor, first: int, end: int) -> int:
         return end if end == first + 1 else original(self, first, end)
 
@@ -259,7 +259,7 @@ def _apply_aborted_acks(original: Any) -> Any:
     return decide
 
 
-def _return_nothing(original: Any) -> Any:
+def _redeliver_nothing_after_aborts(original: Any) -> Any:
     def decide(pending: Any, cursor: Any, command: Any) -> Decision:
         decision: Decision = original(pending, cursor, command)
         if not command.commit:
@@ -269,14 +269,14 @@ def _return_nothing(original: Any) -> Any:
     return decide
 
 
-def _deliver_what_is_pending(original: Any) -> Any:
+def _deliver_pending_messages(original: Any) -> Any:
     def init(self: Deliverable, cursor: Any, pending: Any) -> None:
         original(self, cursor, PendingAcks())
 
     return init
 
 
-def _know_no_conflicts(original: Any) -> Any:
+def _detect_no_conflicts(original: Any) -> Any:
     return lambda *arguments: ""
 
 
@@ -291,11 +291,11 @@ def _acknowledge_twice_in_transactions(original: Any) -> Any:
 # -- clients ---------------------------------------------------------------------------
 
 
-def _commit_all_the_same(original: Any) -> Any:
+def _commit_failed_transactions(original: Any) -> Any:
     return lambda self, error: original(self, None)
 
 
-def _register_nothing(original: Any) -> Any:
+def _register_no_participants(original: Any) -> Any:
     def when_joined(self: Transaction, who: Any, go: Any) -> None:
         go(None)
 
@@ -323,7 +323,7 @@ def _take_pending_for_acknowledged(original: Any) -> Any:
     return arrived
 
 
-def _pass_nothing_over(original: Any) -> Any:
+def _skip_no_aborted_entries(original: Any) -> Any:
     async def pass_hidden(self: SubscriptionChannel, end: int) -> None:
         await asyncio.sleep(0)
         self._hidden_passed = end
@@ -332,36 +332,36 @@ def _pass_nothing_over(original: Any) -> Any:
 
 
 MUTANTS = {
-    "forget-verdicts": Mutant(
-        "a coordinator keeps nothing of transactions that are over",
+    "lose-verdicts": Mutant(
+        "a coordinator keeps no verdicts of finished transactions",
         ((CoordinatorState, "status", _forget_what_is_over),),
         20,
     ),
-    "remember-commits-only": Mutant(
-        "a coordinator takes what was aborted for committed when it is over",
-        ((CoordinatorMachine, "evolve", _remember_commits_only),),
+    "keep-commits-only": Mutant(
+        "a coordinator reports finished aborted transactions as committed",
+        ((CoordinatorMachine, "evolve", _keep_commits_only),),
         20,
     ),
     "answer-verdicts-early": Mutant(
-        "a verdict is answered, and participants are told, before it is durable",
+        "a verdict is answered and sent to participants before it is durable",
         ((CoordinatorActor, "ask", _at_once(Decide)),),
         300,
     ),
-    "give-ids-early": Mutant(
-        "a transaction's id is given before it is durable",
+    "answer-ids-early": Mutant(
+        "a transaction's id is answered before it is durable",
         ((CoordinatorActor, "ask", _at_once(Begin)),),
         300,
     ),
-    "tell-before-deciding": Mutant(
-        "partitions are told of a commit before it is decided",
+    "send-verdicts-before-deciding": Mutant(
+        "partitions receive a commit before it is decided",
         (
             (TransactionCompletion, "_tell", _keep_told),
-            (CoordinatorActor, "end", _tell_before_deciding),
+            (CoordinatorActor, "end", _send_verdicts_before_deciding),
         ),
         100,
     ),
     "change-verdicts": Mutant(
-        "who asks to abort changes a commit that isn't over",
+        "a request to abort changes a commit that isn't finished",
         ((CoordinatorMachine, "decide", _change_the_verdict),),
         200,
     ),
@@ -371,52 +371,52 @@ MUTANTS = {
         50,
     ),
     "trust-clocks-that-were-ahead": Mutant(
-        "what a clock began that was ahead stays open until then",
+        "a transaction begun by a clock that was ahead stays open until that time",
         ((coordinator, "_expire", _trust_clocks_that_were_ahead),),
         600,
     ),
-    "commit-what-expires": Mutant(
+    "commit-on-timeout": Mutant(
         "the timeout commits a transaction",
-        ((coordinator, "_expire", _commit_what_expires),),
+        ((coordinator, "_expire", _commit_on_timeout),),
         50,
     ),
-    "resume-no-endings": Mutant(
-        "a coordinator that starts doesn't go on ending what is decided",
+    "resume-no-completions": Mutant(
+        "a restarted coordinator doesn't complete decided transactions",
         ((CoordinatorState, "decided", always([])),),
         200,
     ),
-    "tell-only-partitions": Mutant(
-        "subscriptions aren't told how a transaction ended",
+    "complete-partitions-only": Mutant(
+        "subscriptions receive no verdicts",
         ((TransactionCompletion, "_tell", _tell_only(False)),),
         50,
     ),
-    "tell-only-subscriptions": Mutant(
-        "partitions aren't told how a transaction ended",
+    "complete-subscriptions-only": Mutant(
+        "partitions receive no verdicts",
         ((TransactionCompletion, "_tell", _tell_only(True)),),
         50,
     ),
-    "tell-once-only": Mutant(
-        "a transaction is over although a participant couldn't be told",
-        ((TransactionCompletion, "_tell_once", _tell_once_only),),
+    "send-verdicts-once": Mutant(
+        "a transaction is finished although a participant couldn't be reached",
+        ((TransactionCompletion, "_tell_once", _send_verdicts_once),),
         100,
     ),
-    "let-anything-join": Mutant(
-        "a coordinator lets messages into transactions that are over",
-        ((coordinator, "_may_join", _let_anything_join),),
+    "admit-after-the-end": Mutant(
+        "a coordinator lets messages into finished transactions",
+        ((coordinator, "_may_join", _admit_after_the_end),),
         200,
     ),
-    "open-every-gate": Mutant(
-        "a partition takes messages of transactions without asking",
+    "admit-without-asking": Mutant(
+        "a partition accepts messages of transactions without asking the coordinator",
         ((TransactionAdmission, "is_open", always(True)),),
         200,
     ),
-    "leave-gates-open": Mutant(
-        "a partition goes on taking what comes after the verdict",
-        ((TransactionAdmission, "end", _leave_gates_open),),
+    "admit-after-the-verdict": Mutant(
+        "a partition still accepts messages after the verdict",
+        ((TransactionAdmission, "end", _admit_after_the_verdict),),
         300,
     ),
     "read-past-open-transactions": Mutant(
-        "consumers get what is in open transactions",
+        "consumers get messages of open transactions",
         ((PartitionState, "max_read_offset", lambda original: property(_end_offset)),),
         20,
     ),
@@ -425,34 +425,34 @@ MUTANTS = {
         ((transactions.Transactions, "max_read_offset", _order_by_number),),
         50,
     ),
-    "show-what-is-aborted": Mutant(
+    "show-aborted-messages": Mutant(
         "an abort hides nothing",
-        ((transactions, "evolve", _show_what_is_aborted),),
+        ((transactions, "evolve", _show_aborted_messages),),
         20,
     ),
-    "hide-what-is-committed": Mutant(
+    "hide-committed-messages": Mutant(
         "some commits hide their messages",
-        ((transactions, "evolve", _hide_what_is_committed),),
+        ((transactions, "evolve", _hide_committed_messages),),
         20,
     ),
-    "forget-what-is-hidden": Mutant(
-        "checkpoints lack what was aborted",
-        ((transactions, "snapshot", _forget_what_is_hidden),),
+    "lose-aborts-on-roll-over": Mutant(
+        "checkpoints lack the aborted entries",
+        ((transactions, "snapshot", _lose_aborts_on_roll_over),),
         50,
     ),
-    "deliver-what-is-hidden": Mutant(
-        "what was aborted is delivered",
+    "deliver-hidden-entries": Mutant(
+        "aborted entries are delivered",
         ((PartitionActor, "next_hidden", lambda original: lambda self, first, end: end),),
         20,
     ),
-    "compact-what-is-hidden": Mutant(
-        "a compaction keeps what was aborted",
-        ((PartitionActor, "next_hidden", _compact_what_is_hidden),),
+    "compact-hidden-entries": Mutant(
+        "a compaction keeps aborted entries",
+        ((PartitionActor, "next_hidden", _compact_hidden_entries),),
         300,
     ),
-    "pass-nothing-over": Mutant(
-        "subscriptions aren't told to pass over what was aborted",
-        ((SubscriptionChannel, "_pass_hidden", _pass_nothing_over),),
+    "skip-no-aborted-entries": Mutant(
+        "subscriptions get no notice to skip aborted entries",
+        ((SubscriptionChannel, "_pass_hidden", _skip_no_aborted_entries),),
         50,
     ),
     "lose-committed-acks": Mutant(
@@ -461,49 +461,49 @@ MUTANTS = {
         20,
     ),
     "apply-aborted-acks": Mutant(
-        "an abort acknowledges what was acknowledged in the transaction",
+        "an abort applies the transaction's acknowledgements",
         ((pending_acks, "decide_end", _apply_aborted_acks),),
         50,
     ),
     "keep-aborted-acks": Mutant(
-        "what an aborted transaction acknowledged stays pending",
+        "acknowledgements of an aborted transaction stay pending",
         ((PendingAcks, "drop", do_nothing),),
         50,
     ),
-    "return-nothing": Mutant(
-        "an abort doesn't let consumers get again what was acknowledged",
-        ((pending_acks, "decide_end", _return_nothing),),
+    "redeliver-nothing-after-aborts": Mutant(
+        "an abort doesn't release its acknowledged messages for redelivery",
+        ((pending_acks, "decide_end", _redeliver_nothing_after_aborts),),
         100,
     ),
-    "deliver-what-is-pending": Mutant(
-        "consumers get what is acknowledged in open transactions",
-        ((Deliverable, "__init__", _deliver_what_is_pending),),
+    "deliver-pending-messages": Mutant(
+        "consumers get messages that are acknowledged in open transactions",
+        ((Deliverable, "__init__", _deliver_pending_messages),),
         100,
     ),
-    "know-no-conflicts": Mutant(
+    "detect-no-conflicts": Mutant(
         "two transactions acknowledge one message",
         (
-            (pending_acks, "_conflict_of_ranges", _know_no_conflicts),
-            (pending_acks, "_conflict_of_parts", _know_no_conflicts),
+            (pending_acks, "_conflict_of_ranges", _detect_no_conflicts),
+            (pending_acks, "_conflict_of_parts", _detect_no_conflicts),
         ),
         100,
     ),
     "acknowledge-twice": Mutant(
-        "a transaction acknowledges what another one has acknowledged",
+        "a transaction acknowledges messages that another one has acknowledged",
         (
             (pending_acks, "_conflict_of_ranges", _acknowledge_twice_in_transactions),
             (pending_acks, "_conflict_of_parts", _acknowledge_twice_in_transactions),
         ),
         100,
     ),
-    "commit-all-the-same": Mutant(
-        "a client commits although something in the transaction failed",
-        ((Transaction, "_ended", _commit_all_the_same),),
+    "commit-failed-transactions": Mutant(
+        "a client commits although an operation of the transaction failed",
+        ((Transaction, "_ended", _commit_failed_transactions),),
         100,
     ),
-    "register-nothing": Mutant(
-        "a client doesn't tell the coordinator who takes part",
-        ((Transaction, "_when_joined", _register_nothing),),
+    "register-no-participants": Mutant(
+        "a client doesn't register participants with the coordinator",
+        ((Transaction, "_when_joined", _register_no_participants),),
         50,
     ),
     "mix-batches": Mutant(
@@ -512,7 +512,7 @@ MUTANTS = {
         50,
     ),
     "take-pending-for-acknowledged": Mutant(
-        "a client acknowledges messages of a batch that were pending when it came",
+        "a client acknowledges messages of a batch that were pending on arrival",
         ((AckTracker, "batch_arrived", _take_pending_for_acknowledged),),
         300,
     ),

@@ -42,7 +42,7 @@ def _ignore_the_slowest(original: Any) -> Any:
     return is_needless
 
 
-def _take_holes_for_granted(original: Any) -> Any:
+def _trim_unacknowledged_middles(original: Any) -> Any:
     def holdings(state: Any, spans: Any) -> Any:
         mark, _ = original(state, spans)
         return [mark, list(range(len(spans) // 2))]
@@ -58,7 +58,7 @@ def _expire_one_too_many(original: Any) -> Any:
     return older_than
 
 
-def _forget_what_is_trimmed(original: Any) -> Any:
+def _lose_pending_deletions(original: Any) -> Any:
     def restore(self: PartitionMachine, segments: Any) -> Any:
         state = original(self, segments)
         state.trimmed.clear()
@@ -69,21 +69,21 @@ def _forget_what_is_trimmed(original: Any) -> Any:
 
 MUTANTS: dict[str, Mutant] = {
     "trim-one-too-many": Mutant(
-        "the ledger behind those that may go is trimmed as well",
+        "one ledger too many is trimmed",
         ((partition, "decide_trim", _trim_one_too_many),),
         within=100,
     ),
     "ignore-the-slowest-subscription": Mutant(
-        "what the fastest subscription has is trimmed",
+        "ledgers that the fastest subscription has acknowledged are trimmed",
         ((trimming, "_is_needless", _ignore_the_slowest),),
         within=200,
     ),
-    "take-holes-for-granted": Mutant(
-        "a ledger between others is trimmed though it isn't acknowledged",
-        ((dispatcher, "_holdings", _take_holes_for_granted),),
+    "trim-unacknowledged-middles": Mutant(
+        "a ledger between others is trimmed although it isn't acknowledged",
+        ((dispatcher, "_holdings", _trim_unacknowledged_middles),),
         within=50,
     ),
-    "forget-retention": Mutant(
+    "ignore-retention": Mutant(
         "ledgers are trimmed as soon as they are consumed",
         (
             (trimming, "is_out_of_retention", always(True)),
@@ -91,19 +91,19 @@ MUTANTS: dict[str, Mutant] = {
         ),
         within=50,
     ),
-    "go-back-into-the-trimmed": Mutant(
-        "a cursor that is moved back doesn't learn what is trimmed",
+    "move-back-into-trimmed-ledgers": Mutant(
+        "a cursor that is moved back gets no notice of trimmed ledgers",
         ((partition_actor, "_flat", always([])),),
         within=300,
     ),
     "expire-one-too-many": Mutant(
-        "the first message that isn't too old expires as well",
+        "the first message that isn't old enough expires as well",
         ((Backlog, "older_than", _expire_one_too_many),),
         within=100,
     ),
-    "forget-what-is-trimmed": Mutant(
-        "a partition that recovers doesn't know what is to be deleted",
-        ((PartitionMachine, "restore", _forget_what_is_trimmed),),
+    "lose-pending-deletions": Mutant(
+        "a recovered partition has no pending deletions",
+        ((PartitionMachine, "restore", _lose_pending_deletions),),
         within=50,
     ),
 }
