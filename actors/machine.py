@@ -1,20 +1,19 @@
-"""The contract of a machine: two pure functions and what surrounds them.
+"""The contract of a machine: pure functions of a state.
 
-A machine decides and evolves; everything else (disk, clock, sockets) is somebody else's.
+A machine decides and evolves; its host does everything else (disk, clock, sockets).
 
-* ``decide(state, command, now_ms)`` reads the state and returns a `Decision`: events to
-  journal, a reply, effects. It changes nothing.
-* ``evolve(state, event)`` is the only thing that changes state. It can't fail on an event
-  that ``decide`` produced. Recovery is a fold of ``evolve`` over the journal.
+* ``decide(state, command, now_ms)`` reads the state and returns a `Decision`: events to journal, a
+  reply, effects. It changes nothing.
+* ``evolve(state, event)`` is the only function that changes state. It can't fail on an event that
+  ``decide`` produced. Recovery is a fold of ``evolve`` over the journal.
 * ``check(state)`` raises `InvariantViolation` naming the broken invariant.
-* ``snapshot(state)`` yields the state as segments for a checkpoint; ``restore`` is its
-  inverse. ``digest`` is equal for equal states, whatever way they were reached.
-* A machine whose state may be large is a `SegmentKeeper` as well: it is told where a checkpoint
-  has its segments, gives those places instead of bytes while they hold, and may let go of the
-  memory until it needs it.
+* ``snapshot(state)`` returns the state as segments for a checkpoint; ``restore`` is its inverse.
+  Equal states have equal ``digest``s, however they were reached.
+* A machine with a large state is also a `SegmentKeeper`: it gets the places of its segments in a
+  checkpoint, returns places instead of bytes for unchanged segments, and may release their memory.
 
-A refused command is a `Decision` whose reply is a `Refusal`; it has no events and no
-effects. Commands, replies and effects are plain dataclasses of the machine's own module.
+A refused command is a `Decision` whose reply is a `Refusal`; it has no events and no effects.
+Commands, replies and effects are plain dataclasses of the machine's own module.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a command leads to.
+    """The outcome of a command.
 
-    ``events`` are journaled in order, in one group; ``blob`` (if any) is stored raw with
-    the last event. ``reply`` and ``effects`` leave only after the events, and everything
-    journaled before them, are durable.
+    ``events`` are journaled in order, in one group; ``blob`` (if any) is stored raw with the last
+    event. ``reply`` and ``effects`` leave only after the events, and everything journaled before
+    them, are durable.
     """
 
     events: tuple[Message, ...] = ()
@@ -96,14 +95,14 @@ StateContra = TypeVar("StateContra", contravariant=True)
 
 
 class Machine(Protocol[StateT]):
-    """One kind of actor's behaviour. Implementations hold no state of their own."""
+    """The behaviour of one kind of actor. Implementations have no state of their own."""
 
     def initial(self) -> StateT:
         """The state before the first event."""
         ...
 
     def decide(self, state: StateT, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to in ``state``; reads only."""
+        """The decision on ``command`` in ``state``; reads only."""
         ...
 
     def evolve(self, state: StateT, event: Message) -> None:
@@ -117,7 +116,7 @@ class Machine(Protocol[StateT]):
     def snapshot(self, state: StateT) -> Mapping[str, Segment]:
         """The state as named segments, deterministic: equal states, equal bytes.
 
-        Only a `SegmentKeeper` gives places where segments are stored instead of bytes.
+        Only a `SegmentKeeper` returns places of stored segments instead of bytes.
         """
         ...
 
@@ -128,23 +127,24 @@ class Machine(Protocol[StateT]):
 
 @runtime_checkable
 class SegmentKeeper(Protocol[StateContra]):
-    """What a machine may do besides, so that what doesn't change isn't written again."""
+    """A machine whose unchanged segments aren't written again."""
 
     def settle(self, state: StateContra, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint of ``state`` as it is now is durable, with all segments at these places.
+        """Note that a checkpoint of the present ``state`` is durable, with all segments at these
+        places.
 
-        From now on unchanged segments may be given by place, and needn't be in memory. Changes
-        nothing that decisions or snapshots depend on.
+        From now on unchanged segments may be given by place and may leave memory. Decisions and
+        snapshots don't depend on it.
         """
         ...
 
     def crowded(self, state: StateContra) -> bool:
-        """Whether a checkpoint is due for the sake of memory."""
+        """Whether a checkpoint is due to free memory."""
         ...
 
 
 def digest(segments: Mapping[str, Segment]) -> bytes:
-    """16 bytes that are equal for equal snapshots; segments that are stored aren't read."""
+    """16 bytes that are equal for equal snapshots; stored segments aren't read."""
     hasher = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for name, segment in sorted(segments.items(), key=_name):
         hasher.update(len(name).to_bytes(4, "big") + name.encode() + digest_of(segment))

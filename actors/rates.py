@@ -1,4 +1,4 @@
-"""Token buckets: how long to wait so that a rate is kept. Volatile; time is an argument."""
+"""Token buckets: the pauses that keep a rate. Volatile; the time is an argument."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from velaray.actors.machine import require
 
 
 class Bucket:
-    """Lets ``rate`` units a second through, and up to a second's worth at once.
+    """A bucket for ``rate`` units a second; its capacity is the units of one second.
 
-    What is taken is taken even if it isn't there: the next one waits for it.
+    Units are taken even if the bucket lacks them; the next taker waits longer.
     """
 
     def __init__(self, rate: float) -> None:
@@ -18,7 +18,7 @@ class Bucket:
         self._at: float | None = None
 
     def take(self, units: float, now_s: float) -> float:
-        """Take ``units``; returns for how many seconds nothing more should be taken."""
+        """Take ``units``; returns the seconds to wait before taking more."""
         if self._at is not None:
             earned = max(now_s - self._at, 0.0) * self._rate
             self._level = min(self._level + earned, self._rate)
@@ -28,14 +28,14 @@ class Bucket:
 
 
 class PublishRate:
-    """Messages and bytes a second; 0 or less: as many as come."""
+    """Limits in messages and bytes a second; 0 or less means no limit."""
 
     def __init__(self, messages: float, size: float) -> None:
         self._messages = Bucket(messages) if messages > 0 else None
         self._bytes = Bucket(size) if size > 0 else None
 
     def take(self, messages: int, size: int, now_s: float) -> float:
-        """Something was published; returns for how long nothing more should be."""
+        """Count a publish; returns the seconds to wait before the next one."""
         waits = [0.0]
         if self._messages is not None:
             waits.append(self._messages.take(messages, now_s))

@@ -1,22 +1,21 @@
-"""The host of one machine: a mailbox in front of a journal, on asyncio.
+"""The host of one machine on asyncio: a mailbox in front of a journal.
 
-A command is decided at once and its events evolve the state at once; the state in memory may
-run ahead of the disk. What follows from a command (its reply, its effects) waits until the
-command's events, and everything that it may have seen, are durable. One task, the flusher,
-commits: what arrived during a commit goes into the next one, without any delay. What is more
-than a frame's worth goes into several, so that who waits for the first is told while the next
-is written, and brings more.
+A command is decided at once and its events evolve the state at once, so the state in memory may be
+ahead of the disk. The reply and the effects wait until the command's events, and everything that
+the decision may have seen, are durable. One task, the flusher, commits; what arrives during a
+commit is in the next one. More than a frame's worth is split into several frames, so earlier
+callers are acknowledged while later frames are written.
 
-Failures. A decision that raises is raised to the caller; nothing happened. A full disk
-refuses what waited for it, falls back to what is durable, and goes on: reads are answered,
-and commands that write are tried one at a time until one succeeds. Every other failure of
-the journal, and a bug that shows in ``evolve`` or in a release, is fatal: nothing more is
-released, ``on_fatal`` is called once, waiting callers get the error.
+Failures. A decision that raises is raised to the caller and changes nothing. A full disk refuses
+the waiting commands, falls back to the durable state, and continues: reads are answered, and
+commands that write are tried one at a time until one succeeds. Every other failure of the journal,
+and a bug that shows in ``evolve`` or in a release, is fatal: nothing more is released, ``on_fatal``
+is called once, and waiting callers get the error.
 
 A relaxed journal (`JournalSettings.sync_interval_ms`) counts entries as durable when they are
-written; the flusher syncs it on a timer, and at once when `Runtime.sync` is waited for.
+written; the flusher syncs it on a timer, and at once for `Runtime.sync`.
 
-No clock, thread or store but those that it is given: the same code runs in simulation.
+The runtime uses only the clock and the store that it is given: the same code runs in simulation.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ from velaray.journal.store import LedgerStore
 
 Blob = bytes | memoryview
 Release = Callable[[Any, tuple[Any, ...]], None]
-"""Takes a decision's reply and effects once they may leave. Must not raise."""
+"""Takes a decision's reply and effects when they may leave. Must not raise."""
 
 LATENCY_CLASSES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
-"""Upper ends of the classes by which commits are counted, in seconds."""
+"""Upper bounds of the latency classes of commits, in seconds."""
 
 ResultT = TypeVar("ResultT")
 
 _ENDING: set[asyncio.Task[None]] = set()
-"""What ends aborted runtimes, which nobody else may remember; a task needs a reference."""
+"""The tasks that close aborted runtimes; the loop itself keeps no reference."""
 
 
 class RuntimeFault(PortableError):
@@ -76,10 +75,10 @@ def _ignore_events(events: Sequence[Message], reply: Any) -> None:
 
 
 class Divergence(RuntimeFault):
-    """A restored state isn't the one that was recorded; the actor must not serve it.
+    """A restored state differs from the recorded one; the actor must not serve it.
 
     Either an incompatible version wrote the checkpoint, or the machine's ``snapshot`` and
-    ``restore`` don't fit each other.
+    ``restore`` don't match.
     """
 
     def __init__(self, actor: str, sequence: int, expected: bytes, actual: bytes) -> None:
@@ -109,7 +108,7 @@ class SpoiledState(RuntimeFault):
 
 
 class UnclaimedEffects(RuntimeFault):
-    """A command that was asked had effects, which nobody carries out: submit it instead."""
+    """An asked command had effects, which `Runtime.ask` drops: submit it instead."""
 
     def __init__(self, actor: str, command: Any) -> None:
         super().__init__(f"{actor}: {type(command).__name__} has effects; submit it, don't ask")
@@ -117,13 +116,13 @@ class UnclaimedEffects(RuntimeFault):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a runtime did since it recovered, and what recovery took.
+    """Counters of a runtime since its recovery, and what recovery took.
 
     ``events``, ``commits`` and ``bytes`` (of events and blobs) count what became durable;
-    ``refused_full`` the commands and reads that a full disk refused; ``recovery_ms`` is how
-    long recovery took, ``replayed`` how many records it (and any fall-back) folded.
-    ``commit_s`` is the time that commits took, ``latency`` how many records each class of
-    it had (`LATENCY_CLASSES_S`, and one for what took longer).
+    ``refused_full`` the commands and reads that a full disk refused; ``recovery_ms`` is the
+    duration of recovery, ``replayed`` the number of records that it (and any fall-back) folded.
+    ``commit_s`` is the time that commits took, ``latency`` the number of records in each class
+    (`LATENCY_CLASSES_S`, and one for longer commits).
     """
 
     commands: int
@@ -139,7 +138,7 @@ class Stats:
 
 
 class _Batch(NamedTuple):
-    """Records for one frame, and what to release after it."""
+    """The records of one frame, and the releases after it."""
 
     records: list[tuple[bytes, Blob | None]]
     waiting: list[tuple[Release, Any, tuple[Any, ...]]]
@@ -147,7 +146,7 @@ class _Batch(NamedTuple):
 
 
 class VolatileJournal:
-    """A journal that keeps nothing: whatever is staged counts as durable at once."""
+    """A journal that keeps nothing: staged records count as durable at once."""
 
     epoch = 1
     should_roll = False
@@ -175,7 +174,7 @@ class VolatileJournal:
         """Nothing is ever unsynced."""
 
     async def start(self, segments: Mapping[str, Segment], digest: bytes) -> int:
-        """Forget the state; the one ledger's id is 0."""
+        """Ignore the state; the id of the only ledger is 0."""
         return 0
 
     async def roll(self, segments: Mapping[str, Segment], digest: bytes) -> int:
@@ -274,20 +273,20 @@ class Runtime(Generic[StateT]):
         self._queued_bytes = 0
         self._flushing: list[tuple[Release, Any, tuple[Any, ...]]] = []
         self._flushing_bytes = 0
-        # Commands to decide later: the state must rest, or is being rebuilt.
+        # Commands to decide later, during a roll-over or a rebuild.
         self._parked: list[tuple[Any, Release]] | None = None
         self._rebuilding = False
-        # While the disk is full: why, and the events of the one command that is tried.
+        # While the disk is full: the error, and the events of the one command that is tried.
         self._full: StorageFull | None = None
         self._deferred: tuple[Message, ...] = ()
-        self._behind: list[tuple[Any, Release]] = []  # to be decided when it's known of those
+        self._behind: list[tuple[Any, Release]] = []  # decided after those
         self._closing = False
-        # Of a relaxed journal: when it is synced, and who waits for that.
+        # For a relaxed journal: its timer, and the callers of `sync`.
         self._sync_interval_s = 0.0
         self._sync_timer: asyncio.TimerHandle | None = None
         self._sync_asked = False
         self._syncing: list[asyncio.Future[None]] = []
-        # What is done to the journal's list of ledgers between two commits, and who waits.
+        # Ledgers to remove from the manifest between two commits, and the waiting callers.
         self._unlisting: list[tuple[frozenset[int], asyncio.Future[None]]] = []
         self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
@@ -317,15 +316,15 @@ class Runtime(Generic[StateT]):
         on_fatal: Callable[[BaseException], None],
         admit: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
-        """Take over the actor's journal and bring its machine back to where it was.
+        """Take over the actor's journal and restore its machine's state.
 
         ``clock_ms`` gives milliseconds since 1970. ``admit`` is awaited if the journal has no
-        ledger yet, once it is taken and before its first one is created; what it raises ends
-        the recovery. When this returns, this runtime owns the journal, a new ledger is open
-        with a checkpoint, and the whole state is durable.
+        ledger yet, after it is taken and before the first ledger is created; an error that it
+        raises ends the recovery. On return this runtime owns the journal, a new ledger is open with
+        a checkpoint, and the whole state is durable.
 
         Raises `Divergence`, `InvariantViolation`, or what ``admit``, `Journal.open`,
-        `Journal.start` and `Journal.commit` raise; the journal is closed then, ``on_fatal``
+        `Journal.start` and `Journal.commit` raise; then the journal is closed and ``on_fatal``
         isn't called.
         """
         began = clock_ms()
@@ -360,7 +359,8 @@ class Runtime(Generic[StateT]):
 
     @property
     def state(self) -> StateT:
-        """The state in memory. It may be ahead of the disk: what is read here must not leave.
+        """The state in memory. It may be ahead of the disk: nothing read here may leave the
+        process.
 
         Read it anew each time: after a full disk it is another object.
         """
@@ -373,7 +373,7 @@ class Runtime(Generic[StateT]):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of events and blobs that aren't durable yet: stop reading input above some."""
+        """Bytes of events and blobs that aren't durable yet, for back-pressure on input."""
         return self._staged_bytes + self._queued_bytes + self._flushing_bytes
 
     @property
@@ -393,15 +393,15 @@ class Runtime(Generic[StateT]):
         )
 
     def submit(self, command: Any, release: Release) -> None:
-        """Decide ``command`` now; call ``release(reply, effects)`` once they may leave.
+        """Decide ``command`` now; call ``release(reply, effects)`` when they may leave.
 
-        Releases come in the order of submission. If nothing is waiting and the command has
-        no events, ``release`` is called before this returns. A blob must not change before
-        its release. On a full disk the reply is a `Refusal` STORAGE_FULL, maybe out of turn.
-        After a fatal error ``release`` is never called.
+        Releases come in the order of submission. If nothing is waiting and the command has no
+        events, ``release`` is called before this returns. A blob must not change before its
+        release. On a full disk the reply is a `Refusal` STORAGE_FULL, possibly out of order. After
+        a fatal error ``release`` is never called.
 
-        Raises `Stopped`, or what ``decide`` raised; then nothing happened. During a
-        roll-over the decision is put off, and what it raises then is fatal.
+        Raises `Stopped`, or what ``decide`` raised; then nothing happened. During a roll-over the
+        decision is postponed, and an error that it raises then is fatal.
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
@@ -412,16 +412,17 @@ class Runtime(Generic[StateT]):
 
     @property
     def puts_off(self) -> bool:
-        """Whether what is submitted now is decided later, as the journal is rolled over."""
+        """Whether commands that are submitted now are decided later, because the journal rolls
+        over."""
         return self._parked is not None
 
     async def ask(self, command: Any, submitted: Callable[[], None] | None = None) -> Any:
         """Submit ``command`` and wait for its reply.
 
-        ``submitted`` is called in between: the state has what was decided, unless that is put
-        off. Raises as `submit` does; `UnclaimedEffects` if the command had effects (its events
-        are durable, the effects are dropped); or the error that stopped the runtime
-        meanwhile: then it is unknown whether the command took place.
+        ``submitted`` is called in between: the state has the decision's events, unless it is
+        postponed. Raises as `submit` does; `UnclaimedEffects` if the command had effects (its
+        events are durable, the effects are dropped); or the error that stopped the runtime
+        meanwhile: then it is unknown whether the command was carried out.
         """
 
         def release(reply: Any, effects: tuple[Any, ...]) -> None:
@@ -439,11 +440,12 @@ class Runtime(Generic[StateT]):
         return await self._answer(future)
 
     async def read(self, query: Callable[[StateT], ResultT]) -> ResultT:
-        """What ``query`` finds in the state, once all that it may have seen is durable.
+        """The result of ``query`` on the state, returned when everything that it may have seen is
+        durable.
 
-        ``query`` must return something that doesn't change later. Raises `Stopped`, what
-        ``query`` raised, `StorageFull` if what it saw was dropped (ask again), or the error
-        that stopped the runtime meanwhile.
+        The result must not change later. Raises `Stopped`, what ``query`` raised, `StorageFull` if
+        the state that it saw was dropped (ask again), or the error that stopped the runtime
+        meanwhile.
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
@@ -468,10 +470,10 @@ class Runtime(Generic[StateT]):
         return found
 
     async def sync(self) -> None:
-        """Return when no loss of power can take back anything that was released by now.
+        """Return when everything released so far survives a loss of power.
 
-        At once, unless the journal is relaxed. Raises `Stopped`, or the error that stopped the
-        runtime meanwhile.
+        Returns at once unless the journal is relaxed. Raises `Stopped`, or the error that stopped
+        the runtime meanwhile.
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
@@ -483,17 +485,17 @@ class Runtime(Generic[StateT]):
         await self._answer(future)
 
     def ask_for_sync(self) -> None:
-        """Don't wait for the timer of a relaxed journal: `on_synced` is called soon."""
+        """Sync a relaxed journal soon instead of on its timer; then `on_synced` is called."""
         self._sync_asked = True
         self._wake.set()
 
     def roll_over(self) -> None:
-        """Go on in a new ledger soon, however small this one is."""
+        """Roll over to a new ledger soon, however small the current one is."""
         self._roll_asked = True
         self._wake.set()
 
     async def unlist(self, ledger_ids: Collection[int]) -> None:
-        """Have the journal list these ledgers no more; see `Journal.unlist`.
+        """Remove these ledgers from the journal's manifest; see `Journal.unlist`.
 
         Raises `Stopped`, `StorageFull` (nothing changed), or the error that stopped the runtime.
         """
@@ -505,14 +507,14 @@ class Runtime(Generic[StateT]):
         await self._answer(future)
 
     async def close(self) -> None:
-        """Make durable and release what was submitted, then close the journal.
+        """Commit and release what was submitted, then close the journal.
 
-        Afterwards nothing of this runtime runs. Idempotent; after a fatal error it only
-        closes the journal. Not to be awaited by a release.
+        Afterwards no task of this runtime runs. Idempotent; after a fatal error it only closes the
+        journal. A release must not await it.
         """
         self._closing = True
         self._wake.set()
-        assert self._flusher is not None  # nobody gets a runtime that wasn't started
+        assert self._flusher is not None  # `recover` and `volatile` start it
         await asyncio.wait([self._flusher])
         await self._journal.close()
 
@@ -526,7 +528,7 @@ class Runtime(Generic[StateT]):
             if self._settled():
                 release(decision.reply, decision.effects)
                 return
-            if self._deferred:  # it has none only if those come to nothing
+            if self._deferred:  # its decision depends on whether those become durable
                 self._behind.append((command, release))
                 return
         elif self._full is None:
@@ -542,7 +544,7 @@ class Runtime(Generic[StateT]):
         elif self._waiting or self._flushing:
             self._refuse(release)
             return
-        else:  # see whether the full disk takes this one, before the state does
+        else:  # on a full disk the state changes after the write
             self._stage([encode(event) for event in events], decision.blob)
             self._deferred = events
         self._waiting.append((release, decision.reply, decision.effects))
@@ -551,16 +553,16 @@ class Runtime(Generic[StateT]):
         self._wake.set()
 
     def _queue(self) -> None:
-        """Commit what was collected so far apart from what comes."""
+        """End the current batch: later records go into another commit."""
         self._queued.append(_Batch(self._staged, self._waiting, self._staged_bytes))
         self._queued_bytes += self._staged_bytes
         self._staged, self._waiting, self._staged_bytes = [], [], 0
 
     def _settled(self) -> bool:
-        """Whether the state is durable and nobody waits before a newcomer.
+        """Whether the state is durable and no release is pending.
 
-        On a full disk only the outcome of a command that is being tried is waited for: what
-        comes after it must not be told of a state that is about to change.
+        On a full disk this only depends on a command that is being tried: later commands must not
+        see a state that may still change.
         """
         if self._full is not None:
             return not self._deferred
@@ -670,7 +672,7 @@ class Runtime(Generic[StateT]):
         self.ask_for_sync()
 
     def _synced(self) -> None:
-        """All that was released is synced."""
+        """Complete the callers of `sync`: everything that was released is synced."""
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
@@ -705,7 +707,7 @@ class Runtime(Generic[StateT]):
         return self._keeper.crowded(self._state)
 
     async def _roll(self) -> None:
-        """Let the state come to rest, then go on in a new ledger that starts with it."""
+        """Commit everything, then continue in a new ledger that starts with the state."""
         self._parked, self._roll_asked = [], False
         await self._commit()
         while self._queued or self._staged:
@@ -732,7 +734,7 @@ class Runtime(Generic[StateT]):
         self._flusher.add_done_callback(self._flusher_ended)
 
     def _settle(self, state: StateT, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint of the state is durable; nothing has changed since it was taken."""
+        """Pass the places of a durable checkpoint of the present state to the machine."""
         if self._keeper is not None and stored:
             self._keeper.settle(state, stored)
 
@@ -753,13 +755,13 @@ class Runtime(Generic[StateT]):
     # ---------------------------------------------------------------- failing
 
     async def _fall_back(self, error: StorageFull) -> None:
-        """Refuse what waited for the full disk, and return to what is durable."""
+        """Refuse the commands that waited for the full disk, and return to the durable state."""
         tried, self._deferred = self._deferred, ()
         self._full = error
         dropped = self._flushing + [one for batch in self._queued for one in batch.waiting]
         dropped += self._waiting
         kept: list[tuple[Release, Any, tuple[Any, ...]]] = []
-        if tried:  # those behind it are reads: what they found holds all the same
+        if tried:  # those behind it are reads, whose results still hold
             dropped, kept = dropped[:1], dropped[1:]
         self._drop()
         if not tried:
@@ -807,9 +809,9 @@ class Runtime(Generic[StateT]):
             self._fail(error)
 
     def abort(self) -> None:
-        """Stop at once, as a crash would: nothing more is released, no caller gets an answer.
+        """Stop at once, as a crash would: nothing more is released, and no caller gets an answer.
 
-        What the store is writing at this moment may or may not become durable.
+        A write that is in progress may or may not become durable.
         """
         self._stop(Stopped(self._actor, None))
         ending = asyncio.get_running_loop().create_task(self.close())

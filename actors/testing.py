@@ -2,12 +2,11 @@
 
     given(machine, *events).when(command, now_ms=5).then(events=[...], reply=..., effects=[...])
 
-Steps chain: each ``when`` goes on from the state that the earlier ones left. Whatever a test
-asks for, every step also checks what holds for all machines: events survive the codec, every
-invariant holds, ``decide`` changed nothing, a snapshot restores to the same state (equal by
-``==`` where the state defines it, deciding and evolving as the original does), nothing changes
-when a checkpoint has the state, and replaying any prefix of the history from nothing gives the
-state that was live at that point. Failures raise `AssertionError`.
+Steps chain: each ``when`` continues from the state that the earlier ones left. Every step also
+checks what holds for all machines: events survive the codec, every invariant holds, ``decide``
+changed nothing, a snapshot restores to the same state (equal by ``==`` where the state defines it,
+deciding and evolving as the original does), a checkpoint changes nothing, and replaying any prefix
+of the history from the start gives the state at that point. Failures raise `AssertionError`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from velaray.events.segments import StoredSegment, bytes_of, segment_digest
 
 
 class History(Generic[StateT]):
-    """A machine, the events it has seen and the last decision it took."""
+    """A machine, the events that it has applied and its last decision."""
 
     def __init__(self, machine: Machine[StateT], events: Iterable[Message] = ()) -> None:
         self.machine = machine
@@ -53,7 +52,7 @@ class History(Generic[StateT]):
         return self._decision().reply
 
     def when(self, command: Any, now_ms: int = 0) -> Self:
-        """Let the machine decide ``command`` and evolve by what it decided."""
+        """Decide ``command`` and apply the events of the decision."""
         before = self._digests[-1]
         restored = self.machine.restore(bytes_of(self.machine.snapshot(self.state)))
         decision = self.machine.decide(self.state, command, now_ms)
@@ -75,7 +74,7 @@ class History(Generic[StateT]):
         effects: Sequence[Any] | EllipsisType = ...,
         blob: bytes | EllipsisType | None = ...,
     ) -> Self:
-        """Compare the last decision with what is expected; what isn't given isn't compared."""
+        """Compare the last decision with the given values; the others aren't compared."""
         decision = self._decision()
         title = f"after {self._command}: "
         if not isinstance(events, EllipsisType):
@@ -106,7 +105,7 @@ class History(Generic[StateT]):
         return self
 
     def verify_replay(self) -> Self:
-        """Replay from nothing; at every prefix the state must equal what was live then."""
+        """Replay the events from the start; every prefix must give the state that was live then."""
         state = self.machine.initial()
         for count, event in enumerate(self.events, start=1):
             self.machine.evolve(state, event)
@@ -147,7 +146,7 @@ class History(Generic[StateT]):
             )
 
     def _stored(self) -> dict[str, StoredSegment]:
-        """The state's segments as if a checkpoint had them."""
+        """The state's segments as places in a checkpoint."""
         segments = bytes_of(self.machine.snapshot(self.state))
         return {
             name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))
@@ -171,10 +170,10 @@ def given(machine: Machine[StateT], *events: Message) -> History[StateT]:
 def drive(
     machine: Machine[StateT], commands: Iterable[Any], now_ms: int = 0, tick_ms: int = 1000
 ) -> History[StateT]:
-    """Feed ``commands`` one by one, ``tick_ms`` apart, with every check of this module.
+    """Decide ``commands`` one by one, ``tick_ms`` apart, with every check of this module.
 
-    For random histories; returns the history, whose state, events and last reply the test
-    may look at.
+    For random histories; returns the history, for further checks of its state, events and last
+    reply.
     """
     history = given(machine)
     for command in commands:

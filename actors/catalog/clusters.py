@@ -1,8 +1,8 @@
-"""Clusters that are known, and where tenants are at home: rules of the catalog's machine.
+"""Known clusters and the home clusters of tenants: rules of the catalog's machine.
 
-A cluster that a tenant may use, that a policy names or where a tenant is at home can't be deleted,
-and this cluster itself can be neither changed nor deleted. Policy ``replication`` names clusters
-which its tenant may use, this one among them.
+A cluster can't be deleted while a tenant may use it, a policy names it or it is the home of a
+tenant. This cluster itself can be neither changed nor deleted. Policy ``replication`` names
+clusters that its tenant may use, including this one.
 
 Commands: `RegisterCluster`, `UpdateCluster`, `MeetCluster`, `DeleteCluster`, `SetTenantHome`.
 Events: ClusterRegistered, ClusterDeleted, TenantHomeSet.
@@ -33,10 +33,10 @@ REPLICATION = "replication"
 
 @dataclass(frozen=True, slots=True)
 class RegisterCluster:
-    """Make another cluster known. Replies `Done`.
+    """Register another cluster. Replies `Done`.
 
-    ``token`` is what this cluster presents to that one; ``progress`` says in which form that one
-    understands how far subscriptions are.
+    ``token`` is what this cluster presents to that one; ``progress`` is the form in which that one
+    understands the progress of subscriptions.
     """
 
     cluster: str
@@ -48,7 +48,7 @@ class RegisterCluster:
 
 @dataclass(frozen=True, slots=True)
 class UpdateCluster:
-    """Change what is known of another cluster; None: that stays. Replies `Done`."""
+    """Change the registration of another cluster; None keeps a value. Replies `Done`."""
 
     cluster: str
     service_url: str | None = None
@@ -59,8 +59,9 @@ class UpdateCluster:
 
 @dataclass(frozen=True, slots=True)
 class MeetCluster:
-    """A cluster of this name says what data it has. Replies `Done`; a refusal if it had other data
-    before: what both have stored has the same ids, so neither may be taken for the other."""
+    """Note the id of a cluster's data, as the cluster reports it. Replies `Done`; refused if it
+    reported other data before: both have stored messages with the same ids and must not be
+    confused."""
 
     cluster: str
     data_id: str
@@ -68,14 +69,14 @@ class MeetCluster:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Forget another cluster, which nothing may name any more. Replies `Done`."""
+    """Remove another cluster, which nothing may name any more. Replies `Done`."""
 
     cluster: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetTenantHome:
-    """From now on a tenant is at home in this cluster; "" or this one's name: here.
+    """Make this cluster the home of a tenant; "" or this cluster's name: here.
 
     Replies `Done`. The tenant needn't exist here.
     """
@@ -85,7 +86,7 @@ class SetTenantHome:
 
 
 def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None:
-    """A new cluster, if the name is free; None if it is there in the same shape."""
+    """The event that registers a cluster; None if it is registered in the same shape."""
     name = check_name("cluster", command.cluster)
     wanted = Cluster(command.service_url, command.admin_url, command.token, command.progress)
     found = state.clusters.get(name)
@@ -97,7 +98,7 @@ def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None
 
 
 def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
-    """A cluster as it is to be from now on; None if it is so."""
+    """The event that changes a cluster; None if nothing changes."""
     name = command.cluster
     found = state.clusters.get(name)
     if found is None:
@@ -115,7 +116,7 @@ def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
 
 
 def decide_meet(state: Catalog, command: MeetCluster) -> Decision | None:
-    """What a registered cluster says at first is noted, and must be so ever after."""
+    """The event of a cluster's first reported data id, which must never change afterwards."""
     name, found = command.cluster, state.clusters.get(command.cluster)
     if found is None or name == state.own or found.data_id == command.data_id:
         return None
@@ -136,7 +137,7 @@ def _registered(name: str, cluster: Cluster) -> Decision:
 
 
 def registration(name: str, cluster: Cluster, *, own: bool = False) -> ClusterRegistered:
-    """The event that makes ``cluster`` what is known of it."""
+    """The event that registers ``cluster`` as it is."""
     return ClusterRegistered(
         name=name,
         service_url=cluster.service_url,
@@ -149,7 +150,7 @@ def registration(name: str, cluster: Cluster, *, own: bool = False) -> ClusterRe
 
 
 def _problem(cluster: Cluster) -> str | None:
-    """What is wrong with it; the token is never quoted."""
+    """The fault of a registration; the token is never quoted."""
     if not is_service_url(cluster.service_url):
         return f"its service URL must be pulsar://host:port, not {cluster.service_url[:200]!r}"
     scheme, separator, address = cluster.admin_url.partition("://")
@@ -181,7 +182,7 @@ def _is_address(text: str) -> bool:
 
 
 def decide_delete(state: Catalog, command: DeleteCluster) -> Decision:
-    """Refused while anything names it."""
+    """The decision to delete a cluster, which is refused while anything names it."""
     name = command.cluster
     if name not in state.clusters:
         return refuse(Reason.NOT_FOUND, f"no cluster {name!r}")
@@ -212,7 +213,7 @@ def _replicating_to(state: Catalog, cluster: str) -> Iterator[Scope]:
 
 
 def decide_home(state: Catalog, command: SetTenantHome) -> Decision | None:
-    """Where a tenant is at home; None if it is there already."""
+    """The event that sets a tenant's home; None if it is there already."""
     tenant, cluster = check_name("tenant", command.tenant), command.cluster
     if cluster and cluster not in state.clusters:
         return refuse(Reason.NOT_FOUND, f"no cluster {cluster!r}: register it first")
@@ -241,7 +242,8 @@ def evolve_home(state: Catalog, event: TenantHomeSet) -> None:
 
 
 def withdrawal_problem(state: Catalog, tenant: str, allowed: tuple[str, ...]) -> Refusal | None:
-    """Why a tenant can't be left with these clusters alone: something replicates to another."""
+    """The reason why a tenant can't be limited to these clusters: something replicates to
+    another."""
     before = state.tenants.get(tenant, Tenant((), ()))
     for cluster in sorted(set(before.allowed_clusters) - set(allowed)):
         for scope in _replicating_to(state, cluster):
@@ -252,7 +254,7 @@ def withdrawal_problem(state: Catalog, tenant: str, allowed: tuple[str, ...]) ->
 
 
 def replication_problem(state: Catalog, tenant: str, value: bytes) -> Refusal | None:
-    """Why a tenant's policy ``replication`` can't be this."""
+    """The fault of a tenant's policy ``replication``."""
     names = json.loads(value)
     unknown = sorted(set(names) - state.clusters.keys())
     if unknown:
@@ -270,7 +272,7 @@ def replication_problem(state: Catalog, tenant: str, value: bytes) -> Refusal | 
 
 
 def remotes_of(state: Catalog, scope: Scope) -> dict[str, Cluster]:
-    """The other clusters to which a topic is to be replicated, by name."""
+    """The other clusters that a topic is replicated to, by name."""
     names = effective_policy(state, scope, REPLICATION) or []
     return {
         name: state.clusters[name]
@@ -280,7 +282,7 @@ def remotes_of(state: Catalog, scope: Scope) -> dict[str, Cluster]:
 
 
 def elsewhere(state: Catalog, tenant: str) -> Refusal | None:
-    """What a client is told whose tenant isn't at home here."""
+    """The refusal of a client whose tenant has its home in another cluster."""
     home = home_of(state, tenant)
     if home is None:
         return None
@@ -299,5 +301,5 @@ def replicated_partitions(state: Catalog) -> list[ActorKey]:
 
 
 def home_of(state: Catalog, tenant: str) -> str | None:
-    """The other cluster in which a tenant is at home; None: it's served where it is asked for."""
+    """The other cluster that is a tenant's home; None: requests are served here."""
     return state.homes.get(tenant)

@@ -1,8 +1,8 @@
 """Deleted topics that are still stored: rules of the catalog's machine.
 
-A deleted topic lies in its grave until nothing lists its journals any more. If it was deleted with
-a window, it can be had back whole until that is over; then its burial begins, after which it
-can't. Both are decided here, so no clock and no crash makes for half a topic.
+A deleted topic is kept until no manifest lists its journals any more. A topic that was deleted with
+a window can be restored whole until the window ends; then its purge begins, after which it can't.
+The catalog decides both, so neither a clock nor a crash leaves half a topic.
 
 Commands: `UndeleteTopic`, `BeginPurge`, `EndPurge`. Events: TopicRestored, BurialBegun,
 TopicBuried.
@@ -20,7 +20,7 @@ from velaray.events.ids import TopicName
 
 @dataclass(frozen=True, slots=True)
 class UndeleteTopic:
-    """Have a deleted topic back with all it had. Replies `Ensured`.
+    """Restore a deleted topic with everything in it. Replies `Ensured`.
 
     Refused NOT_FOUND if there is none whose window is open, ALREADY_EXISTS if there is a newer
     topic of the name.
@@ -31,24 +31,25 @@ class UndeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class BeginPurge:
-    """A deleted topic's journals are to go; it can't be had back from now on. Replies `Done`,
-    also if they went already. Refused NOT_ALLOWED while its window is open."""
+    """Begin to purge a deleted topic's journals; it can't be restored from now on. Replies `Done`,
+    also if they are purged already. Refused NOT_ALLOWED while its window is open."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndPurge:
-    """Nothing lists a deleted topic's journals any more. Replies `Done`, also if that was known.
+    """Confirm that no manifest lists a deleted topic's journals. Replies `Done`, also if that was
+    known.
 
-    Refused NOT_ALLOWED if its burial hasn't begun.
+    Refused NOT_ALLOWED if its purge hasn't begun.
     """
 
     incarnation: int
 
 
 def newest_grave(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic | None:
-    """Of the deleted topics of a name that can be had back, the one that was deleted last."""
+    """The restorable topic of a name that was deleted last."""
     found = [
         grave
         for grave in state.graves.values()
@@ -58,7 +59,7 @@ def newest_grave(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic |
 
 
 def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision | None:
-    """See `BeginPurge`; None if it has begun, or is over."""
+    """The event of `BeginPurge`; None if the purge has begun or is over."""
     grave = state.graves.get(command.incarnation)
     if grave is None or grave.begun:
         return None
@@ -71,7 +72,7 @@ def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision |
 
 
 def decide_end(state: Catalog, command: EndPurge) -> Decision | None:
-    """See `EndPurge`; None if it has ended."""
+    """The event of `EndPurge`; None if the purge has ended."""
     grave = state.graves.get(command.incarnation)
     if grave is None:
         return None
@@ -81,14 +82,14 @@ def decide_end(state: Catalog, command: EndPurge) -> Decision | None:
 
 
 def evolve_deleted(state: Catalog, event: TopicDeleted, topic: Topic) -> None:
-    """A topic was deleted: into its grave with it."""
+    """Record a deleted topic."""
     policies = state.policies.pop(Scope.of_topic(topic.name), {})
     until_ms = event.restorable_until_ms
     state.graves[topic.incarnation] = DeletedTopic(topic, until_ms, not until_ms, policies)
 
 
 def evolve_restored(state: Catalog, event: TopicRestored) -> Topic:
-    """A deleted topic is back."""
+    """Remove the record of a restored topic."""
     grave = state.graves.pop(event.incarnation)
     if grave.policies:
         state.policies[Scope.of_topic(grave.topic.name)] = dict(grave.policies)
@@ -96,6 +97,6 @@ def evolve_restored(state: Catalog, event: TopicRestored) -> Topic:
 
 
 def evolve_begun(state: Catalog, event: BurialBegun) -> None:
-    """A burial has begun."""
+    """Record that a purge has begun."""
     grave = state.graves[event.incarnation]
     state.graves[event.incarnation] = replace(grave, begun=True)

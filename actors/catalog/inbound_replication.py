@@ -1,4 +1,4 @@
-"""Where topics are pulled from: rules of the catalog's machine.
+"""Inbound replication (``pullFrom``): rules of the catalog's machine.
 
 Policy ``pullFrom`` names other clusters, which must be registered; a cluster that it names can't be
 deleted.
@@ -17,7 +17,7 @@ PULL_FROM = "pullFrom"
 
 
 def pull_problem(state: Catalog, value: bytes) -> Refusal | None:
-    """Why policy ``pullFrom`` can't be this."""
+    """The fault of a value of policy ``pullFrom``."""
     names = json.loads(value)
     if state.own and state.own in names:
         why = f"{state.own} is this cluster"
@@ -29,14 +29,14 @@ def pull_problem(state: Catalog, value: bytes) -> Refusal | None:
 
 
 def pulling_from(state: Catalog, cluster: str) -> Iterator[Scope]:
-    """What is to be pulled from a cluster, as far as a policy says so."""
+    """The topics that policies pull from a cluster."""
     for scope, values in state.policies.items():
         if PULL_FROM in values and cluster in json.loads(values[PULL_FROM]):
             yield scope
 
 
 def pulled_from(state: Catalog, scope: Scope) -> dict[str, Cluster]:
-    """The other clusters from which a topic is to be pulled, by name."""
+    """The other clusters that a topic is pulled from, by name."""
     names = effective_policy(state, scope, PULL_FROM) or []
     return {
         name: state.clusters[name]
@@ -46,7 +46,7 @@ def pulled_from(state: Catalog, scope: Scope) -> dict[str, Cluster]:
 
 
 def pulled_partitions(state: Catalog) -> list[ActorKey]:
-    """The partitions of all topics that are pulled from anywhere."""
+    """The partitions of all topics that are pulled from another cluster."""
     if not any(PULL_FROM in values for values in state.policies.values()):
         return []
     return [

@@ -1,14 +1,14 @@
-"""The catalog: which clusters, tenants, namespaces, topics and policies there are.
+"""The catalog: clusters, tenants, namespaces, topics and policies.
 
-A tree without states: a tenant holds namespaces, a namespace holds topics, and what still
-holds something can't be deleted. Policies hang on the cluster, a namespace or a topic and go
-with it. Every topic gets an incarnation, a number that is never used again, so that nothing
-of a deleted topic can be taken for its successor's.
+It is a tree: a tenant holds namespaces, a namespace holds topics, and only empty ones can be
+deleted. Policies belong to the cluster, a namespace or a topic and are deleted with it. Every topic
+gets an incarnation, a number that is never reused, so nothing of a deleted topic is mistaken for
+its successor's.
 
-Commands may arrive twice. Creating what is there already, in the same shape, answers as the
-first time did but for ``created`` / ``changed``, which are false; in another shape it is
-refused as ALREADY_EXISTS. A deletion that is repeated is refused as NOT_FOUND; only
-`DeleteTopic` with an incarnation is answered as done.
+Commands may arrive twice. Creating an existing thing in the same shape has the same answer as the
+first time, except that ``created`` / ``changed`` are false; in another shape it is refused
+ALREADY_EXISTS. A repeated deletion is refused NOT_FOUND; only `DeleteTopic` with an incarnation is
+answered as done.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ _BUILT_IN = (("public", "default"), (SYSTEM_TENANT, SYSTEM_NAMESPACE))
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Bring in what every cluster has: itself and the tenants public and pulsar.
+    """Create what every cluster has: itself and the tenants public and pulsar.
 
-    Sent at every start; a changed address is taken over. Replies `Done`.
+    Sent at every start; a changed address is stored. Replies `Done`.
     """
 
     cluster: str
@@ -132,7 +132,7 @@ class CreateTenant:
 
 @dataclass(frozen=True, slots=True)
 class UpdateTenant:
-    """Give a tenant these roles and clusters instead of its own. Replies `Done`."""
+    """Replace a tenant's roles and clusters. Replies `Done`."""
 
     tenant: str
     admin_roles: tuple[str, ...] = ()
@@ -158,9 +158,9 @@ class CreateNamespace:
 class DeleteNamespace:
     """Delete a namespace and its policies; with ``force`` its topics as well. Replies `Done`.
 
-    All of it is one decision: nobody sees half of it, and no topic can come between. Without
-    ``force`` a namespace with topics is refused NOT_EMPTY. Its topics can be undeleted for
-    ``window_ms`` milliseconds, in a namespace that was made anew.
+    The deletion is one decision: it is never visible in part, and no topic is created in between.
+    Without ``force`` a namespace with topics is refused NOT_EMPTY. Its topics can be undeleted for
+    ``window_ms`` milliseconds, after the namespace is created again.
     """
 
     tenant: str
@@ -173,7 +173,7 @@ class DeleteNamespace:
 class CreateTopic:
     """Create a topic with ``partitions`` (0: plain) in an existing namespace. Replies `Ensured`.
 
-    With ``exist_ok`` a topic of that name is the answer whatever its shape.
+    With ``exist_ok`` an existing topic of that name is the answer, whatever its shape.
     """
 
     topic: TopicName
@@ -184,10 +184,11 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class EnsureTopic:
-    """Find a topic, or create it if policy autoTopicCreation lets it. Replies `Ensured`.
+    """Find a topic, or create it if policy autoTopicCreation allows it. Replies `Ensured`.
 
-    The name may be a partition's: then its topic must have it, and nothing is created. With
-    ``at_home`` it is refused ELSEWHERE if the tenant is at home in another cluster.
+    The name may be a partition's: then its topic must have the partition, and nothing is created.
+    ``at_home`` requires that this cluster is the tenant's home; else the command is refused
+    ELSEWHERE.
     """
 
     topic: TopicName
@@ -196,7 +197,7 @@ class EnsureTopic:
 
 @dataclass(frozen=True, slots=True)
 class GrowPartitions:
-    """Give a partitioned topic more partitions, ``partitions`` in all. Replies `Ensured`."""
+    """Raise a partitioned topic's number of partitions to ``partitions``. Replies `Ensured`."""
 
     topic: TopicName
     partitions: int
@@ -204,7 +205,7 @@ class GrowPartitions:
 
 @dataclass(frozen=True, slots=True)
 class SetTopicProperties:
-    """Add ``properties`` to a topic's own, and take those ``removed`` away. Replies `Ensured`."""
+    """Add ``properties`` to a topic's, and remove those in ``removed``. Replies `Ensured`."""
 
     topic: TopicName
     properties: Mapping[str, str]
@@ -217,7 +218,8 @@ class DeleteTopic:
 
     It can be undeleted for ``window_ms`` milliseconds (see
     `velaray.actors.catalog.deleted_topics`). With an ``incarnation`` only that topic is deleted: if
-    it is gone, the answer is done (``changed`` false), and a later topic of the same name stays.
+    it no longer exists, the answer is done (``changed`` false), and a later topic of the same name
+    stays.
     """
 
     topic: TopicName
@@ -236,7 +238,7 @@ class SetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RemovePolicy:
-    """Let a policy be what the wider scope says. Replies `Done`, also if it wasn't set."""
+    """Remove a policy, so that the wider scope's applies. Replies `Done`, also if it wasn't set."""
 
     scope: Scope
     name: str
@@ -244,28 +246,28 @@ class RemovePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is as the command asked; ``changed`` says whether it wasn't before."""
+    """The state is as requested; ``changed`` says whether the command changed it."""
 
     changed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Ensured:
-    """The topic as it is now; ``created`` says whether the command created or grew it."""
+    """The present topic; ``created`` says whether the command created it or added partitions."""
 
     topic: Topic
     created: bool
 
 
 class CatalogMachine:
-    """The catalog's rules; see the module's text."""
+    """The machine of the catalog; see the module's docstring."""
 
     def initial(self) -> Catalog:
         """An empty catalog."""
         return Catalog()
 
     def decide(self, state: Catalog, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to; what isn't a valid name, policy or text is INVALID."""
+        """The decision on ``command``; an invalid name, policy or text is refused INVALID."""
         try:
             return _decide(state, command, now_ms)
         except (InvalidNameError, InvalidPolicyError, UnicodeEncodeError) as error:
@@ -374,7 +376,7 @@ class CatalogMachine:
 
 
 def _held(state: Catalog, command: Any) -> Refusal | None:
-    """Why a command must wait until a tenant has moved."""
+    """The refusal of a command until a tenant's migration ends."""
     match command:
         case DeleteTopic(topic):
             return keeps_all(state, topic.tenant)
@@ -401,7 +403,7 @@ def _held(state: Catalog, command: Any) -> Refusal | None:
         ):
             return is_closed(state, topic.tenant)
         case EnsureTopic(topic, at_home) if at_home or find_topic(state, topic) is None:
-            # Once it has switched who asks is told where it is at home.
+            # After the switch the refusal names the new home.
             switched = at_home and topic.tenant in state.homes
             return None if switched else is_closed(state, topic.tenant)
         case SetPolicy(scope) | RemovePolicy(scope):
@@ -477,7 +479,7 @@ def _changes(*events: Message) -> Decision:
 
 
 def _done(decision: Decision | None) -> Decision:
-    """The decision, with its answer; None: nothing had to be done."""
+    """The decision with its answer; without an event nothing had to change."""
     if decision is None:
         return _changes()
     return _changes(*decision.events) if decision.events else decision
@@ -624,7 +626,7 @@ def _ensure_topic(state: Catalog, command: EnsureTopic) -> Decision:
 
 
 def unsupported(name: TopicName) -> str | None:
-    """Why there can be no such topic, whatever its namespace; None: there can be."""
+    """The fault of a topic's name, independent of its namespace; None if it is valid."""
     if name.domain == "persistent":
         return None
     return f"velaray doesn't support non-persistent topics, such as {name}: use persistent://"

@@ -1,4 +1,4 @@
-"""What the catalog knows of tenants that move to another cluster, or moved."""
+"""The catalog's state of tenant migrations."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 
 
 class Phase(StrEnum):
-    """How far a migration is; see `velaray.actors.catalog.migrations`."""
+    """The phase of a migration; see `velaray.actors.catalog.migrations`."""
 
     BEGUN = "begun"
-    """What the tenant has is being made at the target."""
+    """The tenant's objects are being created at the target."""
     REPLICATING = "replicating"
-    """Everything is replicated there, and goes on to be."""
+    """Everything is being replicated to the target."""
     FENCED = "fenced"
-    """Nothing more is published or acknowledged here; the rest goes there."""
+    """Nothing is published or acknowledged here any more; the rest is being replicated."""
     DECIDED = "decided"
-    """The target has everything: the tenant will be at home there, whatever happens."""
+    """The target has everything and will become the tenant's home."""
     SWITCHED = "switched"
-    """The tenant is at home there; what is left of it here is being deleted."""
+    """The target is the tenant's home; what was left here is being deleted."""
     DONE = "done"
     ROLLING_BACK = "rolling back"
-    """It stays here; what was made there is being deleted."""
+    """The tenant stays here; its objects at the target are being deleted."""
     ROLLED_BACK = "rolled back"
 
 
 OVER = frozenset({Phase.DONE, Phase.ROLLED_BACK})
 FENCED = frozenset({Phase.FENCED, Phase.DECIDED, Phase.SWITCHED})
-"""In these nothing of the tenant may change here."""
+"""The phases in which nothing of the tenant may change here."""
 REPLICATED = frozenset({Phase.REPLICATING, Phase.FENCED, Phase.DECIDED})
-"""In these everything goes to the target."""
+"""The phases in which everything is replicated to the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One migration of a tenant away from here; ``number`` tells it from all others of this
-    catalog, and is larger than those of earlier ones, also of a catalog that was lost: it is the
-    time when it began, or somewhat more.
+    """One migration of a tenant to another cluster.
 
-    ``progress`` says in which form subscriptions' progress goes to ``target``, ``max_lag`` how
-    many entries may be missing there when the fence is put up, ``found`` what of the tenant was
-    there before: itself, namespaces, topics. ``steps`` are the phases so far, with their times.
+    ``number`` identifies it in this catalog and is larger than those of earlier migrations, even of
+    a catalog that was lost: it is derived from the time when it began. ``progress`` is the form in
+    which subscriptions' progress goes to ``target``, ``max_lag`` the number of entries that may be
+    missing there when the fence is put up, ``found`` the tenant's objects that were there before:
+    itself, namespaces, topics. ``steps`` are the phases so far, with their times.
     """
 
     number: int
@@ -55,16 +55,16 @@ class Migration:
 
     @property
     def phase(self) -> Phase:
-        """How far it is."""
+        """The current phase."""
         return self.steps[-1][0]
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Whether it has ended."""
         return self.phase in OVER
 
     def at_ms(self, phase: Phase) -> int | None:
-        """When it came to a phase; None if it didn't."""
+        """The time at which it reached a phase; None if it didn't."""
         return dict(self.steps).get(phase)
 
 
@@ -102,22 +102,22 @@ def from_rows(rows: Sequence[Sequence[Any]]) -> dict[str, Migration]:
 
 
 class Ending(StrEnum):
-    """How the arrival of a tenant ended, if it did."""
+    """The outcome of a tenant's arrival; open until it ends."""
 
     EXPECTED = "expected"
-    """It didn't: things may still be made for it."""
+    """The arrival is open: objects of the tenant may still be created."""
     STAYED = "stayed"
     LEFT = "left"
     """The migration was rolled back."""
     TAKEN_OVER = "taken over"
-    """Somebody else said where the tenant is at home."""
+    """An administrator set the tenant's home meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The newest migration of a tenant to here: the number that it has at its ``source``.
+    """The newest migration of a tenant to this cluster; ``number`` is the one at its ``source``.
 
-    ``before`` is the cluster where the tenant was at home for this one, "": nowhere else.
+    ``before`` is the tenant's home before this migration; "": no other cluster.
     """
 
     source: str

@@ -1,10 +1,11 @@
-"""Tenants that come from another cluster: rules of the catalog's machine, at the target.
+"""Tenants that arrive from another cluster: rules of the catalog's machine, at the target.
 
-That a tenant is expected is known here before anything is made for it. From then on its clients are
-answered for by the source, and it ends in one of two ways: it stays, at home here; or what was made
-is deleted, and where it is at home is what it was. After that nothing is made for this migration
-any more, however late somebody asks. If the tenant is said to be at home here meanwhile, because
-the source is lost, it has been taken over: that ends it too.
+The catalog expects a tenant before anything of it is created here. From then on requests of its
+clients are redirected to the source. The arrival ends in one of two ways: the tenant stays, and
+this cluster is its home; or what was created is deleted, and its home is what it was. After that
+nothing is created for this migration any more, not even by a late request. If an administrator
+makes this cluster the tenant's home meanwhile, because the source is lost, the arrival ends as
+taken over.
 
 Commands: `ExpectTenant`, `EndArrival`. Events: TenantExpected, TenantArrived.
 """
@@ -23,7 +24,7 @@ from velaray.events.ids import check_name
 
 @dataclass(frozen=True, slots=True)
 class ExpectTenant:
-    """A migration brings a tenant here; it is at home at the source. Replies `Done`.
+    """Expect a tenant, whose home is still the source. Replies `Done`.
 
     Refused CONFLICT if this migration is over, or another cluster's tenant would be overwritten.
     """
@@ -35,9 +36,10 @@ class ExpectTenant:
 
 @dataclass(frozen=True, slots=True)
 class EndArrival:
-    """The tenant ``stays``, at home here; or it doesn't come after all. Replies `Done`.
+    """End an arrival: the tenant ``stays``, with this cluster as its home, or it doesn't. Replies
+    `Done`.
 
-    Refused CONFLICT if that migration is over, and ended otherwise.
+    Refused CONFLICT if that migration ended with the other outcome.
     """
 
     tenant: str
@@ -47,7 +49,7 @@ class EndArrival:
 
 
 def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
-    """See `ExpectTenant`; None if it is expected."""
+    """The event of `ExpectTenant`; None if the tenant is expected."""
     tenant, source = check_name("tenant", command.tenant), command.source
     if source not in state.clusters or source == state.own:
         return refuse(Reason.NOT_FOUND, f"no other cluster {source!r} is known here: register it")
@@ -70,12 +72,12 @@ def _over(tenant: str, known: Arrival) -> str:
 
 
 def is_expected(arrival: Arrival | None) -> TypeGuard[Arrival]:
-    """Whether it hasn't ended."""
+    """Whether the arrival is open."""
     return arrival is not None and arrival.ending is Ending.EXPECTED
 
 
 def decide_end(state: Catalog, command: EndArrival) -> Decision | None:
-    """See `EndArrival`; None if it ended so."""
+    """The event of `EndArrival`; None if it ended with that outcome."""
     tenant, known = command.tenant, state.arrivals.get(command.tenant)
     if known is None or (known.source, known.number) != (command.source, command.number):
         why = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"
@@ -109,7 +111,7 @@ def evolve_arrived(state: Catalog, event: TenantArrived) -> None:
 
 
 def taken_over(state: Catalog, tenant: str) -> None:
-    """It was said where a tenant is at home, whatever migration brings it."""
+    """End an open arrival: an administrator set the tenant's home."""
     arrival = state.arrivals.get(tenant)
     if is_expected(arrival):
         state.arrivals[tenant] = replace(arrival, ending=Ending.TAKEN_OVER)

@@ -10,7 +10,7 @@ Until a migration ends, nothing of the tenant can be deleted; behind the fence n
 created or changed either. The newest migration of each tenant is kept after its end.
 
 Commands: `BeginMigration`, `AdvanceMigration`, `RollBackMigration`. Events: MigrationBegun,
-MigrationAdvanced. That of phase ``switched`` says that the tenant is at home at the target.
+MigrationAdvanced. The event of phase ``switched`` makes the target the tenant's home.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NEXT: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True)
 class BeginMigration:
-    """Have a tenant that is at home here move to another cluster. Replies `Done`.
+    """Begin to move a tenant, whose home is this cluster, to another one. Replies `Done`.
 
-    ``found`` is what of the tenant is there already; a roll-back leaves that alone.
+    ``found`` names the tenant's objects that are there already; a roll-back keeps them.
     """
 
     tenant: str
@@ -52,9 +52,9 @@ class BeginMigration:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceMigration:
-    """A migration came to its next phase. Replies `Done`, also if it was there or beyond.
+    """Advance a migration to its next phase. Replies `Done`, also if it was there or beyond.
 
-    Refused CONFLICT if it can't come there any more: it was told to roll back, say.
+    Refused CONFLICT if it can't reach the phase any more, for example after a roll-back.
     """
 
     tenant: str
@@ -64,32 +64,32 @@ class AdvanceMigration:
 
 @dataclass(frozen=True, slots=True)
 class RollBackMigration:
-    """Have a tenant stay here after all. Replies `Done`; refused CONFLICT once it's decided."""
+    """Roll a migration back. Replies `Done`; refused CONFLICT once it's decided."""
 
     tenant: str
     why: str
 
 
 def current(state: Catalog, tenant: str) -> Migration | None:
-    """The migration of a tenant that isn't over."""
+    """The open migration of a tenant; None if there is none."""
     found = state.migrations.get(tenant)
     return None if found is None or found.over else found
 
 
 def target_of(state: Catalog, tenant: str) -> Migration | None:
-    """The migration of a tenant while everything it has is to be replicated."""
+    """The migration of a tenant in the phases that replicate everything; else None."""
     found = state.migrations.get(tenant)
     return found if found is not None and found.phase in REPLICATED else None
 
 
 def is_fenced(state: Catalog, tenant: str) -> bool:
-    """Whether nothing of a tenant may change here, as it is on its way to another cluster."""
+    """Whether a migration forbids all changes of a tenant."""
     found = state.migrations.get(tenant)
     return found is not None and found.phase in FENCED
 
 
 def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decision | None:
-    """See `BeginMigration`; None if it has begun like that."""
+    """The event of `BeginMigration`; None if an equal one has begun."""
     tenant, target = command.tenant, command.target
     running = current(state, tenant)
     if running is not None:
@@ -125,7 +125,7 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
 
 
 def decide_advance(state: Catalog, command: AdvanceMigration, now_ms: int) -> Decision | None:
-    """See `AdvanceMigration`; None if it is there."""
+    """The event of `AdvanceMigration`; None if the migration is there."""
     tenant, phase = command.tenant, command.phase
     found = state.migrations.get(tenant)
     if found is None or found.number != command.number:
@@ -139,7 +139,7 @@ def decide_advance(state: Catalog, command: AdvanceMigration, now_ms: int) -> De
 
 
 def decide_roll_back(state: Catalog, command: RollBackMigration, now_ms: int) -> Decision | None:
-    """See `RollBackMigration`; None if that is being done, or was."""
+    """The event of `RollBackMigration`; None if the roll-back has begun or ended."""
     tenant = command.tenant
     found = state.migrations.get(tenant)
     if found is None:
@@ -181,8 +181,8 @@ def evolve_advanced(state: Catalog, event: MigrationAdvanced) -> None:
 
 
 def keeps_all(state: Catalog, tenant: str, *, to_the_end: bool = False) -> Refusal | None:
-    """Why nothing that a tenant has may be deleted now; ``to_the_end``: nor it itself, or where
-    it is at home."""
+    """The reason why a migration forbids deletions of a tenant's objects; with ``to_the_end`` also
+    of the tenant itself, and changes of its home."""
     found = current(state, tenant)
     if found is None or (found.phase is Phase.SWITCHED and not to_the_end):
         return None
@@ -191,7 +191,7 @@ def keeps_all(state: Catalog, tenant: str, *, to_the_end: bool = False) -> Refus
 
 
 def is_closed(state: Catalog, tenant: str) -> Refusal | None:
-    """Why nothing of a tenant may be made or changed now."""
+    """The reason why a migration forbids creating and changing a tenant's objects."""
     if not is_fenced(state, tenant):
         return None
     where = state.migrations[tenant].target

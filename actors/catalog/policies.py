@@ -1,8 +1,8 @@
-"""The policies that clusters, namespaces and topics may carry: names, levels, valid values.
+"""The policies of clusters, namespaces and topics: names, levels, valid values.
 
-Names and JSON forms are those of Pulsar's REST interface for namespaces (where a topic's
-path differs, such as ``maxProducers``, the REST layer maps it). A policy that isn't in the
-table is refused: a misspelt one would otherwise be kept and never applied.
+Names and JSON forms are those of Pulsar's REST interface for namespaces (where a topic's path
+differs, such as ``maxProducers``, the REST layer maps it). A policy that isn't in the table is
+refused, since a misspelt one would be stored and never applied.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from velaray.schemas.compatibility import Strategy
 
 
 class InvalidPolicyError(ValueError):
-    """A policy's name, level or value isn't accepted; the message says which and why."""
+    """A policy's name, level or value isn't valid; the message has the reason."""
 
 
 class Level(Flag):
-    """Where a policy may be set."""
+    """The levels at which a policy may be set."""
 
     CLUSTER = auto()
     NAMESPACE = auto()
@@ -31,16 +31,16 @@ class Level(Flag):
 
 
 Reader = Callable[[Any], Any]
-"""Returns a parsed JSON value in the form that is kept; raises `ValueError` if it isn't valid.
+"""Returns a parsed JSON value in its stored form; raises `ValueError` if it isn't valid.
 
-As Pulsar's JSON reader does, it takes numbers and booleans that are written as texts, and passes
-over fields that are null or an empty text.
+As Pulsar's JSON reader does, it accepts numbers and booleans as texts, and ignores fields that are
+null or an empty text.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy: where it may be set, what it accepts, what holds while it is set nowhere."""
+    """One policy: its levels, its reader, and its default where it is set nowhere."""
 
     name: str
     levels: Level
@@ -111,8 +111,8 @@ def _record(
     without_effect: Mapping[str, Any] = MappingProxyType({}),
     **optional: Reader,
 ) -> Reader:
-    """``without_effect``: fields that aren't applied, each with the one value that is accepted,
-    since it changes nothing."""
+    """``without_effect``: fields that aren't applied, each with the only accepted value, which
+    changes nothing."""
     fields = {**required, **optional}
 
     def read(value: Any) -> dict[str, Any]:
@@ -255,7 +255,7 @@ POLICIES: Mapping[str, Policy] = {
 }
 
 DEFAULTS: Mapping[str, Any] = {name: known.default for name, known in POLICIES.items()}
-"""What holds of every policy that is set nowhere."""
+"""The default of every policy."""
 
 
 def policy(name: str) -> Policy:

@@ -1,7 +1,7 @@
-"""What the catalog knows, and questions about it.
+"""The state of the catalog, and queries on it.
 
-The questions are pure functions; what they return never changes afterwards, so a caller may
-keep it. None of them reads a clock or another actor.
+The queries are pure functions; their results never change afterwards, so callers may keep them.
+None of them reads a clock or another actor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from velaray.events.ids import ActorKey, TopicName
 
 
 class Progress(StrEnum):
-    """In which form a cluster understands how far another one's subscriptions are."""
+    """The form in which a cluster understands the progress of another one's subscriptions."""
 
     EXACT = "exact"
     """All that is acknowledged, single messages too."""
@@ -32,9 +32,8 @@ class Progress(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a cluster answers: its ``pulsar://`` and ``http://`` addresses; the ``token`` that
-    this cluster presents there ("": none); the ``data_id`` that it had when it was first met ("":
-    it wasn't)."""
+    """A cluster's ``pulsar://`` and ``http://`` addresses, the ``token`` that this cluster presents
+    there ("": none), and its ``data_id`` at the first contact ("": no contact yet)."""
 
     service_url: str
     admin_url: str
@@ -45,7 +44,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who administers a tenant and which clusters it may use."""
+    """A tenant's administrators and the clusters that it may use."""
 
     admin_roles: tuple[str, ...]
     allowed_clusters: tuple[str, ...]
@@ -55,7 +54,7 @@ class Tenant:
 class Topic:
     """A topic: ``partitions`` is 0 for a plain one.
 
-    ``incarnation`` tells it from an earlier or later topic of the same name.
+    ``incarnation`` distinguishes it from earlier and later topics of the same name.
     """
 
     name: TopicName
@@ -74,7 +73,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a policy is set on: the cluster (all empty), a namespace, or a topic.
+    """The scope of a policy: the cluster (all fields empty), a namespace, or a topic.
 
     ``topic`` is the topic's full name without partition.
     """
@@ -85,12 +84,12 @@ class Scope:
 
     @classmethod
     def of_topic(cls, topic: TopicName) -> Scope:
-        """The scope of a topic; of a partition: its topic's."""
+        """The scope of a topic; for a partition, that of its topic."""
         return cls(topic.tenant, topic.namespace, str(topic.topic))
 
     @property
     def level(self) -> Level:
-        """Which kind of thing this is."""
+        """The level of the scope."""
         if self.topic:
             return Level.TOPIC
         return Level.NAMESPACE if self.namespace else Level.CLUSTER
@@ -113,8 +112,8 @@ _NONE: bytes = msgpack.packb([])
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A deleted topic with the policies that it had; ``until_ms`` is when its window is over, 0 if
-    it had none. Once its burial has ``begun`` it can't be had back."""
+    """A deleted topic with its policies; ``until_ms`` is the end of its window, 0 without one. It
+    can't be restored after its purge has ``begun``."""
 
     topic: Topic
     until_ms: int
@@ -124,10 +123,10 @@ class DeletedTopic:
 
 @dataclass(slots=True)
 class Catalog:
-    """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name;
+    """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name,
     ``graves`` by the deleted topics' incarnations. ``own`` is this cluster's name ("": not known
-    yet), ``homes`` are the clusters of the tenants that are at home elsewhere, ``migrations`` the
-    newest one of each tenant that was to move away, ``arrivals`` of each that was to come."""
+    yet), ``homes`` has the home clusters of tenants with another home, ``migrations`` the newest
+    migration of each tenant to another cluster, ``arrivals`` the newest one to this cluster."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
@@ -171,7 +170,7 @@ def find_topic(state: Catalog, name: TopicName) -> Topic | None:
 
 
 def exists(state: Catalog, scope: Scope) -> bool:
-    """Whether there is something that a policy could be set on."""
+    """Whether the scope exists."""
     if scope.level is Level.CLUSTER:
         return not scope.tenant
     found = state.namespaces.get((scope.tenant, scope.namespace))
@@ -185,10 +184,11 @@ def own_policies(state: Catalog, scope: Scope) -> Mapping[str, Any]:
 
 
 def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
-    """What policy ``name`` is for ``scope``, as parsed JSON: topic over namespace over cluster.
+    """The value of policy ``name`` for ``scope``, as parsed JSON: topic over namespace over
+    cluster.
 
-    Where it is set nowhere: its default, which may be None. Raises `InvalidPolicyError` if
-    there is no such policy.
+    If it is set nowhere: its default, which may be None. Raises `InvalidPolicyError` if there is no
+    such policy.
     """
     known = policy(name)
     for each in scope.upwards():
@@ -199,15 +199,15 @@ def effective_policy(state: Catalog, scope: Scope, name: str) -> Any:
 
 
 def effective_policies(state: Catalog, scope: Scope) -> dict[str, Any]:
-    """`effective_policy` of every policy that there is, by name."""
+    """`effective_policy` of every policy by name."""
     return {name: effective_policy(state, scope, name) for name in POLICIES}
 
 
 def snapshot(state: Catalog) -> dict[str, bytes]:
     """The state as a segment for its roots and one for each namespace.
 
-    What there wasn't always has a segment of its own, absent while it is empty: the checkpoints of
-    earlier versions have the digests of their states.
+    Later additions have segments of their own, absent while they are empty, so digests in
+    checkpoints of earlier versions still match.
     """
     segments = {
         "catalog": msgpack.packb(

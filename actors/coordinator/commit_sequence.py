@@ -1,22 +1,21 @@
-"""Series of commits: many transactions that count together, once per number.
+"""Series of commits: many transactions that are committed together, once per number.
 
-What processes a stream batch by batch writes each batch with many tasks, and each attempt of a
-task in a transaction of its own: an attempt that failed is not to count. A batch is committed by
-one event, for all of its transactions, under the name of the series and the batch's number. A
-series remembers its last number: a batch that is tried again after it was committed is aborted,
-as is one of somebody who doesn't know yet that he was replaced. Numbers ascend, not necessarily
-by one.
+A stream processor writes each batch with many tasks, and each attempt of a task uses its own
+transaction, so failed attempts don't count. One event commits a batch: all of its transactions,
+under the series' name and the batch's number. The series remembers its last number. A repetition of
+a committed batch is aborted, and so is a batch of a replaced writer. Numbers ascend, not
+necessarily by one.
 
-A transaction is begun for a number of a series. What is open for a number when that, or a later
-one, is committed without it is aborted by the way, so what attempts that were lost have published
-is in nobody's way; nothing can begin for such a number any more.
+A transaction begins for a number of a series. A commit of that number, or a later one, without the
+transaction aborts it, so the messages of lost attempts block no reader; no transaction can begin
+for such a number any more.
 
-A series, and the transactions of its commits, are one coordinator's. It is kept until it is
-forgotten.
+One coordinator has a series and all transactions of its commits. A series is kept until
+`ForgetSeries`.
 
-Commands: `CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
-Events: SeriesCommitted, SeriesForgotten, and TransactionDecided for what is aborted. What is
-lost of the latter by a crash in between times out.
+Commands: `CommitInSeries`, `LookUpSeries`, `ForgetSeries`. Events: SeriesCommitted,
+SeriesForgotten, and TransactionDecided for aborted transactions. Transactions whose abort a crash
+prevented time out.
 """
 
 from __future__ import annotations

@@ -1,31 +1,27 @@
-"""The transaction coordinator: which transactions there are, who takes part, how they end.
+"""The transaction coordinator: its transactions, their participants and their verdicts.
 
-A transaction's sequence is dense in its coordinator and never given again. It is OPEN from `Begin`
-on and collects participants: topic partitions that get messages, subscriptions that get
-acknowledgements. One event decides it, to commit or to abort (COMMITTING, ABORTING): that is the
-commit point, and never changes. What participants do follows from it; it isn't this machine's
-business but to know when all have done it; if partitions then say that entries go to other
-clusters, it keeps which do (*spread*) until these know of each other. Then the transaction is
-COMMITTED or ABORTED, and all that is kept of it is that verdict, for ever: a sequence below the
-next one that isn't in the table of unfinished ones is committed, unless it is in the set of aborted
-ones. The set is kept in segments (`velaray.actors.sets.acknowledged_ranges`), of which a checkpoint
-writes the changed ones.
+A transaction's sequence is dense in its coordinator and never reused. The transaction is OPEN from
+`Begin` on and collects participants: topic partitions that get messages, subscriptions that get
+acknowledgements. One event decides it, to commit or to abort (COMMITTING, ABORTING): the commit
+point, which never changes. Participants then apply the verdict; this machine only records when all
+have. If partitions report that entries go to other clusters, it keeps those clusters (*spread*)
+until they know of each other. Then the transaction is COMMITTED or ABORTED, and only the verdict is
+kept, for ever: a sequence below the next one that isn't in the table of unfinished transactions is
+committed, unless it is in the set of aborted ones. The set is kept in segments
+(`velaray.actors.sets.acknowledged_ranges`); a checkpoint writes the changed ones.
 
-Deadlines have a resolution of `TICK_MS`. One that passed while nobody was there fires at the
-first `Expire`. So does one that a clock which was ahead made: what began later than its own
-timeout from now is aborted, so nothing stays open for long because a clock was set back.
+Deadlines have a resolution of `TICK_MS`. One that passed while the actor was down fires at the
+first `Expire`. A transaction that began later than its own timeout from now is aborted, too: a
+clock that was ahead made its deadline, so nothing stays open for long after a clock is set back.
 
-A repeated `Begin` begins another transaction; the one that nobody knows of is aborted by its
-deadline.
+A repeated `Begin` begins another transaction; the deadline aborts the one whose reply was lost.
 
 Many transactions can be committed by one event: `velaray.actors.coordinator.commit_sequence`.
 
 Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Spread`, `Finish`,
-`Expire`;
-`CommitInSeries`, `LookUpSeries`, `ForgetSeries`.
-Events: TransactionBegun, PartitionsJoined, SubscriptionsJoined, TransactionDecided,
-TransactionSpread, TransactionFinished, SeriesCommitted, SeriesForgotten (and LedgerOpened, which
-changes nothing here).
+`Expire`; `CommitInSeries`, `LookUpSeries`, `ForgetSeries`. Events: TransactionBegun,
+PartitionsJoined, SubscriptionsJoined, TransactionDecided, TransactionSpread, TransactionFinished,
+SeriesCommitted, SeriesForgotten (and LedgerOpened, which changes nothing here).
 """
 
 from __future__ import annotations
@@ -70,7 +66,7 @@ from velaray.events.events_pb2 import (
 from velaray.events.segments import Segment, StoredSegment
 
 EXPIRED_AT_ONCE = 1000
-"""So many transactions at most are aborted by one `Expire`."""
+"""The most transactions that one `Expire` aborts."""
 
 _ABORTED = "aborted/"
 
@@ -85,11 +81,11 @@ _WAY = {
 class Begin:
     """Begin a transaction that is aborted after ``timeout_ms`` (at least 1).
 
-    ``owner`` ("": anybody) is who may use it. Reply: `Begun`; refused INVALID without a timeout,
-    BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series`` it is to
-    be a part of that ``number`` of it, and is aborted when the number, or a later one, is
-    committed without it; refused CONFLICT if that has happened, NOT_ALLOWED to others than the
-    owner of the series.
+    ``owner`` ("": any role) is the role that may use it. Reply: `Begun`; refused INVALID without a
+    timeout, BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series``
+    the transaction belongs to that ``number`` of it, and a commit of the number, or a later one,
+    without the transaction aborts it; refused CONFLICT if that has happened, NOT_ALLOWED to other
+    roles than the owner of the series.
     """
 
     timeout_ms: int
@@ -108,10 +104,9 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Topic partitions are to get messages in the transaction. Reply: `Joined`, also if they are
-    participants. Refused NOT_FOUND, NOT_ALLOWED to others than the owner, and CONFLICT if the
-    transaction is decided.
-    """
+    """Add topic partitions that will get messages in the transaction. Reply: `Joined`, also for
+    present participants. Refused NOT_FOUND, NOT_ALLOWED to other roles than the owner, and CONFLICT
+    if the transaction is decided."""
 
     sequence: int
     topics: Sequence[str]
@@ -129,16 +124,16 @@ class AddSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """They are participants."""
+    """The partitions or subscriptions are participants."""
 
 
 @dataclass(frozen=True, slots=True)
 class MayJoin:
-    """A participant asks whether it may take something in the transaction; changes nothing.
+    """Ask, for a participant, whether it may accept work in the transaction; changes nothing.
 
-    A command, not a look at the state: once it is answered, that it joined is durable, so it will
-    be told the verdict. Reply: `Joined`. Refused NOT_FOUND, CONFLICT if the transaction is
-    decided, NOT_ALLOWED if this is no participant of it.
+    It is a command rather than a read because its answer implies that the participant's joining is
+    durable, so the verdict will reach it. Reply: `Joined`. Refused NOT_FOUND, CONFLICT if the
+    transaction is decided, NOT_ALLOWED if the caller isn't a participant.
     """
 
     sequence: int
@@ -148,10 +143,10 @@ class MayJoin:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Commit or abort. Reply: `Decided`, the same for ever.
+    """Commit or abort. Reply: `Decided`, which never changes.
 
-    Refused NOT_FOUND if there was no such transaction; NOT_ALLOWED to others than the owner,
-    unless ``force``; CONFLICT if it is decided otherwise.
+    Refused NOT_FOUND if there was no such transaction; NOT_ALLOWED to other roles than the owner,
+    unless ``force``; CONFLICT if the other verdict was reached.
     """
 
     sequence: int
@@ -197,13 +192,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Abort what is past its deadline, or began too far ahead, `EXPIRED_AT_ONCE` at most. Reply:
-    `Expired`."""
+    """Abort transactions past their deadline, or begun too far in the future; `EXPIRED_AT_ONCE` at
+    most. Reply: `Expired`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Their sequences: by deadline, then those that began too far ahead."""
+    """The aborted sequences: those past their deadline, then those begun too far in the future."""
 
     sequences: tuple[int, ...]
 
@@ -330,7 +325,7 @@ class CoordinatorMachine:
         return CoordinatorState()
 
     def decide(self, state: CoordinatorState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        """The decision on ``command``. Raises TypeError for a command of another machine."""
         match command:
             case Begin():
                 return _begin(state, command, now_ms)
@@ -441,7 +436,8 @@ class CoordinatorMachine:
         return state
 
     def settle(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
+        memory."""
         state.aborted.settle(_numbered(stored))
 
     def crowded(self, state: CoordinatorState) -> bool:
@@ -457,7 +453,7 @@ def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:
 
 
 def _watch(state: CoordinatorState, begun: Transaction) -> None:
-    """It is open: it is to be aborted in time."""
+    """Track the deadline of an open transaction."""
     state.deadlines.add((begun.deadline_ms, begun.sequence))
     state.starts.add((begun.earliest_ms, begun.sequence))
 

@@ -1,4 +1,4 @@
-"""What a transaction coordinator knows: its transactions, and where each of them is."""
+"""The state of a transaction coordinator: its transactions and their status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TICK_MS = 100
 
 
 class Status(StrEnum):
-    """Where a transaction is."""
+    """The status of a transaction."""
 
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
@@ -32,16 +32,16 @@ LEGAL: Mapping[Status, frozenset[Status]] = {
     Status.COMMITTED: frozenset(),
     Status.ABORTED: frozenset(),
 }
-"""What may follow what; staying is always legal, and changes nothing."""
+"""The legal changes of status; keeping a status is always legal, and changes nothing."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One that isn't finished. Participants are in the order in which they joined.
+    """An unfinished transaction. Participants are in the order in which they joined.
 
-    ``series``: the series of commits whose ``number`` it is to be a part of; empty: of none.
-    ``spread``: which partitions' entries of it go to which other clusters, if they do and all
-    participants have applied the commit.
+    ``series``: the series of commits to whose ``number`` it belongs; empty: none. ``spread``: the
+    partitions whose entries go to other clusters, by cluster, after all participants have applied
+    the commit.
     """
 
     sequence: int
@@ -58,18 +58,18 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> int:
-        """When it is aborted, if it's still open."""
+        """The time at which it is aborted if it is still open."""
         return -(-(self.begun_ms + self.timeout_ms) // TICK_MS) * TICK_MS
 
     @property
     def earliest_ms(self) -> int:
-        """A clock that shows less was set back."""
+        """The earliest plausible time; an earlier clock was set back."""
         return self.begun_ms - self.timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Whose series it is ("": anybody's), and the number of its last commit."""
+    """The owner of a series ("": any role), and the number of its last commit."""
 
     owner: str
     last: int
@@ -91,7 +91,7 @@ class CoordinatorState:
     starts: SortedSet = field(default_factory=SortedSet, compare=False)
 
     def status(self, sequence: int) -> Status | None:
-        """Of any transaction there ever was; None if there was none."""
+        """The status of any transaction ever begun; None for other sequences."""
         known = self.unfinished.get(sequence)
         if known is not None:
             return known.status
@@ -106,18 +106,18 @@ class CoordinatorState:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When an open transaction is to be aborted; None if there is none."""
+        """The next deadline of an open transaction; None if there is none."""
         return int(self.deadlines[0][0]) if self.deadlines else None
 
     def decided(self) -> list[Transaction]:
-        """Those whose participants are to be told."""
+        """The decided transactions whose participants don't all have the verdict yet."""
         return [each for each in self.unfinished.values() if each.status != Status.OPEN]
 
 
 def refusal_of(
     state: CoordinatorState, sequence: int, owner: str, force: bool = False
 ) -> Decision | None:
-    """Why this owner can't have anything to do with the transaction; None if it can."""
+    """The refusal if this owner may not use the transaction; None if it may."""
     known = state.unfinished.get(sequence)
     if known is None:
         if state.status(sequence) is None:

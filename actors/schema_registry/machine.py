@@ -1,15 +1,15 @@
 """The schema registry of one topic: its versions, from 0 on, without a gap.
 
-A schema that equals a live version is that version, and nothing is written. Another one is compared
-with those that are live under the strategy that holds now, and becomes the next version: the
-comparison and the number are one decision of one journal, so it was compared with its true
-predecessor however many come at once. A deletion is a version as well: it and all before it
-are not live any more. Nobody is compared with them, and their schemas, registered
-anew, get new numbers. Their content stays until the topic goes, and no number is given twice:
-messages that bear it may be kept for as long.
+A schema that equals a live version is that version, and nothing is written. Another schema is
+compared with the live versions under the present strategy, and becomes the next version. The
+comparison and the number are one decision of one journal, so concurrent registrations are compared
+with their true predecessors. A deletion is a version, too: it and all versions before it are no
+longer live. New schemas aren't compared with them, and a deleted schema that is registered again
+gets a new number. Their content stays as long as the topic, and no number is reused, because
+messages that refer to it may be kept as long.
 
-Commands: `Register`, `Attach`, `Delete`.
-Events: SchemaRegistered, SchemasDeleted (and LedgerOpened, which changes nothing here).
+Commands: `Register`, `Attach`, `Delete`. Events: SchemaRegistered, SchemasDeleted (and
+LedgerOpened, which changes nothing here).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ACTIVE = "Failed to add schema to an active topic with empty(BYTES) schema."
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Make ``info`` a version, as a producer does. Reply: `Registered`.
+    """Register ``info`` for a producer. Reply: `Registered`.
 
-    ``auto_update`` False takes live versions only. ``legacy_json``: see `validate`. Refused
+    ``auto_update`` False accepts live versions only. ``legacy_json``: see `validate`. Refused
     INVALID_SCHEMA, INCOMPATIBLE_SCHEMA.
     """
 
@@ -57,7 +57,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Its version; ``new``: there was none before."""
+    """The schema's version; ``new`` if the command created it."""
 
     version: int
     new: bool
@@ -65,7 +65,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """A consumer comes with ``info``. Reply: `Attached`.
+    """Check the schema ``info`` of a consumer. Reply: `Attached`.
 
     If there is no live version it is registered, unless the topic is ``active``. Refused as
     `Register`.
@@ -81,7 +81,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """It may read; ``version`` is its own, if it is a live one."""
+    """The consumer may read; ``version`` is that of its schema, if it is live."""
 
     version: int | None
     new: bool = False
@@ -89,10 +89,10 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete every version up to ``through``. Reply: `Deleted`, also if that is done.
+    """Delete every version up to ``through``. Reply: `Deleted`, also for a repetition.
 
-    Refused NOT_FOUND if there never was such a version, CONFLICT if there are newer ones that live.
-    ``forced`` is told to people, and means nothing here.
+    Refused NOT_FOUND if there never was such a version, CONFLICT if there are newer live ones.
+    ``forced`` is recorded and changes nothing here.
     """
 
     through: int
@@ -102,15 +102,15 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The number that the deletion has."""
+    """The version number of the deletion."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version; ``info`` is None for a deletion. ``predecessor`` is what was the latest live
-    version when it came."""
+    """One version; ``info`` is None for a deletion. ``predecessor`` is the latest live version at
+    the time of its registration."""
 
     number: int
     info: SchemaInfo | None
@@ -144,7 +144,7 @@ class RegistryState:
         return self.versions[-1] if self.live_from < len(self.versions) else None
 
     def find(self, version: int) -> Version | None:
-        """Any version with a schema, deleted ones too: what was published is decoded with it."""
+        """Any version with a schema, also a deleted one: published messages are decoded with it."""
         if not 0 <= version < len(self.versions):
             return None
         found = self.versions[version]
@@ -152,7 +152,7 @@ class RegistryState:
 
 
 def refused(rules: Rules, problems: list[Incompatibility]) -> str:
-    """Why a schema is not compatible, for people."""
+    """The reason why a schema isn't compatible, for people."""
     told = "; ".join(map(str, problems))
     return f"Incompatible schema under {rules.strategy}: {told}"
 
@@ -229,7 +229,7 @@ class SchemaRegistryMachine:
         return RegistryState()
 
     def decide(self, state: RegistryState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        """The decision on ``command``. Raises TypeError for a command of another machine."""
         try:
             match command:
                 case Register():
@@ -288,12 +288,12 @@ class SchemaRegistryMachine:
         return state
 
     def settle(self, state: RegistryState, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint has these versions: they needn't be written again."""
+        """Note where a checkpoint has versions: they needn't be written again."""
         kept = {name: place for name, place in stored.items() if name.startswith(_VERSION)}
         state.stored.update(kept)
 
     def crowded(self, state: RegistryState) -> bool:
-        """Never: schemas are few and small."""
+        """False: schemas are few and small."""
         return False
 
 

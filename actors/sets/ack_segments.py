@@ -1,10 +1,10 @@
-"""The stored form of a segment: what of a fixed number of offsets is acknowledged.
+"""The stored form of a segment: the acknowledged offsets among a fixed number of offsets.
 
-A segment counts from its own start and depends on nothing outside, so an unchanged one
-needn't be stored again. Its bytes follow from its content alone, whatever form it has in
-memory: ranges, a list of offsets or a bit for each, whatever is shortest; then the masks of the
-batches that are acknowledged in part. What comes first says enough for most questions,
-so that a segment which isn't in memory needn't be read to be counted or passed over.
+A segment counts offsets from its own start and depends on nothing outside, so an unchanged segment
+needn't be stored again. Its bytes depend on its content alone, not on its form in memory. They
+start with a summary, which answers most questions without decoding the rest. Then follow the
+acknowledged offsets, as ranges, a list or bits, whichever is shortest, and the masks of partly
+acknowledged batches.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _RANGE = struct.Struct("<HH")
 _RANGES, _LIST, _BITS = "ranges", "list", "bits"
 
 Mask = tuple[int, int]
-"""An offset, and what remains of the batch there."""
+"""An offset, and the mask of what remains of the batch there."""
 
 
 class Summary(NamedTuple):
-    """What is known of a segment without its content: how many entries are acknowledged, in how
-    many ranges, whether the first and the last offset are, how many batches are in part."""
+    """The summary of a segment: how many entries are acknowledged, in how many ranges, whether the
+    first and the last offset are, and how many batches are partly acknowledged."""
 
     acked: int
     ranges: int
@@ -56,7 +56,7 @@ def read_summary(raw: bytes) -> Summary:
 
 
 def decode_segment(raw: bytes, acked: OffsetSet) -> list[Mask]:
-    """Fill ``acked`` with what a stored form has; returns the masks, ascending."""
+    """Decode a stored form into ``acked``; returns the masks, ascending."""
     _, form, packed, masks = msgpack.unpackb(raw)
     _unpack(form, packed, acked)
     found: list[Any] = msgpack.unpackb(masks)

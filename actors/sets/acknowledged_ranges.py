@@ -1,15 +1,15 @@
-"""What is acknowledged beyond a cursor's mark, in segments, as far as memory goes.
+"""Acknowledged offsets beyond a cursor's mark, in segments with bounded memory.
 
-Offsets are cut into segments of a fixed size, so that none is large, whatever the ledgers of
-the partition are. A segment is *open* (a set of offsets and the masks of batches that are
-acknowledged in part), *packed* (its stored form, not looked into yet), or *cold*: only its
-summary is in memory, and where a checkpoint has the rest. What changes a segment makes it
-forget where it is stored; it is *dirty* until a checkpoint has it again, and only what isn't
-dirty may become cold. So what isn't in memory is on disk, always.
+Segments have a fixed number of offsets, independent of the partition's ledgers, so none is large. A
+segment is *open* (a set of offsets and the masks of partly acknowledged batches), *packed* (its
+stored form, not decoded yet), or *cold* (only its summary and its place in a checkpoint are in
+memory). A change drops the segment's place and makes it *dirty* until the next checkpoint stores
+it. Only segments that aren't dirty become cold, so a segment that isn't in memory is on disk.
 
-Beyond the budget the segments that were used longest ago become cold: after a checkpoint, and
-when a cold one is read. That is on demand and at once: a few KiB. Which ones are cold changes
-nothing that a caller sees, but that a read may raise `JournalError`; the host must end then.
+Beyond the budget the least recently used segments become cold: after a checkpoint, and when a cold
+segment is read. A cold segment is read synchronously when it is needed: a few KiB. Which segments
+are cold is invisible to callers, except that reading one may raise `JournalError`; the host must
+stop then.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from velaray.actors.sets.offset_sets import OffsetSet, Range, gaps
 from velaray.events.segments import Segment, StoredSegment
 
 SEGMENT = 1 << 16
-"""Offsets per segment: so many bits are 8 KiB."""
+"""Offsets per segment; as bits they take 8 KiB."""
 BUDGET = 3 << 20
-"""Bytes of memory beyond which segments of one subscription become cold, as Pulsar's
-``maxIndividualAckCacheBytesPerCursor`` was to be."""
+"""Bytes of memory of one subscription beyond which segments become cold. Pulsar planned the same as
+``maxIndividualAckCacheBytesPerCursor``."""
 FORM: type[OffsetSet] = Bitmap
-"""What an open segment is kept as: `Bitmap` or `RangeSet`."""
+"""The form of open segments: `Bitmap` or `RangeSet`."""
 
 _SEGMENT_BYTES = 500
 _MASK_BYTES = 200
 
 
 class _Segment:
-    """One segment; see the module's docstring. ``summary`` is kept unless it is open."""
+    """One segment; see the module's docstring. An open one has no ``summary``."""
 
     __slots__ = ("acked", "packed", "partial", "stored", "summary")
 
@@ -57,28 +57,28 @@ class _Segment:
         self.summary: Summary | None = None
 
     def memory(self) -> int:
-        """Roughly how many bytes it takes."""
+        """Its approximate size in bytes."""
         size = _SEGMENT_BYTES + len(self.packed or b"")
         if self.acked is not None:
             size += self.acked.memory() + _MASK_BYTES * len(self.partial or ())
         return size
 
     def masks(self, first: int, end: int) -> list[Mask]:
-        """Of an open segment: the masks from ``first`` to ``end`` - 1."""
+        """The masks from ``first`` to ``end`` - 1 of an open segment."""
         partial = self.partial
         if not partial:
             return []
         return [(offset, partial[offset]) for offset in partial.irange(first, end - 1)]
 
     def drop_masks(self, first: int, end: int) -> None:
-        """Forget the masks from ``first`` to ``end`` - 1."""
+        """Drop the masks from ``first`` to ``end`` - 1."""
         for offset, _ in self.masks(first, end):
             assert self.partial is not None
             del self.partial[offset]
 
 
 class AcknowledgedRanges:
-    """Acknowledged offsets, and masks of what remains of batches acknowledged in part."""
+    """Acknowledged offsets, and the masks of partly acknowledged batches."""
 
     __slots__ = ("_budget", "_form", "_recent", "_segments", "_size")
 
@@ -104,7 +104,7 @@ class AcknowledgedRanges:
     __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[Range]:
-        """The acknowledged ranges, ascending. Nothing must be changed meanwhile."""
+        """The acknowledged ranges, ascending. The segments must not change during the iteration."""
         waiting: Range | None = None
         for number in self._segments:
             for first, end in self._part(number, 0, self._size):
@@ -121,7 +121,7 @@ class AcknowledgedRanges:
         return sum(self._count(segment) for segment in self._segments.values())
 
     def range_count(self) -> int:
-        """How many ranges they make."""
+        """The number of acknowledged ranges."""
         count, border = 0, -1
         for number, segment in self._segments.items():
             known = self._summary(segment)
@@ -130,11 +130,11 @@ class AcknowledgedRanges:
         return count
 
     def partial_count(self) -> int:
-        """How many batches are acknowledged in part."""
+        """The number of partly acknowledged batches."""
         return sum(self._summary(segment).partial for segment in self._segments.values())
 
     def all_masks(self) -> Iterator[Mask]:
-        """(offset, remaining mask) of all batches acknowledged in part, ascending."""
+        """(offset, remaining mask) of all partly acknowledged batches, ascending."""
         for number, segment in self._segments.items():
             if self._summary(segment).partial:
                 base = number * self._size
@@ -142,7 +142,7 @@ class AcknowledgedRanges:
                     yield base + offset, mask
 
     def masks(self, first: int, end: int) -> list[Mask]:
-        """The same of ``first`` to ``end`` - 1."""
+        """(offset, remaining mask) of partly acknowledged batches from ``first`` to ``end`` - 1."""
         found = []
         for number in self._numbers(first, end):
             base = number * self._size
@@ -152,7 +152,7 @@ class AcknowledgedRanges:
         return found
 
     def mask(self, offset: int) -> int | None:
-        """What remains of the batch at ``offset``; None unless it is acknowledged in part."""
+        """The remaining mask of the batch at ``offset``; None unless it is partly acknowledged."""
         number, within = divmod(offset, self._size)
         if number not in self._segments:
             return None
@@ -179,7 +179,7 @@ class AcknowledgedRanges:
         return found
 
     def missing(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 isn't acknowledged, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that aren't acknowledged, ascending."""
         return gaps(first, end, self.within(first, end))
 
     def next_missing(self, offset: int) -> int:
@@ -212,7 +212,8 @@ class AcknowledgedRanges:
         return limit
 
     def end(self) -> int:
-        """The offset after the last one that is acknowledged, wholly or in part; 0 if none."""
+        """The offset after the last one that is acknowledged, wholly or in part; 0 if there is
+        none."""
         if not self._segments:
             return 0
         number = self._segments.peekitem(-1)[0]
@@ -236,7 +237,7 @@ class AcknowledgedRanges:
             first = (number + 1) * size
 
     def put_mask(self, offset: int, mask: int) -> None:
-        """``mask`` (not 0) remains of the batch at ``offset``, which isn't acknowledged."""
+        """Set the remaining mask (not 0) of the batch at ``offset``, which isn't acknowledged."""
         number, within = divmod(offset, self._size)
         segment = self._changing(number)
         if segment.partial is None:
@@ -244,7 +245,7 @@ class AcknowledgedRanges:
         segment.partial[within] = mask
 
     def drop_before(self, mark: int) -> None:
-        """Forget everything before ``mark``."""
+        """Drop everything before ``mark``."""
         number, within = divmod(mark, self._size)
         for passed in list(self._segments.irange(maximum=number, inclusive=(True, False))):
             self._remove(passed)
@@ -261,14 +262,14 @@ class AcknowledgedRanges:
             self._remove(number)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._segments.clear()
         self._recent.clear()
 
     # -- checkpoints and memory ----------------------------------------------------
 
     def snapshot(self) -> dict[int, Segment]:
-        """Every segment by number: where it is stored, or its stored form."""
+        """Every segment by number: its place if it is stored, else its stored form."""
         return {
             number: segment.stored or self._encoded(number)
             for number, segment in self._segments.items()
@@ -276,11 +277,11 @@ class AcknowledgedRanges:
 
     @property
     def segment_size(self) -> int:
-        """Offsets per segment; that of a restored state is the one that it was made with."""
+        """Offsets per segment; a restored state keeps the size that it was made with."""
         return self._size
 
     def restore(self, segment_size: int, packed: Mapping[int, bytes]) -> None:
-        """Be what `snapshot` was taken of, with every segment in its stored form."""
+        """Become the set that `snapshot` was taken of; every segment is in its stored form."""
         self.clear()
         self._size = segment_size
         for number in sorted(packed):
@@ -290,25 +291,25 @@ class AcknowledgedRanges:
             self._recent[number] = segment
 
     def settle(self, stored: Mapping[int, StoredSegment]) -> None:
-        """A checkpoint of what is here now is durable, and has segments at these places."""
+        """Note the places of segments in a durable checkpoint of the present content."""
         for number, place in stored.items():
             self._segments[number].stored = place
         self._evict(None)
 
     def memory(self) -> int:
-        """Roughly how many bytes the segments in memory take."""
+        """The approximate size in bytes of the segments in memory."""
         return sum(segment.memory() for segment in self._recent.values())
 
     def dirty_memory(self) -> int:
-        """Roughly how many bytes those take that only a checkpoint can free."""
+        """The approximate size in bytes of dirty segments, which only a checkpoint can free."""
         return sum(s.memory() for s in self._recent.values() if s.stored is None)
 
     def crowded(self) -> bool:
-        """Whether a checkpoint is due since more than the budget is dirty."""
+        """Whether a checkpoint is due because dirty segments exceed the budget."""
         return self.dirty_memory() > self._budget
 
     def cold_count(self) -> int:
-        """How many segments aren't in memory."""
+        """The number of cold segments."""
         return len(self._segments) - len(self._recent)
 
     def check(self, mark: int) -> None:
@@ -341,7 +342,8 @@ class AcknowledgedRanges:
         return list(self._segments.irange(first // self._size, (end - 1) // self._size))
 
     def _part(self, number: int, first: int, end: int) -> list[Range]:
-        """Of one segment, by offsets within it; the result's are those of the log."""
+        """The acknowledged ranges of one segment within ``first`` to ``end`` - 1, which count from
+        its start; the result has offsets of the log."""
         base, segment = number * self._size, self._segments[number]
         count = self._count(segment)
         if count in (0, self._size):
@@ -394,7 +396,7 @@ class AcknowledgedRanges:
         self._evict(number)
 
     def _changing(self, number: int) -> _Segment:
-        """An open segment that is about to differ from what is stored of it."""
+        """The open segment, without its stored place: it is about to change."""
         segment: _Segment | None = self._segments.get(number)
         if segment is None:
             segment = self._segments[number] = self._recent[number] = _Segment()
@@ -409,7 +411,8 @@ class AcknowledgedRanges:
         self._recent.pop(number, None)
 
     def _evict(self, needed: int | None) -> None:
-        """Let go of segments until the budget is kept, oldest first, dirty ones excepted."""
+        """Make segments cold until the budget is kept: least recently used first, never
+        dirty ones."""
         left = self.memory()
         for number, segment in list(self._recent.items()):
             if left <= self._budget:

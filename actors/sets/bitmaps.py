@@ -1,8 +1,8 @@
-"""A set of offsets as a compressed bitmap: a bit per offset, or less.
+"""A set of offsets as a compressed bitmap: at most a bit per offset.
 
-A roaring bitmap keeps each 65,536 offsets as whatever is smallest: a bit each, a sorted list,
-or runs. So it is small for any pattern, alternating offsets too, and nothing that is done to
-it costs an object per range.
+A roaring bitmap stores each 65,536 offsets in the smallest of three forms: a bit each, a sorted
+list, or runs. So it is small for any pattern, alternating offsets included, and no operation costs
+an object per range.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from velaray.actors.sets.offset_sets import Range, gaps, pack_bits, unpack_bits
 _CONTAINER = 1 << 16
 """Integers per container of a roaring bitmap."""
 _DENSE = 4096
-"""A container of more integers, without runs, is a bit for each."""
+"""A container of more integers than this, without runs, has a bit for each."""
 _BITS_BYTES = _CONTAINER // 8
 _SET_BYTES = 250
 _ONE_CONTAINER = struct.Struct("<IIHHI")
-"""What precedes the one container in the public format: cookie, count, key and size less one,
-where the container is (github.com/RoaringBitmap/RoaringFormatSpec)."""
+"""The header of a bitmap with one container in the public format: cookie, count, key and size - 1,
+and the container's place (github.com/RoaringBitmap/RoaringFormatSpec)."""
 _COOKIE = 12346
 
 
@@ -81,14 +81,14 @@ class Bitmap:
             self._bits.add_range(first, end)
 
     def discard(self, first: int, end: int) -> list[Range]:
-        """Remove ``first`` to ``end`` - 1; returns what of it was there, ascending."""
+        """Remove ``first`` to ``end`` - 1; returns the parts that were in the set, ascending."""
         removed = self.within(first, end)
         if removed:
             self._bits.remove_range(first, end)
         return removed
 
     def within(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 is in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that are in the set, ascending."""
         if first >= end:
             return []
         if first + 1 == end:
@@ -98,7 +98,7 @@ class Bitmap:
         return _ranges(self._bits & BitMap(range(first, end)))
 
     def missing(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 isn't in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that aren't in the set, ascending."""
         return gaps(first, end, self.within(first, end))
 
     def next_missing(self, offset: int) -> int:
@@ -157,6 +157,6 @@ class Bitmap:
 
 
 def _ranges(bits: BitMap) -> list[Range]:
-    """The ranges of a set: they start where nothing is before, and end where nothing follows."""
+    """The ranges of a set: they start after an absent integer and end before one."""
     after = bits.shift(1)
     return list(zip(bits - after, after - bits, strict=True))

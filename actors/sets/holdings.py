@@ -1,4 +1,4 @@
-"""Who holds which entries: ranges of offsets with an owner, a consumer's number for one."""
+"""Ranges of offsets with an owner, such as the consumer that holds the entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OwnerT = TypeVar("OwnerT")
 
 
 class Holding(NamedTuple, Generic[OwnerT]):
-    """``owner`` holds offsets ``first`` to ``end`` - 1."""
+    """Offsets ``first`` to ``end`` - 1 and their ``owner``."""
 
     first: int
     end: int
@@ -22,7 +22,7 @@ class Holding(NamedTuple, Generic[OwnerT]):
 
 
 class Holdings(Generic[OwnerT]):
-    """At most one owner per offset; neighbours of one owner are one holding."""
+    """Owners of offsets, at most one per offset; adjacent ranges of one owner are one holding."""
 
     __slots__ = ("_runs",)
 
@@ -47,7 +47,7 @@ class Holdings(Generic[OwnerT]):
         return Holding(first, end, owner)
 
     def give(self, first: int, end: int, owner: OwnerT) -> None:
-        """``owner`` holds a range from now on that nobody holds."""
+        """Give ``owner`` a range that has no owner."""
         runs = self._runs
         before = self._at_or_before(first)
         if before is not None and before.end == first and before.owner == owner:
@@ -59,7 +59,7 @@ class Holdings(Generic[OwnerT]):
         runs[first] = (end, owner)
 
     def within(self, first: int, end: int) -> list[Holding[OwnerT]]:
-        """Who holds what of the range, ascending, cut to the range."""
+        """The holdings within the range, ascending and cut to it."""
         found: list[Holding[OwnerT]] = []
         before = self._at_or_before(first)
         if before is not None and before.end > first:
@@ -72,7 +72,8 @@ class Holdings(Generic[OwnerT]):
         return found
 
     def take(self, first: int, end: int, owner: OwnerT | None = None) -> list[Holding[OwnerT]]:
-        """Nobody (or: ``owner`` no longer) holds the range; returns who held what of it."""
+        """Remove the range from all owners (or from ``owner`` only); returns the removed
+        holdings."""
         runs = self._runs
         whole = runs.get(first)
         if whole is not None and whole[0] == end and owner in (None, whole[1]):
@@ -97,31 +98,31 @@ class Holdings(Generic[OwnerT]):
             runs[part.end] = (whole.end, whole.owner)
 
     def owner_of(self, offset: int) -> OwnerT | None:
-        """Who holds the entry."""
+        """The owner of the entry; None if it has none."""
         found = self._at_or_before(offset)
         return found.owner if found is not None and offset < found.end else None
 
     def end_of(self, offset: int) -> int:
-        """Where the holding ends that has the entry; what follows it if nobody holds it."""
+        """The end of the holding that contains the entry; the next offset if it has no owner."""
         found = self._at_or_before(offset)
         return found.end if found is not None and offset < found.end else offset + 1
 
     def next_start(self, offset: int, limit: int) -> int:
-        """Where the first holding that starts after ``offset`` starts; at most ``limit``."""
+        """The start of the first holding after ``offset``; at most ``limit``."""
         for first in self._runs.irange(offset + 1, limit):
             return int(first)
         return limit
 
     def of(self, owner: OwnerT) -> list[Range]:
-        """What ``owner`` holds, ascending; looks at all holdings."""
+        """The ranges of ``owner``, ascending; visits all holdings."""
         return [(first, end) for first, end, whose in self if whose == owner]
 
     def end(self) -> int:
-        """The highest offset that somebody holds + 1; 0 if there is none."""
+        """The highest offset with an owner + 1; 0 if there is none."""
         return int(self._runs.peekitem(-1)[1][0]) if self._runs else 0
 
     def clear(self) -> None:
-        """Nobody holds anything."""
+        """Remove all holdings."""
         self._runs.clear()
 
     def check(self) -> None:

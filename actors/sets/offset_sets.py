@@ -1,8 +1,8 @@
-"""What a set of offsets can do, whatever it is kept as.
+"""The interface of sets of offsets.
 
-Two forms exist: `velaray.actors.sets.ranges.RangeSet` (an object per range) and
-`velaray.actors.sets.bitmaps.Bitmap` (a bit per offset, compressed). They answer alike; which one
-acknowledgements are kept in is `velaray.actors.sets.acknowledged_ranges.FORM`.
+It has two forms: `velaray.actors.sets.ranges.RangeSet` (an object per range) and
+`velaray.actors.sets.bitmaps.Bitmap` (a bit per offset, compressed). They give equal answers;
+`velaray.actors.sets.acknowledged_ranges.FORM` chooses the form of acknowledgements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 
 class OffsetSet(Protocol):
-    """A set of offsets, seen as ascending ranges that never touch each other."""
+    """A set of offsets as ascending ranges that never touch."""
 
     def __iter__(self) -> Iterator[Range]:
         """The ranges, ascending. The set must not be changed meanwhile."""
@@ -46,15 +46,15 @@ class OffsetSet(Protocol):
         ...
 
     def discard(self, first: int, end: int) -> list[Range]:
-        """Remove ``first`` to ``end`` - 1; returns what of it was there, ascending."""
+        """Remove ``first`` to ``end`` - 1; returns the parts that were in the set, ascending."""
         ...
 
     def within(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 is in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that are in the set, ascending."""
         ...
 
     def missing(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 isn't in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that aren't in the set, ascending."""
         ...
 
     def next_missing(self, offset: int) -> int:
@@ -87,7 +87,7 @@ class OffsetSet(Protocol):
 
 
 def gaps(first: int, end: int, present: list[Range]) -> list[Range]:
-    """What of ``first`` to ``end`` - 1 isn't in ``present``, ascending ranges within it."""
+    """The parts of ``first`` to ``end`` - 1 that aren't in ``present``, ascending."""
     missing = []
     for start, stop in present:
         if start > first:

@@ -1,8 +1,7 @@
-"""A set of offsets as ranges: add, remove, look up, walk; cheap for long runs.
+"""A set of offsets as ranges; long runs are cheap.
 
-Ranges are (first, last + 1), kept ascending and never touching each other: two that would
-touch are one. Every operation costs a few look-ups per range that it meets, whatever the
-ranges' lengths.
+Ranges are (first, last + 1), ascending, and never touch: ranges that would touch are joined. Every
+operation costs a few look-ups per range that it visits, independent of the ranges' lengths.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class RangeSet:
         self._size += last - first
 
     def discard(self, first: int, end: int) -> list[Range]:
-        """Remove ``first`` to ``end`` - 1; returns what of it was there, ascending."""
+        """Remove ``first`` to ``end`` - 1; returns the parts that were in the set, ascending."""
         removed = self.within(first, end)
         ends = self._ends
         for start, stop in removed:
@@ -133,7 +132,7 @@ class RangeSet:
         return removed
 
     def within(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 is in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that are in the set, ascending."""
         if first >= end or not self._ends:
             return []
         found = []
@@ -149,7 +148,7 @@ class RangeSet:
         return found
 
     def missing(self, first: int, end: int) -> list[Range]:
-        """What of ``first`` to ``end`` - 1 isn't in the set, ascending."""
+        """The parts of ``first`` to ``end`` - 1 that aren't in the set, ascending."""
         return gaps(first, end, self.within(first, end))
 
     def next_missing(self, offset: int) -> int:

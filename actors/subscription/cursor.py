@@ -1,9 +1,9 @@
-"""A subscription's cursor: what is acknowledged, as a mark, ranges beyond it, parts of batches.
+"""A subscription's cursor: the mark, and the acknowledged ranges and parts of batches beyond it.
 
-`acked_before` is the mark-delete: every offset below it is acknowledged. Beyond it there are
-*holes*: ranges that are acknowledged out of order. A batch that is acknowledged in part has a
-mask of what remains: bit i set = message i is not acknowledged. An entry whose mask becomes 0
-is acknowledged as a whole.
+`acked_before` is the mark-delete position: every offset below it is acknowledged. Beyond it there
+are *holes*: ranges that are acknowledged out of order. A partly acknowledged batch has a mask of
+what remains: bit i set = message i isn't acknowledged. An entry whose mask becomes 0 is
+acknowledged as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORD = (1 << 64) - 1
 
 
 class Cursor:
-    """What of a log is acknowledged. Ranges are (first, last + 1)."""
+    """The acknowledged part of a log. Ranges are (first, last + 1)."""
 
     __slots__ = ("_holes", "acked_before")
 
@@ -31,7 +31,7 @@ class Cursor:
         *,
         beyond: AcknowledgedRanges | None = None,
     ) -> None:
-        """``beyond`` is where the rest is kept, and how; it must be empty."""
+        """``beyond`` keeps what is acknowledged beyond the mark; it must be empty."""
         self.acked_before = acked_before
         self._holes = AcknowledgedRanges() if beyond is None else beyond
         for first, end in holes:
@@ -52,7 +52,8 @@ class Cursor:
 
     @property
     def beyond(self) -> AcknowledgedRanges:
-        """What is acknowledged beyond the mark, for checkpoints; change it through the cursor."""
+        """The acknowledged ranges beyond the mark, for checkpoints; change them through the
+        cursor."""
         return self._holes
 
     def ack_range(self, first: int, end: int) -> None:
@@ -63,9 +64,8 @@ class Cursor:
             self._holes.add(first, end)
 
     def ack_partial(self, offset: int, remaining: int) -> None:
-        """Of the batch at ``offset`` at most the messages in ``remaining`` are still to be
-        acknowledged; a part acknowledged earlier stays so. 0 acknowledges the whole entry.
-        """
+        """Acknowledge the messages of the batch at ``offset`` that aren't in ``remaining``. Earlier
+        acknowledgements of other messages stay. 0 acknowledges the whole entry."""
         if self.is_acked(offset):
             return
         known = self._holes.mask(offset)
@@ -86,7 +86,7 @@ class Cursor:
         self.acked_before = offset
 
     def reset(self, next_offset: int) -> None:
-        """Everything before ``next_offset`` is acknowledged, nothing beyond it is."""
+        """Acknowledge everything before ``next_offset`` and nothing beyond it."""
         self._holes.clear()
         self.acked_before = next_offset
 
@@ -95,15 +95,15 @@ class Cursor:
         return offset < self.acked_before or (bool(self._holes) and offset in self._holes)
 
     def remaining(self, offset: int) -> int | None:
-        """The mask of a batch that is acknowledged in part; None for any other entry."""
+        """The mask of a partly acknowledged batch; None for any other entry."""
         return self._holes.mask(offset) if self._holes else None
 
     def partials(self, first: int, end: int) -> list[Mask]:
-        """(offset, remaining mask) of batches acknowledged in part within the range."""
+        """(offset, remaining mask) of the partly acknowledged batches within the range."""
         return self._holes.masks(max(first, self.acked_before), end) if self._holes else []
 
     def all_partials(self) -> list[Mask]:
-        """(offset, remaining mask) of all batches acknowledged in part, ascending."""
+        """(offset, remaining mask) of all partly acknowledged batches, ascending."""
         return list(self._holes.all_masks())
 
     def partial_count(self) -> int:
@@ -123,11 +123,11 @@ class Cursor:
         return self._holes.next_acked(offset, limit)
 
     def untouched_from(self) -> int:
-        """The first offset from which on nothing is acknowledged, not even in part."""
+        """The first offset from which on nothing is acknowledged, not even a part of a batch."""
         return max(self.acked_before, self._holes.end())
 
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
-        """What isn't wholly acknowledged of the range, ascending."""
+        """The parts of the range that aren't wholly acknowledged, ascending."""
         return self._holes.missing(max(first, self.acked_before), end)
 
     def holes(self) -> Iterator[Range]:
@@ -152,8 +152,7 @@ class Cursor:
 
 
 def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
-    """What remains of each batch after acknowledging these as well, ascending, where that is less
-    than now."""
+    """The masks of the batches that ``partial`` changes, combined with the cursor's, ascending."""
     after: dict[int, int] = {}
     for offset, mask in partial:
         if not cursor.is_acked(offset):

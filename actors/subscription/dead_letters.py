@@ -1,11 +1,11 @@
-"""Entries of a subscription that go to its dead-letter topic: part of its state.
+"""Moves of entries to the dead-letter topic: part of a subscription's state.
 
-A move is three steps, each durable before the next. It is *intended*: from then on nobody gets
-the entry any more. It is published, by the partition, under a producer name of this
-subscription's own and the number that the intent gave it; numbers ascend and never come again,
-so that de-duplication stores it once, whatever crashes and is done again. It is *moved*: that
-acknowledges it. An acknowledgement that comes after the intent changes nothing; one in a
-transaction is refused, for what is done of the message there would count besides its letter.
+A move has three steps, each durable before the next. First the entry is *intended*: it isn't
+delivered any more. Then the partition publishes it, under a producer name of this subscription and
+the number that the intent assigned; numbers ascend and are never reused, so de-duplication stores
+it once however often a crash repeats the step. Finally the entry is *moved*, which acknowledges it.
+An acknowledgement after the intent changes nothing. One in a transaction is refused, because its
+work would count in addition to the dead letter.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from velaray.events.events_pb2 import DeadLettersIntended, DeadLettersMoved
 
 @dataclass(slots=True)
 class IntendDeadLetters:
-    """Nobody is to get these any more. Reply: `Intended`, which lacks what is acknowledged, or
-    pending in a transaction."""
+    """Intend to move entries to the dead-letter topic. Reply: `Intended`, without entries that are
+    acknowledged or pending in a transaction."""
 
     ranges: Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """What is to be published: (offset, number), in the order of the numbers."""
+    """The entries to publish: (offset, number), in the order of the numbers."""
 
     letters: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
 class ConfirmMoved:
-    """These are in the dead-letter topic, durably. Reply: `Moved`, of those that were intended."""
+    """Confirm that entries are durably in the dead-letter topic. Reply: `Moved`, with those that
+    were intended."""
 
     offsets: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """They are acknowledged."""
+    """The moved entries, which are acknowledged."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(slots=True)
 class DeadLetters:
-    """The moves that are under way: numbers by offset."""
+    """The unfinished moves: numbers by offset."""
 
     next_number: int = 0
     intended: dict[int, int] = field(default_factory=dict)
@@ -117,7 +118,7 @@ def check(dead: DeadLetters) -> None:
 
 
 def snapshot(dead: DeadLetters) -> bytes | None:
-    """None if there never was any."""
+    """The segment of dead letters; None if there never was one."""
     if not dead.next_number:
         return None
     return json.dumps([dead.next_number, dead.letters()], separators=(",", ":")).encode()

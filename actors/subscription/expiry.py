@@ -1,8 +1,8 @@
-"""Entries that a subscription isn't to receive any more, though nobody acknowledged them.
+"""Expired entries: entries that a subscription skips although no consumer acknowledged them.
 
-They are too old (time to live), there are too many of them (backlog quota), an administrator
-says so, or they are trimmed away and can't be read. The cursor takes them for acknowledged; how
-many there were, and why, is kept apart. A rule of the subscription's machine.
+Entries expire by age (time to live), by number (backlog quota), by an administrator's command, or
+because they are trimmed and can't be read. The cursor treats them as acknowledged; their number is
+counted by reason. A rule of the subscription's machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from velaray.events.events_pb2 import EntriesExpired
 
 
 class Why(StrEnum):
-    """What entries expire of."""
+    """The reason of expiry."""
 
     TTL = "ttl"
     QUOTA = "quota"
@@ -28,9 +28,9 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Take entries (``ranges`` of (first, last + 1), ascending) for acknowledged.
+    """Expire entries (``ranges`` of (first, last + 1), ascending).
 
-    Reply: `Expired`; what was acknowledged before stays as it is. Refused INVALID, as a whole, if
+    Reply: `Expired`; acknowledged entries stay as they are. Refused INVALID, as a whole, if
     anything is at or beyond ``end_offset``, the partition's end; NOT_FOUND before `Create`.
     """
 
@@ -41,13 +41,13 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was new, as ascending (first, last + 1)."""
+    """The newly expired ranges, as ascending (first, last + 1)."""
 
     ranges: tuple[Range, ...] = ()
 
 
 def decide_expire(cursor: Cursor, command: Expire) -> Decision:
-    """See `Expire`."""
+    """The decision on `Expire`."""
     for first, end in command.ranges:
         if not 0 <= first < end <= command.end_offset:
             return refuse(
@@ -61,17 +61,17 @@ def decide_expire(cursor: Cursor, command: Expire) -> Decision:
 
 
 def missing(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` isn't acknowledged as a whole, ascending."""
+    """The parts of ``ranges`` that aren't wholly acknowledged, ascending."""
     return [part for first, end in ranges for part in cursor.unacked_ranges(first, end)]
 
 
 def expired(ranges: Sequence[Range], why: Why) -> EntriesExpired:
-    """The event of it."""
+    """The event of an expiry."""
     return EntriesExpired(ranges=pack_ranges(ranges), reason=why)
 
 
 def evolve_expired(cursor: Cursor, counts: dict[str, int], event: EntriesExpired) -> None:
-    """Acknowledge, and count in ``counts``, entries by reason."""
+    """Acknowledge the expired entries, and add them to ``counts`` by reason."""
     for first, end in unpack_ranges(event.ranges):
         counts[event.reason] = counts.get(event.reason, 0) + end - first
         cursor.ack_range(first, end)

@@ -1,8 +1,8 @@
-"""The subscription: what of a partition has been acknowledged, and where it goes on.
+"""The machine of a subscription: which entries of a partition are acknowledged.
 
-States: until `Create` it isn't there and refuses everything; from then on it holds a cursor.
-What is journaled is what an acknowledgement changed, never the request: acks are idempotent
-and commute, and one that says nothing new writes nothing.
+Until `Create` the subscription doesn't exist and refuses everything; from then on it has a cursor.
+The journal has the changes that an acknowledgement makes, not the request: acknowledgements are
+idempotent and commute, and one that changes nothing writes nothing.
 
 The state also counts failed deliveries (`velaray.actors.subscription.redelivery`) and includes the
 acknowledgements of other clusters' subscriptions of the same name
@@ -92,7 +92,8 @@ _END = "the log ends at"
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Begin at ``start_offset``. Reply: `CursorAt`. Doing it again changes nothing."""
+    """Create the subscription at ``start_offset``. Reply: `CursorAt`. A repetition changes
+    nothing."""
 
     start_offset: int
 
@@ -109,31 +110,30 @@ class Ack:
     end_offset: int
     ranges: Sequence[tuple[int, int]] = ()
     partial: Sequence[tuple[int, int]] = ()
-    consumer: int = 0  # who does, for the record (`velaray.actors.subscription.tracing`)
+    consumer: int = 0  # for the record (`velaray.actors.subscription.tracing`)
 
 
 @dataclass(slots=True)
 class AckBefore:
-    """Acknowledge everything before ``offset`` and, with ``remaining``, all of the batch at
-    ``offset`` but the messages whose bits are set.
+    """Acknowledge everything before ``offset``, and with ``remaining`` also the messages of the
+    batch at ``offset`` whose bits aren't set.
 
-    Reply: `Acked`; going back changes nothing. Refused INVALID beyond ``end_offset`` (or at
-    it, with ``remaining``); NOT_FOUND before `Create`.
+    Reply: `Acked`; a place before the mark changes nothing. Refused INVALID beyond ``end_offset``
+    (or at it, with ``remaining``); NOT_FOUND before `Create`.
     """
 
     end_offset: int
     offset: int
     remaining: int | None = None
-    reason: str = ""  # of who skips; empty if it is a consumer's acknowledgement
+    reason: str = ""  # of a skip; empty for a consumer's acknowledgement
     consumer: int = 0
 
 
 @dataclass(slots=True)
 class Acked:
-    """Where something was new: ascending whole entries as (first, last + 1), and what now remains
-    of partly acknowledged ones as (offset, mask). Both empty if nothing was. After `AckBefore`
-    entries that were acknowledged before may be among the former.
-    """
+    """The new acknowledgements: ascending whole entries as (first, last + 1), and what remains of
+    partly acknowledged batches as (offset, mask). Both are empty if nothing was new. After
+    `AckBefore` the former may include entries that were acknowledged earlier."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     partial: tuple[tuple[int, int], ...] = ()
@@ -141,13 +141,12 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Go on at ``next_offset``, back or forth, and forget all acknowledgements beyond it, those
-    pending in transactions included, but for ``gone``: ranges (first, last + 1) of entries that
-    are trimmed away.
+    """Move the cursor to ``next_offset``, back or forth.
 
-    Reply: `CursorAt`. Refused INVALID below 0; NOT_FOUND before `Create`. That the offset
-    isn't beyond the partition's end is for the caller to see to. If the progress is ``shared``
-    with other clusters, what those say of it isn't to undo this.
+    Drops all acknowledgements beyond it, including those pending in transactions, except ``gone``:
+    ranges (first, last + 1) of trimmed entries. Reply: `CursorAt`. Refused INVALID below 0;
+    NOT_FOUND before `Create`. The caller must check that the offset isn't beyond the partition's
+    end. If the progress is ``shared`` with other clusters, their reports of it don't undo the move.
     """
 
     next_offset: int
@@ -170,7 +169,7 @@ class SubscriptionState:
     created: bool = False
     cursor: Cursor = field(default_factory=Cursor)
     expired: dict[str, int] = field(default_factory=dict)
-    # Not compared: what it counts of what is acknowledged doesn't matter.
+    # Not compared: counts of acknowledged entries don't matter.
     deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
     dead: DeadLetters = field(default_factory=DeadLetters)
     pending: PendingAcks = field(default_factory=PendingAcks)
@@ -219,7 +218,7 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
         partial = new_partials(cursor, [(offset, remaining)])
         if partial and partial[0][1] == 0:
             offset, partial = offset + 1, []
-    # Not which of them exactly: there may be millions of holes in between.
+    # The event doesn't list the ranges: there may be millions of holes in between.
     new = [(cursor.acked_before, offset)] if cursor.acked_before < offset else []
     if not new and not partial:
         return Decision(reply=Acked())
@@ -420,7 +419,8 @@ class SubscriptionMachine:
         return SubscriptionState(created, cursor, gone, counts, dead, pending, others)
 
     def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
+        memory."""
         state.cursor.beyond.settle(_numbered(stored))
         remote_progress.settle(state.foreign, stored)
 

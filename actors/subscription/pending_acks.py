@@ -1,17 +1,19 @@
-"""Acknowledgements in transactions that haven't ended: part of a subscription's state.
+"""Acknowledgements in open transactions: part of a subscription's state.
 
-An entry, or some messages of a batch, that a transaction acknowledges is *pending* until the
-transaction ends: nobody gets it, and the cursor doesn't have it. A commit acknowledges what is
-still pending, an abort lets it be delivered again. At most one transaction has a message pending;
-who comes second is refused, as is who comes when the message is acknowledged.
+An entry, or a message of a batch, that a transaction acknowledges is *pending* until the
+transaction ends: it isn't delivered, and the cursor doesn't include it. A commit acknowledges what
+is still pending; an abort makes it deliverable again. A message is pending in at most one
+transaction: a second transaction is refused, and so is one that acknowledges an acknowledged
+message.
 
-A transaction may acknowledge cumulatively as well, one at a time: then it has everything before an
-offset, and no other transaction may acknowledge anything there. That hides nothing from consumers,
-since it must stay in order what they get again; so its abort makes nothing be delivered again.
+A transaction may also acknowledge cumulatively, one transaction at a time. It then has everything
+before an offset, and no other transaction may acknowledge anything there. A cumulative
+acknowledgement hides nothing from consumers, because redelivery must stay in order; so its abort
+redelivers nothing.
 
-What is acknowledged, expired or moved over meanwhile is pending no longer, whatever becomes of the
-transaction; a reset forgets all that is pending. So a transaction is known here as long as a
-commit of it would change the cursor, and nothing is kept of those that ended.
+Entries that are meanwhile acknowledged, expired or skipped are no longer pending, however the
+transaction ends. A reset drops everything pending. So the state has a transaction exactly as long
+as its commit would change the cursor, and keeps nothing of ended ones.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ from velaray.events.ids import TransactionId
 
 
 class BatchAck(NamedTuple):
-    """Of the batch of ``messages`` messages at ``offset`` those whose bits aren't set in
-    ``remaining`` are acknowledged."""
+    """Acknowledges those messages of the batch at ``offset`` whose bits aren't set in
+    ``remaining``. The batch has ``messages`` messages."""
 
     offset: int
     remaining: int
@@ -60,33 +62,33 @@ class BatchAck(NamedTuple):
 
 @dataclass(slots=True)
 class AckInTransaction:
-    """Acknowledge entries (``ranges`` of (first, last + 1)) and parts of batches, in any order,
-    if ``transaction`` commits.
+    """Acknowledge entries (``ranges`` of (first, last + 1)) and parts of batches, in any order, if
+    ``transaction`` commits.
 
     Reply: `NowPending`. Refused as a whole: INVALID if anything is at or beyond ``end_offset``, the
-    partition's end, or a batch has another size than was said earlier; CONFLICT if an entry, or
-    a message of a batch that is named in part, is acknowledged, on its way to the dead-letter
-    topic, or pending in a transaction (``transaction`` itself included; but it may name what it
-    acknowledged cumulatively); NOT_FOUND before `Create`. A command all of which is pending in
-    ``transaction`` already is a repetition: it changes nothing, and the reply is the same.
+    partition's end, or if an earlier command gave a batch another size; CONFLICT if an entry, or a
+    named message of a batch, is acknowledged, on its way to the dead-letter topic, or pending in a
+    transaction; NOT_FOUND before `Create`. ``transaction`` itself counts among those transactions,
+    except for what it acknowledged cumulatively. A command is a repetition if all of it is pending
+    in ``transaction``: it changes nothing and has the same reply.
     """
 
     transaction: TransactionId
     end_offset: int
     ranges: Sequence[Range] = ()
     partial: Sequence[BatchAck] = ()
-    consumer: int = 0  # who does, for the record (`velaray.actors.subscription.tracing`)
+    consumer: int = 0  # for the record (`velaray.actors.subscription.tracing`)
 
 
 @dataclass(frozen=True, slots=True)
 class AckBeforeInTransaction:
-    """Acknowledge everything before ``offset`` and, with ``remaining``, all of the batch at
-    ``offset`` but the messages whose bits are set, if ``transaction`` commits.
+    """Acknowledge everything before ``offset`` if ``transaction`` commits, and with ``remaining``
+    also the messages of the batch at ``offset`` whose bits aren't set.
 
-    Reply: `NowPending`, which is empty. Refused INVALID beyond ``end_offset`` (or at it, with
-    ``remaining``); CONFLICT if that isn't beyond the mark and what ``transaction`` acknowledged
-    so, or if anything there is pending in another one; NOT_FOUND before `Create`. The same again
-    is a repetition, which changes nothing.
+    Reply: an empty `NowPending`. Refused INVALID beyond ``end_offset`` (or at it, with
+    ``remaining``); CONFLICT if the place isn't beyond the mark and beyond the transaction's own
+    cumulative acknowledgement, or if anything before it is pending in another transaction;
+    NOT_FOUND before `Create`. A repeated command changes nothing.
     """
 
     transaction: TransactionId
@@ -98,8 +100,8 @@ class AckBeforeInTransaction:
 
 @dataclass(frozen=True, slots=True)
 class NowPending:
-    """What nobody gets from now on: ascending whole entries as (first, last + 1), and offsets of
-    batches some messages of which nobody gets."""
+    """The entries that are no longer delivered: whole ones as ascending (first, last + 1), and the
+    offsets of batches with pending messages."""
 
     ranges: tuple[Range, ...] = ()
     partial: tuple[int, ...] = ()
@@ -107,10 +109,10 @@ class NowPending:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionAcks:
-    """``transaction`` ended: acknowledge what is pending in it, or let it be delivered again.
+    """End ``transaction``: acknowledge what is pending in it, or make it deliverable again.
 
-    Reply: `AcksEnded`, an empty one if nothing is pending in it, as if this is asked again.
-    Refused NOT_FOUND before `Create`.
+    Reply: `AcksEnded`, an empty one if nothing is pending in the transaction, as after a repeated
+    command. Refused NOT_FOUND before `Create`.
     """
 
     transaction: TransactionId
@@ -119,9 +121,9 @@ class EndTransactionAcks:
 
 @dataclass(frozen=True, slots=True)
 class AcksEnded:
-    """What changed, ascending: as in `velaray.actors.subscription.machine.Acked` what is
-    acknowledged since the commit, whole entries and what remains of batches; or, since the abort,
-    the entries that are to be delivered again, as (first, last + 1)."""
+    """The changes, ascending. After a commit: acknowledged whole entries, and what remains of
+    batches, as in `velaray.actors.subscription.machine.Acked`. After an abort: the ``returned``
+    entries, which become deliverable again, as (first, last + 1)."""
 
     ranges: tuple[Range, ...] = ()
     partial: tuple[tuple[int, int], ...] = ()
@@ -131,7 +133,8 @@ class AcksEnded:
 def decide_ack(
     pending: PendingAcks, cursor: Cursor, leaving: Collection[int], command: AckInTransaction
 ) -> Decision:
-    """See `AckInTransaction`; ``leaving`` are offsets on their way to the dead-letter topic."""
+    """The decision on `AckInTransaction`; ``leaving`` are offsets on their way to the dead-letter
+    topic."""
     invalid = _invalid(pending, command)
     if invalid:
         return refuse(Reason.INVALID, invalid)
@@ -165,7 +168,7 @@ def decide_ack(
 
 
 def _invalid(pending: PendingAcks, command: AckInTransaction) -> str:
-    """Why it can't be meant, if so."""
+    """Why the command is invalid; empty if it is valid."""
     end_offset = command.end_offset
     for first, end in command.ranges:
         if not 0 <= first < end <= end_offset:
@@ -181,7 +184,8 @@ def _invalid(pending: PendingAcks, command: AckInTransaction) -> str:
 
 
 def _messages(partial: Sequence[BatchAck], whole: RangeSet) -> dict[int, int]:
-    """What is acknowledged of batches, by offset, ascending; not of those in ``whole``."""
+    """The acknowledged messages of batches by offset, ascending, without the batches in
+    ``whole``."""
     parts: dict[int, int] = {}
     for offset, remaining, messages in sorted(partial):
         bits = ~remaining & (1 << messages) - 1
@@ -197,7 +201,7 @@ def _is_repetition(
     ranges: Sequence[Range],
     parts: Mapping[int, int],
 ) -> bool:
-    """Whether all of it is pending in the transaction already."""
+    """Whether everything in the command is pending in the transaction already."""
     for first, end in ranges:
         owned = [part for part in pending.owned(first, end) if part.owner == transaction]
         for start, stop in gaps(first, end, [(part.first, part.end) for part in owned]):
@@ -218,7 +222,7 @@ def _is_repetition(
 def _conflict_of_ranges(
     pending: PendingAcks, cursor: Cursor, transaction: TransactionId, ranges: Sequence[Range]
 ) -> str:
-    """Why the transaction can't acknowledge these, if so."""
+    """Why the transaction can't acknowledge these entries; empty if it can."""
     for first, end in ranges:
         unacked = cursor.unacked_ranges(first, end)
         if unacked != [(first, end)]:
@@ -239,7 +243,7 @@ def _conflict_of_ranges(
 def _conflict_of_parts(
     pending: PendingAcks, cursor: Cursor, transaction: TransactionId, parts: Mapping[int, int]
 ) -> str:
-    """Why the transaction can't acknowledge these messages of batches, if so."""
+    """Why the transaction can't acknowledge these messages of batches; empty if it can."""
     for offset, bits in parts.items():
         known = cursor.remaining(offset)
         if cursor.is_acked(offset) or (known is not None and bits & ~known):
@@ -255,7 +259,7 @@ def _conflict_of_parts(
 def _conflict_with_before(
     pending: PendingAcks, transaction: TransactionId, offset: int, bits: int
 ) -> str:
-    """Whether another one acknowledges these messages cumulatively."""
+    """Whether another transaction acknowledges these messages cumulatively."""
     if pending.advancing is None:
         return ""
     other, (end, remaining) = pending.advancing
@@ -269,7 +273,7 @@ def _conflict_with_letters(
     ranges: Sequence[Range],
     parts: Mapping[int, int],
 ) -> str:
-    """Whether some of these become dead letters."""
+    """Whether some of these entries are on their way to the dead-letter topic."""
     for offset in sorted(leaving):
         if offset in parts or any(first <= offset < end for first, end in ranges):
             where = "it is on its way to the dead-letter topic"
@@ -294,7 +298,7 @@ def _name(transaction: TransactionId) -> str:
 def decide_ack_before(
     pending: PendingAcks, cursor: Cursor, command: AckBeforeInTransaction
 ) -> Decision:
-    """See `AckBeforeInTransaction`."""
+    """The decision on `AckBeforeInTransaction`."""
     transaction, offset, remaining = command.transaction, command.offset, command.remaining
     end = offset if remaining is None else offset + 1
     if offset < 0 or end > command.end_offset or (remaining or 0) < 0:
@@ -323,7 +327,8 @@ def decide_ack_before(
 def _other_before(
     pending: PendingAcks, cursor: Cursor, transaction: TransactionId, before: Before
 ) -> tuple[int, TransactionId] | None:
-    """What is in the way of acknowledging everything before a place."""
+    """The first conflict of a cumulative acknowledgement: an offset and the transaction that has
+    it."""
     if pending.advancing is not None:
         other, known = pending.advancing
         if other != transaction or not _further(before, known):
@@ -332,7 +337,7 @@ def _other_before(
 
 
 def _further(before: Before, known: Before) -> bool:
-    """Whether it acknowledges more than what is known, and all of that."""
+    """Whether ``before`` acknowledges everything that ``known`` does, and more."""
     if before.offset != known.offset or before.remaining is None or known.remaining is None:
         at = (known.offset, known.remaining is not None)
         return (before.offset, before.remaining is not None) > at
@@ -341,7 +346,7 @@ def _further(before: Before, known: Before) -> bool:
 
 
 def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks) -> Decision:
-    """See `EndTransactionAcks`."""
+    """The decision on `EndTransactionAcks`."""
     mine = pending.of(command.transaction)
     if mine is None:
         return Decision(reply=AcksEnded())
@@ -353,7 +358,7 @@ def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks
     if not command.commit:
         returned = normalized([*mine.ranges, *((at, at + 1) for at in mine.partial)])
         return Decision((ended,), AcksEnded(returned=tuple(returned)))
-    # As events that acknowledge, so that whoever reads the journal need know no transactions.
+    # Plain acknowledgement events, so that readers of the journal need no transactions.
     events: list[Message] = []
     ranges, partial = _committed(pending, cursor, mine)
     if ranges or partial:
@@ -375,7 +380,8 @@ def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks
 def _committed(
     pending: PendingAcks, cursor: Cursor, mine: PendingAck
 ) -> tuple[list[Range], dict[int, int]]:
-    """Whole entries, and what remains of others, when these are acknowledged one by one."""
+    """The whole entries, and the remaining messages of batches, after individual acknowledgement of
+    ``mine``."""
     ranges, partial = list(mine.ranges), {}
     for offset, bits in sorted(mine.partial.items()):
         left = cursor.remaining(offset)
@@ -392,7 +398,7 @@ def _committed(
 def _committed_before(
     cursor: Cursor, before: Before, acked: RangeSet, partial: Mapping[int, int]
 ) -> Before:
-    """Up to where everything is acknowledged, once ``acked`` and ``partial`` are."""
+    """The place before which everything is acknowledged once ``acked`` and ``partial`` are."""
     offset, remaining = before
     if remaining is None:
         return before
@@ -428,7 +434,7 @@ def evolve(pending: PendingAcks, event: Event) -> None:
 
 
 def forget_acked(pending: PendingAcks, cursor: Cursor, event: Message) -> None:
-    """``event`` changed the cursor to what it is now: what that has is pending no longer."""
+    """Drop what ``cursor``, which ``event`` has changed, acknowledges: it is no longer pending."""
     match event:
         case CursorReset():
             pending.clear()

@@ -1,4 +1,4 @@
-"""What is acknowledged in which transaction, as sets: see
+"""Sets of pending acknowledgements by transaction; see
 `velaray.actors.subscription.pending_acks`."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from velaray.events.ids import TransactionId
 
 
 class Before(NamedTuple):
-    """Everything before ``offset`` and, with ``remaining``, all of the batch at ``offset`` but
-    the messages whose bits are set."""
+    """A cumulative acknowledgement: everything before ``offset``, and with ``remaining`` also the
+    messages of the batch at ``offset`` whose bits aren't set."""
 
     offset: int
     remaining: int | None
@@ -28,7 +28,7 @@ class Before(NamedTuple):
 @dataclass(slots=True)
 class PendingAck:
     """What a commit of one transaction acknowledges: whole entries, messages of batches by offset
-    (bit i set = message i is), and everything ``before``."""
+    (bit i set = message i is acknowledged), and everything ``before``."""
 
     ranges: RangeSet = field(default_factory=RangeSet)
     partial: dict[int, int] = field(default_factory=dict)
@@ -40,20 +40,20 @@ class PendingAck:
 
 @dataclass(slots=True)
 class PendingBatch:
-    """How many messages a batch has, and the transactions that have some of them pending."""
+    """The size of a batch in messages, and the transactions in which messages of it are pending."""
 
     messages: int
     holders: set[TransactionId] = field(default_factory=set)
 
 
 class PendingAcks:
-    """What is pending in which transaction; never what is acknowledged."""
+    """Pending acknowledgements by transaction; they never overlap with acknowledged entries."""
 
     __slots__ = ("_advancing", "_batches", "_owners", "_transactions")
 
     def __init__(self) -> None:
         self._transactions: dict[TransactionId, PendingAck] = {}
-        # The same by offset, for who asks about entries.
+        # The same by offset.
         self._owners: Holdings[TransactionId] = Holdings()
         self._batches: SortedDict = SortedDict()  # offset -> PendingBatch
         self._advancing: TransactionId | None = None
@@ -75,20 +75,20 @@ class PendingAcks:
     # ---- what is pending
 
     def transactions(self) -> list[TransactionId]:
-        """Those that something is pending in, ascending."""
+        """The transactions with pending acknowledgements, ascending."""
         return sorted(self._transactions)
 
     def items(self) -> list[tuple[TransactionId, PendingAck]]:
-        """What is pending in each, ascending, to be read only."""
+        """The pending acknowledgements of each transaction, ascending; read-only."""
         return sorted(self._transactions.items(), key=lambda item: item[0])
 
     def of(self, transaction: TransactionId) -> PendingAck | None:
-        """What is pending in it, to be read only; None if nothing is."""
+        """The pending acknowledgements of a transaction, read-only; None if it has none."""
         return self._transactions.get(transaction)
 
     @property
     def advancing(self) -> tuple[TransactionId, Before] | None:
-        """The transaction that acknowledges cumulatively, and up to where."""
+        """The transaction that acknowledges cumulatively, and its place."""
         if self._advancing is None:
             return None
         before = self._transactions[self._advancing].before
@@ -102,8 +102,8 @@ class PendingAcks:
     def holder_of(
         self, offset: int, bits: int, but: TransactionId | None = None
     ) -> TransactionId | None:
-        """A transaction, other than ``but``, in which the entry is pending as a whole, or some of
-        these messages of it."""
+        """A transaction other than ``but`` in which the whole entry or some of these messages are
+        pending."""
         owner = self._owners.owner_of(offset)
         if owner is not None:
             return None if owner == but else owner
@@ -115,7 +115,7 @@ class PendingAcks:
         return None
 
     def has_part(self, transaction: TransactionId, offset: int, bits: int) -> bool:
-        """Whether these messages of a batch are pending in it, or the whole entry is."""
+        """Whether these messages of a batch, or the whole entry, are pending in the transaction."""
         if self._owners.owner_of(offset) == transaction:
             return True
         batch = self._batches.get(offset)
@@ -127,7 +127,8 @@ class PendingAcks:
         return self._batches[offset].messages if offset in self._batches else None
 
     def bits(self, offset: int) -> int:
-        """The messages of a batch that are pending in any transaction, if it isn't as a whole."""
+        """The messages of a batch that are pending in any transaction; none of an entry that is
+        pending as a whole."""
         if offset not in self._batches:
             return 0
         bits = 0
@@ -139,18 +140,18 @@ class PendingAcks:
         return self._transactions[transaction].partial[offset]
 
     def owned(self, first: int, end: int) -> list[Holding[TransactionId]]:
-        """Which whole entries of a range are pending in which transaction, ascending."""
+        """The pending whole entries of a range with their transactions, ascending."""
         return self._owners.within(first, end)
 
     def batches(self, first: int, end: int) -> list[int]:
-        """Offsets of the batches that are pending in part, ascending."""
+        """Offsets of the batches with pending messages, ascending."""
         return list(self._batches.irange(first, end, (True, False)))
 
     def other_before(
         self, transaction: TransactionId, before: Before, cursor: Cursor
     ) -> tuple[int, TransactionId] | None:
-        """An offset of what is pending before a place in another transaction, and that one;
-        cumulative acknowledgements aside."""
+        """An offset before a place that is pending in another transaction, and that transaction.
+        Cumulative acknowledgements don't count."""
         first, (offset, remaining) = cursor.acked_before, before
         for part in self._owners.within(first, offset) if first < offset else ():
             if part.owner != transaction:
@@ -165,42 +166,43 @@ class PendingAcks:
         return None if holder is None else (offset, holder)
 
     def end_of(self, offset: int) -> int:
-        """Where the entries end that are pending as the one at ``offset`` is."""
+        """The end of the run of entries that are pending in the same transaction as the one at
+        ``offset``."""
         return self._owners.end_of(offset)
 
     def next_owned(self, offset: int, limit: int) -> int:
-        """The first entry after ``offset`` that is pending as a whole where that one isn't; at
-        most ``limit``."""
+        """The next entry after ``offset`` that is pending as a whole, if the one at ``offset``
+        isn't; at most ``limit``."""
         return self._owners.next_start(offset, limit)
 
     def end(self) -> int:
-        """No entry, and no part of one, at or beyond this offset is pending."""
+        """The offset from which on nothing is pending."""
         batches = self._batches
         return max(self._owners.end(), batches.peekitem(-1)[0] + 1 if batches else 0)
 
     # ---- changes
 
     def hold(self, transaction: TransactionId, ranges: Iterable[Range]) -> None:
-        """Whole entries are pending from now on."""
+        """Make whole entries pending."""
         mine = self._transactions.setdefault(transaction, PendingAck())
         for first, end in ranges:
             mine.ranges.add(first, end)
             self._owners.give(first, end, transaction)
 
     def hold_part(self, transaction: TransactionId, offset: int, bits: int, messages: int) -> None:
-        """Messages of a batch are pending from now on."""
+        """Make messages of a batch pending."""
         mine = self._transactions.setdefault(transaction, PendingAck())
         mine.partial[offset] = mine.partial.get(offset, 0) | bits
         batch = self._batches.setdefault(offset, PendingBatch(messages))
         batch.holders.add(transaction)
 
     def hold_before(self, transaction: TransactionId, before: Before) -> None:
-        """The transaction acknowledges everything before a place."""
+        """Make everything before a place pending, cumulatively."""
         self._transactions.setdefault(transaction, PendingAck()).before = before
         self._advancing = transaction
 
     def drop(self, transaction: TransactionId) -> None:
-        """Nothing is pending in it any longer."""
+        """Drop a transaction."""
         mine = self._transactions.get(transaction)
         if mine is None:
             return
@@ -213,14 +215,14 @@ class PendingAcks:
         del self._transactions[transaction]
 
     def clear(self) -> None:
-        """Nothing is pending in any transaction."""
+        """Drop all transactions."""
         self._transactions.clear()
         self._owners.clear()
         self._batches.clear()
         self._advancing = None
 
     def forget(self, first: int, end: int) -> None:
-        """These entries are acknowledged."""
+        """Drop entries that are acknowledged."""
         for part in self._owners.take(first, end):
             self._transactions[part.owner].ranges.discard(part.first, part.end)
             self._drop_if_empty(part.owner)
@@ -230,7 +232,7 @@ class PendingAcks:
                 self._drop_if_empty(transaction)
 
     def forget_part(self, offset: int, remaining: int) -> None:
-        """No more than these messages of a batch aren't acknowledged."""
+        """Drop the messages of a batch that are acknowledged: all but these."""
         if offset not in self._batches:
             return
         for transaction in sorted(self._batches[offset].holders):
@@ -241,7 +243,7 @@ class PendingAcks:
                 self._drop_if_empty(transaction)
 
     def forget_before(self, cursor: Cursor) -> None:
-        """The mark may have reached what was acknowledged cumulatively."""
+        """Drop the cumulative acknowledgement if the mark has reached it."""
         if self._advancing is not None:
             mine = self._transactions[self._advancing]
             if mine.before is not None and not advances(mine.before, cursor):
@@ -262,7 +264,7 @@ class PendingAcks:
 
 
 def advances(before: Before, cursor: Cursor) -> bool:
-    """Whether it acknowledges what the cursor doesn't have."""
+    """Whether a cumulative acknowledgement goes beyond the cursor."""
     offset, remaining = before
     if cursor.acked_before != offset or remaining is None:
         return cursor.acked_before < offset
@@ -327,7 +329,7 @@ def _check_batches(pending: PendingAcks, cursor: Cursor) -> None:
 
 
 def snapshot(pending: PendingAcks) -> bytes | None:
-    """None if nothing is pending."""
+    """The pending acknowledgements as a segment; None if there are none."""
     if not pending:
         return None
     listed = []

@@ -1,16 +1,17 @@
-"""What of a subscription other clusters are to be told: where it changed since they last were.
+"""The places of a subscription that changed since other clusters were informed.
 
-A subscription's progress goes to each other cluster in *exports*. Each tells what is acknowledged
-now at the places that were touched since the export before it; the first one tells of all places.
-A place may be touched for nothing: what is told is what the cursor has, and to tell it again
-changes nothing. So what is remembered is bounded: beyond `MOST_RANGES` places are rounded.
+A subscription's progress goes to each other cluster in *exports*. An export has what is
+acknowledged now at the places that were touched since the previous export; the first export covers
+all places. A place may be touched without a change: exports report the present cursor, so a
+repetition changes nothing. This bounds the memory: beyond `MOST_RANGES` places are rounded.
 
-An export is told in *windows*. A *token* says how far the other cluster has it: which activation of
-the subscription made the export, its number, and where it goes on, or `DONE`. Who comes with the
-token of a complete export has that, and gets the next one; who comes with it again lost the answer.
-With a token that isn't known any more, or without one, it begins with everything.
+An export is sent in *windows*. A *token* says how much of it a cluster has: the activation of the
+subscription that made the export, the export's number, and the offset at which it continues, or
+`DONE`. A cluster that shows the token of a complete export has it and gets the next one. A cluster
+that shows it twice has lost the answer. With an unknown token, or without one, the export starts
+with all places.
 
-What moves a cursor back is never told, but what is acknowledged again is told again.
+Moves of the cursor backwards aren't exported; later acknowledgements of the same entries are.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ from velaray.events.events_pb2 import (
 
 EVERYWHERE = (0, 1 << 62)
 DONE = -1
-"""Where a complete export goes on."""
+"""The offset in the token of a complete export."""
 WINDOW = 1 << 16
-"""So many touched offsets are looked at together."""
+"""The touched offsets in one window."""
 MOST_RANGES = 4096
-"""So many ranges are remembered as touched; beyond them they are rounded, to half as many."""
+"""The most touched ranges that are kept; above it they are rounded to half as many."""
 MOST_CLUSTERS = 16
-"""Of so many clusters it's remembered what they have; who hasn't asked for longest is forgotten."""
+"""The most clusters whose exports are tracked; above it the one that asked longest ago is
+dropped."""
 
 Token = list[Any]
 
 
 class Touched:
-    """Offsets at which something may have changed, in bounded memory: some may not have."""
+    """Offsets that may have changed, in bounded memory."""
 
     __slots__ = ("_grain", "_ranges")
 
@@ -66,11 +68,11 @@ class Touched:
         return bool(self._ranges)
 
     def __iter__(self) -> Iterator[Range]:
-        """All of it as ascending ranges."""
+        """The ranges, ascending."""
         return iter(self._ranges)
 
     def add(self, ranges: Iterable[Range]) -> None:
-        """Something changed there."""
+        """Add ranges."""
         for first, end in ranges:
             self._ranges.add(*self._rounded(first, end))
             if self._ranges.range_count() > MOST_RANGES:
@@ -85,14 +87,15 @@ class Touched:
             self._ranges = RangeSet(self._rounded(*each) for each in self._ranges)
 
     def from_on(self, first: int) -> list[Range]:
-        """What of it is at or behind an offset."""
+        """The ranges from offset ``first`` on."""
         return self._ranges.within(first, EVERYWHERE[1])
 
 
 @dataclass(slots=True)
 class _Told:
-    """What one cluster is told: export ``number`` of what was touched before it began, and the next
-    of what is touched ``since``; ``confirmed`` is the newest one that it said to have."""
+    """The exports to one cluster: ``number`` covers ``places``, which were touched before it began,
+    and the next one those touched ``since``. ``confirmed`` is the newest export that the cluster
+    has confirmed."""
 
     number: int
     confirmed: int = DONE
@@ -101,9 +104,9 @@ class _Told:
 
 
 class Part(NamedTuple):
-    """What is to be told next: export ``number``, of these places, from an offset on.
+    """The next part of an export: its ``number``, its ``places``, and the offset it starts ``at``.
 
-    ``news`` is false if there is nothing to tell.
+    ``news`` is false if there is nothing to export.
     """
 
     number: int
@@ -113,27 +116,27 @@ class Part(NamedTuple):
 
 
 class Exports:
-    """What is told to which cluster, by one activation of a subscription."""
+    """The exports of one activation of a subscription to all clusters."""
 
     def __init__(self, activation: str) -> None:
-        """``activation`` is the name of no other one of a subscription that had this one's name."""
+        """``activation`` must be unique among all activations of subscriptions of this name."""
         self._activation = activation
         self._told: dict[str, _Told] = {}
         self._number = 0
 
     def __bool__(self) -> bool:
-        """Whether any cluster is told anything."""
+        """Whether any cluster gets exports."""
         return bool(self._told)
 
     def touch(self, ranges: Sequence[Range]) -> None:
-        """Something changed at these offsets, or is about to."""
+        """Add offsets that may have changed."""
         for told in self._told.values():
             told.since.add(ranges)
 
     def next(self, cluster: str, token: Token | None) -> Part:
-        """What a cluster that has all up to this token is to be told next.
+        """The next part for a cluster that has everything up to ``token``.
 
-        To be told by the state as it is from now on.
+        The part must be read from the state as it is from now on.
         """
         told = self._told.pop(cluster, None)
         found = None if told is None or token is None else self._follow(told, token)
@@ -142,7 +145,7 @@ class Exports:
             told = _Told(self._number, places=Touched([EVERYWHERE]))
             found = Part(told.number, told.places, 0)
         assert told is not None
-        self._told[cluster] = told  # the last one is who asked last
+        self._told[cluster] = told  # the last cluster in the table asked last
         while len(self._told) > MOST_CLUSTERS:
             del self._told[next(iter(self._told))]
         return found
@@ -166,16 +169,16 @@ class Exports:
         return Part(told.number, told.places, 0)
 
     def token(self, part: Part, goes_on: int) -> Token:
-        """What a cluster will have that gets this part, which ends there."""
+        """The token of a cluster that has this part, which ends at ``goes_on``."""
         return [self._activation, part.number, goes_on]
 
 
 class Window(NamedTuple):
-    """What a subscription has at touched places: the mark, and which places are before it; beyond
-    it entries that are acknowledged, what remains of batches that are in part, and how often others
-    were delivered in vain.
+    """A subscription's progress at touched places: the mark, and the places before it; beyond it
+    the acknowledged entries, what remains of partly acknowledged batches, and the counts of failed
+    deliveries of other entries.
 
-    It goes on ``at``, or is `DONE`.
+    The export continues ``at`` an offset, or is `DONE`.
     """
 
     mark: int
@@ -189,8 +192,8 @@ class Window(NamedTuple):
 def window(
     cursor: Cursor, counts: CountRuns, places: Touched, at: int, known_from: int = EVERYWHERE[1]
 ) -> Window:
-    """Look at the next places that were touched, from offset ``at`` on; not at those before the
-    mark and ``known_from``."""
+    """The progress at the next touched places from offset ``at`` on, without those before the mark
+    and ``known_from``."""
     mark = cursor.acked_before
     found = Window(mark, [], [], [], [], DONE)
     limit, left = max(cursor.untouched_from(), counts.end), WINDOW
@@ -214,9 +217,9 @@ def window(
 
 
 def touched_by(events: Iterable[Message], reply: Any) -> list[Range]:
-    """The offsets at which a decision's events change what other clusters are told.
+    """The offsets at which a decision's events change the exported progress.
 
-    ``reply`` is the decision's reply; it has the ranges that the events themselves don't name.
+    ``reply`` is the decision's reply; it has the ranges that the events don't name.
     """
     return [each for event in events for each in _touched_by(event, reply)]
 

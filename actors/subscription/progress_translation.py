@@ -1,9 +1,9 @@
-"""Progress by positions of origins, and where it is in a partition.
+"""Translation of progress from positions of origins to local offsets.
 
-`here` tells for what another cluster's subscription has by which local offsets this partition has
-the same, and what it doesn't have yet. Positions of the own cluster are those of the partition's
-own ledgers; only what no other cluster stored first is meant by them. What is trimmed away, or
-never came since it isn't replicated to here, is nowhere.
+`here` splits another cluster's progress into the offsets of entries that this partition has, and
+what it doesn't have yet. Positions of this cluster are those of the partition's own ledgers; they
+name only entries that no other cluster stored first. Entries that are trimmed away, or never
+arrived because they aren't replicated here, have no offset.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Here:
-    """What of some progress is in a partition, by offset, and what is ``ahead`` of it, by origin.
+    """Progress that a partition has, by offset, and what is ``ahead`` of it, by origin.
 
-    It was looked for when the log ended at ``end_offset``.
+    ``end_offset`` is the end of the log at the time of the translation.
     """
 
     end_offset: int
@@ -43,7 +43,7 @@ class Here:
 
     @property
     def last(self) -> int:
-        """The offset after the last one that is named."""
+        """The offset after the last one in it."""
         ends = [end for _, end in self.ranges[-1:]] + [at + 1 for at, _ in self.partial]
         return max([*ends, *(end for _, end, _ in self.counts)], default=0)
 
@@ -54,9 +54,10 @@ def here(
     told: Mapping[str, Ahead],
     since: Mapping[str, Position] | None = None,
 ) -> Here:
-    """Where the entries are that ``told`` names, by origin. ``own`` is this cluster's name.
+    """The local offsets of the entries in ``told``, which is by origin. ``own`` is this cluster's
+    name.
 
-    Of "all up to" what isn't behind ``since`` is left out.
+    "All up to" leaves out everything up to ``since``.
     """
     found = Here(state.end_offset)
     for cluster, progress in told.items():
@@ -91,7 +92,7 @@ def _offsets(origin: Origin, ledger_id: int, first: int, end: int) -> list[Range
 
 
 def _ahead(told: Ahead, last: Position) -> Ahead | None:
-    """What is behind the newest that came; None if nothing is."""
+    """The progress behind the newest entry that arrived; None if there is none."""
     up_to = told.up_to if told.up_to > last else NOWHERE
     ranges = tuple(
         EntryRange(ledger_id, start, end)

@@ -1,13 +1,13 @@
-"""How often entries were delivered to a subscription without being acknowledged.
+"""Counts of failed deliveries: deliveries of entries that weren't acknowledged.
 
-The state counts *begun* deliveries per entry, less those that came to an orderly end (the
-consumer left, or another one became active). So whatever ends the delivery of an entry that is
-counted n times, a crash of everything included, its next delivery is the one after n that came
-to nothing: n is the redelivery count that the client is told. Nothing is to be written when a
-delivery ends badly; it must be written before the next one goes out, if its count is above 0.
+The state counts the *begun* deliveries of each entry, minus those that ended in order (the consumer
+left, or another one became active). When a delivery of an entry with count n ends without
+acknowledgement, even by a crash, the next delivery has redelivery count n. So nothing is written
+when a delivery fails; a delivery with a count above 0 is written before it is sent.
 
-What is acknowledged may be counted or not: nobody asks. So ranges are joined over it, and stay
-few; what is behind the mark is dropped when the next delivery is counted.
+The counts of acknowledged entries are meaningless. Ranges are therefore joined across acknowledged
+entries, which keeps them few, and counts before the mark are dropped when the next delivery is
+counted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from velaray.events.events_pb2 import DeliveriesReturned, EntriesDelivered
 
 @dataclass(slots=True)
 class NoteDeliveries:
-    """Count what happened, in this order: ``begun`` deliveries that aren't noted yet, those that
-    were ``returned`` in order, and those that are ``begun_again``.
+    """Count deliveries, in this order: ``begun`` ones that aren't counted yet, those that were
+    ``returned`` in order, and those that are ``begun_again``.
 
-    Reply: `Noted`. What is acknowledged by now isn't counted.
+    Reply: `Noted`. Acknowledged entries aren't counted.
     """
 
     begun: Sequence[Range] = ()
@@ -41,11 +41,11 @@ class NoteDeliveries:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """It is counted."""
+    """The deliveries are counted."""
 
 
 class CountRun(NamedTuple):
-    """Offsets ``first`` to ``end`` - 1 are counted so many ``times``, at least once."""
+    """The count of offsets ``first`` to ``end`` - 1, at least 1."""
 
     first: int
     end: int
@@ -53,7 +53,7 @@ class CountRun(NamedTuple):
 
 
 class CountRuns:
-    """Counts by offset, kept as runs of equal ones; 0 where there is none."""
+    """Counts by offset, kept as runs of equal counts; 0 elsewhere."""
 
     __slots__ = ("_runs", "end")
 
@@ -92,7 +92,7 @@ class CountRuns:
         return self._runs.owner_of(offset) or 0
 
     def alike(self, first: int, end: int) -> tuple[int, int]:
-        """The count at ``first``, and how far, up to ``end``, it is the same."""
+        """The count at ``first``, and the offset, at most ``end``, up to which it is the same."""
         parts = self._runs.within(first, end)
         if not parts:
             return 0, end
@@ -101,7 +101,7 @@ class CountRuns:
         return parts[0].owner, parts[0].end
 
     def below(self, first: int, end: int, times: int) -> list[Range]:
-        """What of a range is counted less often than that, ascending."""
+        """The parts of a range with a count below ``times``, ascending."""
         found: list[Range] = []
         while first < end:
             count, stop = self.alike(first, end)
@@ -111,13 +111,13 @@ class CountRuns:
         return found
 
     def raise_to(self, first: int, end: int, times: int) -> None:
-        """Count a range at least so often."""
+        """Raise the counts of a range to at least ``times``."""
         for start, stop in self.below(first, end, times):
             self._runs.take(start, stop)
             self._put(start, stop, times)
 
     def forget(self, first: int, end: int) -> None:
-        """Count nothing of a range."""
+        """Set the counts of a range to 0."""
         self._runs.take(first, end)
 
     def beyond(self, offset: int) -> list[list[int]]:
@@ -129,11 +129,11 @@ class CountRuns:
         return [CountRun(*run) for run in self._runs.within(first, end)] if first < end else []
 
     def copy(self) -> CountRuns:
-        """The same counts, apart from these."""
+        """An independent copy."""
         return CountRuns(self._runs)
 
     def clear(self) -> None:
-        """Count nothing."""
+        """Set all counts to 0."""
         self._runs.clear()
         self.end = 0
 
@@ -143,7 +143,8 @@ class CountRuns:
 
 
 def worth_counting(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
-    """The same without what is acknowledged, but joined where only that is between."""
+    """The ranges without acknowledged entries, joined where only acknowledged entries lie
+    between."""
     found: list[Range] = []
     for first, end in normalized(ranges):
         first = cursor.next_unacked(first)
@@ -157,7 +158,7 @@ def worth_counting(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
 
 
 def decide(cursor: Cursor, command: NoteDeliveries) -> Decision:
-    """What the command leads to."""
+    """The decision on `NoteDeliveries`."""
     events: list[Message] = []
     if begun := worth_counting(cursor, command.begun):
         events.append(EntriesDelivered(ranges=pack_ranges(begun)))
@@ -169,7 +170,7 @@ def decide(cursor: Cursor, command: NoteDeliveries) -> Decision:
 
 
 def snapshot(counts: CountRuns, cursor: Cursor) -> bytes | None:
-    """What matters of the counts; None if nothing does."""
+    """The counts beyond the mark as a segment; None if there are none."""
     runs = counts.beyond(cursor.acked_before) if counts else []
     return json.dumps(runs, separators=(",", ":")).encode() if runs else None
 

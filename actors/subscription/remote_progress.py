@@ -1,21 +1,20 @@
-"""What the subscription of the same name has in other clusters: part of a subscription's state.
+"""The progress of other clusters' subscriptions of the same name: part of a subscription's state.
 
-Another cluster tells its *progress*: which messages are acknowledged there, by where the cluster
-has them that stored them first (their origin), and how often others were delivered in vain. The
-partition says where those entries are here. What is here is *taken in*: acknowledged as by any
-consumer, and counted at least so often. What isn't here yet *waits*, by origin and position, until
-the partition says that it came; then it is taken in, before anybody gets it.
+Another cluster reports its *progress*: the acknowledged messages, by their positions in the cluster
+that stored them first (their origin), and the counts of failed deliveries. The partition translates
+the positions. Progress of entries that are here is *taken in*: acknowledged as by any consumer, and
+counted at least as often. Progress of entries that aren't here yet *waits*, by origin and position,
+until the partition reports their arrival; it is taken in before they are delivered.
 
-Progress is only ever added to: late, again or out of order it changes nothing. What was taken in
-once is never taken in again: so when the cursor is moved back here, and the other cluster says
-once more what it had said, that acknowledges nothing of what is to be delivered again. Only what
-it hadn't said before does. Since other clusters are told what is acknowledged here, and say so in
-their turn, all that was acknowledged here when the cursor is moved counts as taken in, too. (Of a
-batch that was in part, nothing more is taken in: it is delivered as a whole again.) What waits
-keeps waiting: moving a cursor concerns what is here.
+Progress only grows: late, repeated or reordered reports change nothing. Progress is taken in once.
+After the cursor moves back here, a repeated report of another cluster acknowledges none of the
+entries that are delivered again; only new progress does. Other clusters receive and report back
+what is acknowledged here, so a move counts everything acknowledged here as taken in, too. (No more
+of a partly acknowledged batch is taken in: it is delivered again as a whole.) Waiting progress
+stays: a move concerns entries that are here.
 
-Of what is trimmed away nothing is remembered. Of an origin nothing waits that isn't behind the
-newest entry that came from there.
+Nothing is kept of trimmed entries. Waiting progress is always behind the newest entry that arrived
+from its origin.
 
 Command: `TakeProgress`. Events: ProgressTaken, and EntriesAcked for what is new to the cursor.
 """
@@ -69,7 +68,7 @@ class EntryRange(NamedTuple):
 
 
 class EntryMask(NamedTuple):
-    """Of a batch the messages that aren't acknowledged: bit i set = message i isn't."""
+    """The messages of a batch that aren't acknowledged: bit i set = message i isn't."""
 
     ledger_id: int
     entry_id: int
@@ -77,7 +76,7 @@ class EntryMask(NamedTuple):
 
 
 class EntryCount(NamedTuple):
-    """Entries ``first`` to ``end`` - 1 of a ledger were delivered in vain so many ``times``."""
+    """``times`` failed deliveries of entries ``first`` to ``end`` - 1 of a ledger."""
 
     ledger_id: int
     first: int
@@ -100,12 +99,13 @@ class Ahead:
 
 @dataclass(slots=True)
 class TakeProgress:
-    """Take in what ``cluster``'s subscription has.
+    """Take in the progress of ``cluster``'s subscription.
 
-    ``ranges``, ``partial`` and ``counts`` (first, last + 1, times) are of what is here, by offset:
-    below ``end_offset`` all of it, durably. ``ahead`` is what isn't here yet, by origin. ``came``
-    are the newest positions of origins that came, so far as they are known to the caller: nothing
-    up to there waits any longer. Before ``first_offset`` everything is trimmed away.
+    ``ranges``, ``partial`` and ``counts`` (first, last + 1, times) concern entries that are here,
+    by offset: all of them are below ``end_offset`` and durable. ``ahead`` concerns entries that
+    aren't here yet, by origin. ``came`` has the newest positions that arrived from origins, as far
+    as the caller knows them: nothing up to there waits any longer. Everything before
+    ``first_offset`` is trimmed.
 
     Reply: `Taken`. Refused INVALID, as a whole, if anything is at or beyond ``end_offset``, or
     can't be an entry; NOT_FOUND before the subscription is created.
@@ -123,8 +123,8 @@ class TakeProgress:
 
 @dataclass(slots=True)
 class Taken:
-    """What is new to the cursor, as in `velaray.actors.subscription.machine.Acked`, and counts that
-    are."""
+    """The progress that is new to the cursor, as in `velaray.actors.subscription.machine.Acked`,
+    and the new counts."""
 
     ranges: tuple[Range, ...] = ()
     partial: tuple[tuple[int, int], ...] = ()
@@ -132,7 +132,7 @@ class Taken:
 
 
 class Waiting:
-    """What waits of one origin. Up to ``passed`` nothing does."""
+    """The waiting progress of one origin; none of it is at or before ``passed``."""
 
     __slots__ = ("counts", "ledgers", "passed", "up_to")
 
@@ -158,7 +158,7 @@ class Waiting:
         return self.up_to > self.passed or bool(self.ledgers) or bool(self.counts)
 
     def concerns(self, came: Position) -> bool:
-        """Whether anything that waits came, now that this is the newest that did."""
+        """Whether any of it has arrived if ``came`` is the newest position that has."""
         if self.up_to > self.passed and came > self.passed:
             return True
         return any(
@@ -168,7 +168,7 @@ class Waiting:
         )
 
     def first_of(self, ledger_id: int) -> int:
-        """The first entry of the ledger of which something waits."""
+        """The first entry of the ledger with waiting progress."""
         firsts = []
         if ledger_id in self.ledgers:
             holes = self.ledgers[ledger_id]
@@ -178,8 +178,8 @@ class Waiting:
         return min(firsts)
 
     def border(self, came: Position, most: int) -> Position:
-        """Up to where to take in what waits, now that this is the newest that came: all of it, or
-        about so many ranges and batches."""
+        """The position up to which arrived progress is taken in at once, if ``came`` is the newest
+        that arrived; bounded by a number of ranges and batches."""
         for ledger_id in sorted(self.ledgers):
             if ledger_id > came.ledger_id:
                 break
@@ -192,7 +192,8 @@ class Waiting:
         return came
 
     def due(self, came: Position) -> Ahead:
-        """What waits of what came, now that this is the newest that did."""
+        """The waiting progress of arrived entries, if ``came`` is the newest position that
+        arrived."""
         ranges: list[EntryRange] = []
         partial: list[EntryMask] = []
         counts: list[EntryCount] = []
@@ -209,7 +210,7 @@ class Waiting:
         return Ahead(min(self.up_to, came), tuple(ranges), tuple(partial), tuple(counts))
 
     def news(self, told: Ahead, came: Position) -> Ahead:
-        """What of ``told`` doesn't wait yet, nor is behind what ``came``."""
+        """The part of ``told`` that neither waits already nor has arrived."""
         passed = max(self.passed, came)
         up_to = told.up_to if told.up_to > max(self.up_to, passed) else NOWHERE
         border = max(passed, self.up_to, up_to)
@@ -233,7 +234,7 @@ class Waiting:
         return Ahead(up_to, tuple(ranges), tuple(partial), tuple(counts))
 
     def add(self, news: Ahead) -> None:
-        """This waits as well."""
+        """Add waiting progress."""
         if news.up_to > self.up_to:
             self.up_to = news.up_to
         for ledger_id, first, end in news.ranges:
@@ -256,7 +257,7 @@ class Waiting:
         return self.ledgers.setdefault(ledger_id, AcknowledgedRanges())
 
     def pass_to(self, came: Position) -> None:
-        """This is the newest that came."""
+        """Drop what has arrived: ``came`` is the newest position."""
         if came > self.passed:
             self.passed = came
         if self.up_to <= self.passed:
@@ -264,7 +265,7 @@ class Waiting:
         self._drop(self.passed)
 
     def _drop(self, border: Position) -> None:
-        """Forget the single ones up to here."""
+        """Drop individual progress up to the border."""
         for ledger_id in [known for known in self.ledgers if known <= border.ledger_id]:
             if ledger_id == border.ledger_id:
                 self.ledgers[ledger_id].drop_before(border.entry_id + 1)
@@ -288,11 +289,11 @@ def beyond(border: Position, ledger_id: int, first: int) -> int:
 
 @dataclass(slots=True)
 class Foreign:
-    """What was ``taken`` in, by offset, and how often that was ``counted``; what waits, by
-    origin."""
+    """The progress that was ``taken`` in, by offset, how often it was ``counted``, and the
+    ``waiting`` progress by origin."""
 
     taken: Cursor = field(default_factory=Cursor)
-    # Not compared: what it counts of what is taken in doesn't matter.
+    # Not compared: counts of what is taken in don't matter.
     counted: CountRuns = field(default_factory=CountRuns, compare=False)
     waiting: dict[str, Waiting] = field(default_factory=dict)
 
@@ -302,7 +303,7 @@ class Foreign:
 
 
 def invalid(command: TakeProgress) -> str:
-    """Why it can't be meant, if so."""
+    """Why the command is invalid; empty if it is valid."""
     end_offset = command.end_offset
     for first, end in command.ranges:
         if not 0 <= first < end <= end_offset:
@@ -325,7 +326,8 @@ def invalid(command: TakeProgress) -> str:
 
 @dataclass(slots=True)
 class News:
-    """What a command says that wasn't known: to acknowledge, to count, and to journal if any."""
+    """The new progress in a command: entries to acknowledge, counts to raise, and the event to
+    journal, if any."""
 
     ranges: list[Range]
     partial: list[tuple[int, int]]
@@ -334,7 +336,7 @@ class News:
 
 
 def news(foreign: Foreign, command: TakeProgress) -> News:
-    """See `TakeProgress`; it isn't `invalid`."""
+    """The new progress in a valid `TakeProgress`."""
     taken, oldest = foreign.taken, command.first_offset
     masks = new_partials(taken, [each for each in command.partial if each[0] >= oldest])
     whole = [(max(first, oldest), end) for first, end in command.ranges if end > oldest]
@@ -405,7 +407,7 @@ def _position(position: Position) -> EntryPosition:
 
 
 def _pack_counts(runs: Iterable[tuple[int, int, int]]) -> list[int]:
-    """Runs as triples: distance from the end of the one before (which may be negative), length,
+    """Runs as triples: distance from the end of the previous run (may be negative), length,
     times."""
     packed: list[int] = []
     previous = 0
@@ -430,7 +432,7 @@ def _unpack_counts(packed: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def evolve(foreign: Foreign, deliveries: CountRuns, event: ProgressTaken) -> None:
-    """Remember what was taken in, and count at least so often."""
+    """Record the progress that was taken in, and raise the counts."""
     taken = foreign.taken
     taken.ack_before(event.first_offset)
     for first, end in unpack_ranges(event.ranges):
@@ -465,7 +467,7 @@ def _read(event: ProgressWaiting) -> Ahead:
 
 
 def moved(foreign: Foreign, cursor: Cursor, deliveries: CountRuns, *, shared: bool) -> None:
-    """The cursor is about to be moved; ``shared``: other clusters may have been told of it."""
+    """Prepare for a move of the cursor; ``shared``: other clusters may have reports of it."""
     taken = foreign.taken
     if shared:
         taken.ack_before(cursor.acked_before)
@@ -550,7 +552,7 @@ def restore(segments: Mapping[str, bytes]) -> Foreign:
 
 
 def settle(foreign: Foreign, stored: Mapping[str, StoredSegment]) -> None:
-    """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+    """Note where a durable checkpoint has the segments; unneeded ones may leave memory."""
     foreign.taken.beyond.settle(_numbered(stored))
     for (cluster, ledger_id), found in _blocks(stored).items():
         foreign.waiting[cluster].ledgers[ledger_id].settle(found)

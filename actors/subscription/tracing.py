@@ -1,8 +1,8 @@
-"""What a subscription's journal tells about who got and acknowledged what, besides the cursor.
+"""Facts in a subscription's journal about deliveries and acknowledgements, besides the cursor.
 
-Facts for people: they change no state. A consumer has a number while it is connected, new for
-each connection as long as the actor runs. Deliveries come some time after they were made, and
-those that weren't journaled before a crash are not known afterwards.
+The facts serve people; they change no state. A consumer has a number while it is connected, a new
+one for each connection as long as the actor runs. Deliveries are written some time after they were
+made; those that weren't journaled before a crash are lost.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FACTS = (ConsumerAttached, ConsumerDetached, DeliveriesTraced, EntriesAskedAgain
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write down facts, events of the types in `FACTS`, in this order. Reply: None."""
+    """Journal facts, events of the types in `FACTS`, in this order. Reply: None."""
 
     facts: Sequence[Message]
 
 
 def decide_note(command: Note) -> Decision:
-    """See `Note`. Raises TypeError for what is no fact."""
+    """The decision on `Note`. Raises TypeError for events that aren't facts."""
     for fact in command.facts:
         if not isinstance(fact, FACTS):
             raise TypeError(f"{type(fact).__name__} is no fact")
@@ -39,7 +39,7 @@ def decide_note(command: Note) -> Decision:
 
 
 def deliveries_of(event: DeliveriesTraced) -> Iterator[tuple[int, int, int]]:
-    """(consumer, first, last + 1) of every run of entries that was delivered, in order."""
+    """(consumer, first, last + 1) of each delivered run of entries, in order."""
     numbers = iter(event.runs)
     for consumer, first, count in zip(numbers, numbers, numbers, strict=True):
         yield consumer, first, first + count

@@ -1,9 +1,9 @@
-"""Undoing moves of a cursor by command: seeks, skips, expiry on request, earlier undoing.
+"""Undoing of cursor moves by command: seeks, skips, requested expiry, earlier undoing.
 
-The rule: the cursor is as it was before the move, and what was acknowledged since by consumers
-(or expired by policy, or moved to the dead-letter topic) stays acknowledged. Other moves by
-command since then are undone with it. What is pending in transactions stays so, if the cursor
-doesn't have it then; what a move took from them doesn't come back.
+The cursor becomes what it was before the move, except that entries stay acknowledged that consumers
+acknowledged since (or that a policy expired, or that went to the dead-letter topic). Later moves by
+command are undone with it. Acknowledgements that are pending in transactions stay pending unless
+the restored cursor has them; those that a move dropped don't return.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from velaray.events.events_pb2 import (
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Make the cursor what ``restored`` is, for ``reason``; ``gone`` are ranges (first, last + 1)
-    of entries that are trimmed away.
+    """Replace the cursor by ``restored``, for ``reason``; ``gone`` are ranges (first, last + 1) of
+    trimmed entries.
 
-    Reply: `Restored`. Refused CONFLICT if the cursor isn't ``expected`` any more;
-    NOT_ALLOWED if an entry that is gone would have to be delivered again; NOT_FOUND before
-    the subscription is created.
+    Reply: `Restored`. Refused CONFLICT if the cursor is no longer ``expected``; NOT_ALLOWED if a
+    trimmed entry would have to be delivered again; NOT_FOUND before the subscription is created.
     """
 
     expected: Cursor
@@ -59,7 +58,7 @@ class Restored:
 
 
 def decide_restore(cursor: Cursor, command: Restore) -> Decision:
-    """See `Restore`."""
+    """The decision on `Restore`."""
     restored = command.restored
     if cursor != command.expected:
         return refuse(Reason.CONFLICT, "the cursor moved meanwhile; try again")
@@ -87,7 +86,7 @@ def decide_restore(cursor: Cursor, command: Restore) -> Decision:
 
 
 def evolve_restored(cursor: Cursor, event: CursorRestored) -> None:
-    """The cursor is what the event says, whatever it was."""
+    """Replace the cursor by the event's."""
     cursor.reset(event.next_offset)
     for first, end in unpack_ranges(event.ranges):
         cursor.ack_range(first, end)
@@ -96,7 +95,7 @@ def evolve_restored(cursor: Cursor, event: CursorRestored) -> None:
 
 
 def move_of(event: Message) -> str:
-    """What an event moved the cursor for, if a command did it; empty for any other event."""
+    """The command and reason of an event that moves the cursor; empty for any other event."""
     match event:
         case CursorReset():
             return f"seek: {event.reason}"
@@ -110,8 +109,8 @@ def move_of(event: Message) -> str:
 
 
 def keep(restored: Cursor, live: Cursor, event: Message) -> None:
-    """Acknowledge in ``restored`` what ``event`` acknowledges for good; ``live`` is the cursor
-    just before the event."""
+    """Apply the lasting acknowledgements of ``event`` to ``restored``; ``live`` is the cursor just
+    before the event."""
     if move_of(event):
         return
     match event:
