@@ -21,7 +21,7 @@ from velaray.admin.http import (
     fabric_of,
     object_body,
 )
-from velaray.broker.catalog.catalog_moves import MAX_LAG
+from velaray.broker.catalog.messages import MAX_LAG
 from velaray.events.ids import INT64_MAX, check_name
 from velaray.geo.tenant_migration import migration_target_steps
 from velaray.geo.tenant_migration.failover import fail_over, received

@@ -21,10 +21,25 @@ All actors of a cluster run one version, so a message may change freely. Nothing
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
+from types import ModuleType
 from typing import Any, Generic, TypeVar, Union, get_args
 
 import msgspec
+import msgspec.structs
+from msgspec import field
+
+__all__ = [
+    "Codec",
+    "Message",
+    "MessageError",
+    "Request",
+    "decode_reply",
+    "encode",
+    "field",
+    "requests_of",
+]
 
 ReplyT = TypeVar("ReplyT")
 
@@ -54,6 +69,7 @@ class Codec:
 
     def __init__(self, *types: type[Message]) -> None:
         """Raises `TypeError` if two types have the same name."""
+        self._types = {each.__name__: each for each in types}
         self._fields = {each.__name__: each.__struct_fields__ for each in types}
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[types])  # noqa: UP007
 
@@ -64,6 +80,24 @@ class Codec:
         except msgspec.DecodeError as error:
             raise MessageError(self._explain(data, str(error))) from error
         return message
+
+    def knows(self, method: str) -> bool:
+        """Whether a message has this method's name: ``create_topic`` stands for ``CreateTopic``."""
+        return _class_name(method) in self._types
+
+    def from_call(self, method: str, args: Mapping[str, Any]) -> Message:
+        """The message that stands for a call by name with named arguments.
+
+        Raises `MessageError` if no message has the method's name, or if arguments are missing,
+        unknown or of another type.
+        """
+        name = _class_name(method)
+        if name not in self._types:
+            raise MessageError(f"unknown call {method!r}")
+        fields = msgspec.structs.fields(self._types[name])
+        if unknown := sorted(set(args) - {each.name for each in fields}):
+            raise MessageError(f"message {name}: unknown field {unknown[0]!r}")
+        return self.decode(encode([name, *(_value_of(each, name, args) for each in fields)]))
 
     def _explain(self, data: bytes, fault: str) -> str:
         """The fault with the names of the message and the field in place of positions."""
@@ -78,8 +112,23 @@ class Codec:
         place = _FIELD.search(fault)
         if place is None:
             return f"message {name}: it has the fields {', '.join(fields) or '(none)'}: {fault}"
-        field = fields[int(place[1]) - 1] + place[2]
-        return f"message {name}, field {field}: {fault[: place.start()]}"
+        where = fields[int(place[1]) - 1] + place[2]
+        return f"message {name}, field {where}: {fault[: place.start()]}"
+
+
+def _value_of(info: msgspec.structs.FieldInfo, message: str, args: Mapping[str, Any]) -> Any:
+    if info.name in args:
+        return args[info.name]
+    if info.required:
+        raise MessageError(f"message {message}: field {info.name!r} is missing")
+    if info.default_factory is not msgspec.NODEFAULT:
+        return info.default_factory()
+    return info.default
+
+
+@cache
+def _class_name(method: str) -> str:
+    return "".join(map(str.capitalize, method.split("_")))
 
 
 @cache
@@ -97,3 +146,12 @@ def decode_reply(request: Request[ReplyT], data: bytes) -> ReplyT:
     except msgspec.DecodeError as error:
         raise MessageError(f"reply to {type(request).__name__}: {error}") from error
     return reply
+
+
+def requests_of(module: ModuleType) -> list[type[Request[Any]]]:
+    """The requests that a module defines."""
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Request) and each is not Request
+    ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypedDict
 
 import msgpack
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.local_cluster import LocalCluster
 from velaray.actors.machine import Reason
+from velaray.events.ids import ActorKey
 from velaray.topology.messages import Codec, Message, MessageError, Request, decode_reply, encode
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer, connect
 
@@ -229,3 +233,49 @@ def test_a_peer_without_typed_messages_refuses_them() -> None:
         server.stop()
 
     asyncio.run(main())
+
+
+class Move(Request[None]):
+    topic: str
+    to: list[str]
+    force: bool = False
+
+
+def test_a_call_by_name_becomes_a_message() -> None:
+    calls = Codec(Move)
+    assert calls.knows("move") and not calls.knows("stay")
+    assert calls.from_call("move", {"topic": "t", "to": ["a"]}) == Move("t", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "fault"),
+    [
+        ("stay", {}, "unknown call 'stay'"),
+        ("move", {"topic": "t"}, "message Move: field 'to' is missing"),
+        ("move", {"topic": "t", "to": [], "now": 1}, "message Move: unknown field 'now'"),
+        ("move", {"topic": 1, "to": []}, "message Move, field topic: Expected `str`, got `int`"),
+        ("move", {"topic": "t", "to": [1]}, "message Move, field to"),
+    ],
+)
+def test_a_call_of_a_wrong_shape_is_refused_by_name(
+    method: str, args: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(MessageError, match=re.escape(fault)):
+        Codec(Move).from_call(method, args)
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "fault"),
+    [
+        ("topic", {}, "message Topic: field 'topic' is missing"),
+        ("grow_partitions", {"topic": "t", "partitions": "3"}, "field partitions: Expected `int`"),
+        ("set_home", {"tenant": "a", "cluster": "b", "now": True}, "unknown field 'now'"),
+    ],
+)
+def test_the_catalog_refuses_calls_of_a_wrong_shape(
+    tmp_path: Path, method: str, args: dict[str, Any], fault: str
+) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        with pytest.raises(RemoteError, match=re.escape(fault)) as refused:
+            cluster.run(cluster.fabric.call(ActorKey.catalog(), method, args))
+        assert refused.value.kind == Reason.INVALID

@@ -121,7 +121,7 @@ def test_a_dry_run_changes_nothing(move: Move) -> None:
         "problems": [],
         "found": [],
     }
-    with pytest.raises(NotFound, match="never was to move"):
+    with pytest.raises(NotFound, match="has no migration"):
         move.status()
     assert not move.whereabouts(move.b)["tenant"] and move.home(move.b) == "b"
     ask(move.b, "create_tenant", tenant="acme", allowed_clusters=["b"])

@@ -11,6 +11,7 @@ from velaray.actors.catalog.policies import DEFAULTS
 from velaray.actors.machine import Decision
 from velaray.actors.partition import machine as partition
 from velaray.broker.catalog import catalog_actor
+from velaray.broker.catalog.messages import Serving
 from velaray.broker.garbage_collection import topic_deletion
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.events_pb2 import TopicCreated
@@ -54,7 +55,7 @@ def _sweep_nothing(original: Any) -> Any:
 
 
 def _serve_deleted_topics(original: Any) -> Any:
-    return {**original, "serving": lambda state, args: {"policies": DEFAULTS}}
+    return {**original, Serving: lambda state, request: {"policies": DEFAULTS}}
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -90,7 +91,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "serve-deleted-topics": Mutant(
         "a partition of a deleted topic starts again",
-        ((catalog_actor, "_QUERIES", _serve_deleted_topics),),
+        ((catalog_actor, "QUERIES", _serve_deleted_topics),),
         within=500,
     ),
     "reuse-an-incarnation": Mutant(

@@ -1,0 +1,30 @@
+"""What the catalog needs of the driver of tenants' migrations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from velaray.topology.actor_system import ActorSystem
+
+
+class Migrations(Protocol):
+    """Drives the tenants' migrations that the catalog records (`velaray.geo.tenant_migration`)."""
+
+    async def start(self) -> None:
+        """Continue all migrations that aren't over."""
+
+    def stop(self) -> None:
+        """Stop driving them; the next activation of the catalog continues."""
+
+    def changed(self, tenant: str) -> None:
+        """Note that the tenant's migration began or is in another phase."""
+
+    async def status(self, tenant: str) -> dict[str, Any]:
+        """Return what is known of the tenant's newest migration."""
+
+
+MakeMigrations = Callable[
+    [ActorSystem, Callable[[str, dict[str, Any]], Awaitable[Any]]], Migrations
+]
+"""Makes them from the actor system and the catalog's `call`."""
