@@ -1,9 +1,10 @@
-"""What every wire connection begins with, whoever serves it: CONNECT and authentication."""
+"""The base of all sessions with clients: CONNECT, authentication, and tasks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -24,43 +25,62 @@ from velaray.wire.replication import CLIENT_VERSION, server_version
 SERVER_VERSION = f"velaray-{version('velaray')}"
 
 _WITHOUT_END_OF_TOPIC = ("Pulsar-CPP", "Pulsar-Go")
-"""Clients, by their versions' beginnings, that drop the connection on REACHED_END_OF_TOPIC. They
-come back, and would be told again, for ever. Python's and Node's are built on the C++ client."""
+"""Clients, by the beginning of their versions, that close the connection on REACHED_END_OF_TOPIC.
+They connect again, so the command would close their connections for ever. The clients for Python
+and Node are built on the one for C++."""
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """What a session knows of its client."""
+
+    version: str = ""
+    """The name and version of the client's program."""
+    role: str = ""
+    """The role that the client's token names; "" without authentication."""
+    is_system: bool = False
+    """Whether the client is an actor of this cluster."""
+    means_this_cluster: bool = False
+    """Whether the client version asks for this very cluster, even if the tenant's home is another
+    one. It proves nothing."""
+    knows_end_of_topic: bool = True
+    """Whether the client understands REACHED_END_OF_TOPIC."""
+    restarts_ids: bool = False
+    """Whether the client restarts its sequence ids from the reported one at each reconnect, until
+    its first receipt."""
+    sends_out_of_order: bool = False
+    """Whether messages of several threads may arrive out of the order of their sequence ids."""
+
+    def read_version(self, text: str) -> None:
+        """Set what the client's version says about it."""
+        self.version = text
+        self.means_this_cluster = text.startswith(CLIENT_VERSION)
+        self.restarts_ids = text.startswith("Pulsar-CPP")
+        self.sends_out_of_order = text.startswith("Pulsar-Go")
+        self.knows_end_of_topic = not text.startswith(_WITHOUT_END_OF_TOPIC)
 
 
 class Session:
-    """One client connection. Subclasses name their commands in ``handlers``.
+    """One client connection. Subclasses fill ``handlers``, a table from command to handler.
 
-    Handlers never block: what has to wait goes on in a task of the session (`spawn`).
+    A handler never blocks: it runs what has to wait as a task of the session (`spawn`).
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
         self.connection: WireConnection
-        self.role = ""
-        #: Whether the client is an actor of this cluster.
-        self.is_system = False
-        #: Whether the client version asks for this very cluster, also where the tenant's home is
-        #: another one. It proves nothing.
-        self.means_this_cluster = False
-        self.knows_end_of_topic = True
-        #: Whether it restarts its sequence ids from the reported one at each reconnect, until its
-        #: first receipt.
-        self.restarts_ids = False
-        #: Whether messages of several threads may arrive out of the order of their sequence ids.
-        self.sends_out_of_order = False
-        #: How the client presents itself.
-        self.client_version = ""
+        self.info = ClientInfo()
         self._connected = False
         self.handlers: dict[type, Callable[[Command], object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_connected(self, connection: WireConnection) -> None:
-        """The socket is open."""
+        """Keep the connection, which is open now."""
         self.connection = connection
 
     def on_frame(self, connection: WireConnection, command: Command, entry: bytes | None) -> None:
-        """A frame arrived; the first must be CONNECT, anything not served here ends it."""
+        """Pass a frame to its handler. The first must be CONNECT. A command without a handler is
+        refused; one that can't be answered closes the connection."""
         if not self._connected:
             self._connect(command)
             return
@@ -84,11 +104,7 @@ class Session:
             self.connection.close()
             return
         self._connected = True
-        self.means_this_cluster = command.client_version.startswith(CLIENT_VERSION)
-        self.restarts_ids = command.client_version.startswith("Pulsar-CPP")
-        self.sends_out_of_order = command.client_version.startswith("Pulsar-Go")
-        self.client_version = command.client_version
-        self.knows_end_of_topic = not command.client_version.startswith(_WITHOUT_END_OF_TOPIC)
+        self.info.read_version(command.client_version)
         if command.proxy_to_broker_url:
             self.on_tunnel(command)
             return
@@ -108,12 +124,12 @@ class Session:
         data = command.auth_data.decode("utf-8", errors="replace")
         if command.auth_method_name == SYSTEM_METHOD:
             check_system_proof(self.config.link_key, data)
-            self.is_system = True
+            self.info.is_system = True
         else:
-            self.role = authenticate(self.config.auth, data)
+            self.info.role = authenticate(self.config.auth, data)
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:
-        """The client asks to be connected through; only a front door does that."""
+        """Refuse to connect the client to another address: only a proxy does that."""
         self.error(0, pb.NotAllowedError, "this is not a proxy; connect to the service URL")
         self.connection.close()
 
@@ -126,22 +142,22 @@ class Session:
         self.connection.send(pb.CommandSuccess(request_id=request_id))
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """Nothing that is served here takes entries."""
+        """Close the connection: no command of this session has an entry."""
         connection.close(error)
 
     def on_writable(self, connection: WireConnection) -> None:
-        """The socket takes more again."""
+        """Do what waited until the socket could be written again: nothing here."""
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """The socket is gone: nobody waits for what the tasks would answer."""
+        """Cancel the tasks: the connection is closed, so they have no one to answer."""
         for task in list(self._tasks):
             task.cancel()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run what has to wait; it's cancelled when the connection is gone.
+        """Run work until it ends or the connection is closed.
 
-        An error that it lets out is reported to the event loop and ends this connection. `Stopped`
-        only ends it: the actor is leaving, and its clients find the next one.
+        An error of the work is reported to the event loop and ends the connection. `Stopped` isn't
+        reported: the actor stops, and its clients look up the next one.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

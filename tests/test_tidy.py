@@ -30,7 +30,6 @@ LARGE_CLASSES: dict[str, tuple[int, int]] = {
     "PartitionActor": (1029, 109),
     "PartitionConsumer": (666, 54),
     "PartitionProducer": (553, 42),
-    "PartitionSession": (1007, 90),
     "ReaderBase": (400, 32),
     "Replicator": (446, 39),
     "ReplicatorActor": (400, 43),

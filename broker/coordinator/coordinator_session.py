@@ -145,31 +145,33 @@ class CoordinatorSession(Session):
     async def _new(self, command: pb.CommandNewTxn) -> Any:
         timeout_ms = command.txn_ttl_millis or DEFAULT_TIMEOUT_MS
         most = self.config.max_active_transactions
-        begin = Begin(timeout_ms, self.role, most, command.series, command.series_number)
+        begin = Begin(timeout_ms, self.info.role, most, command.series, command.series_number)
         return await self._coordinator.ask(begin)
 
     async def _add_partitions(self, command: pb.CommandAddPartitionToTxn) -> Any:
         topics = [_users_topic(text) for text in command.partitions]
         return await self._coordinator.ask(
-            AddPartitions(command.txnid_least_bits, topics, self.role)
+            AddPartitions(command.txnid_least_bits, topics, self.info.role)
         )
 
     async def _add_subscriptions(self, command: pb.CommandAddSubscriptionToTxn) -> Any:
         pairs = [(_users_topic(each.topic), each.subscription) for each in command.subscription]
         return await self._coordinator.ask(
-            AddSubscriptions(command.txnid_least_bits, pairs, self.role)
+            AddSubscriptions(command.txnid_least_bits, pairs, self.info.role)
         )
 
     async def _end(self, command: pb.CommandEndTxn) -> Any:
         commit = command.txn_action == pb.COMMIT
         if command.HasField("series"):
             return await self._end_in_series(command, commit)
-        return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.role))
+        return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.info.role))
 
     async def _end_in_series(self, command: pb.CommandEndTxn, commit: bool) -> Any:
         if not commit:
-            return await self._coordinator.forget_series(ForgetSeries(command.series, self.role))
+            return await self._coordinator.forget_series(
+                ForgetSeries(command.series, self.info.role)
+            )
         number, sequences = command.series_number, tuple(command.series_transactions)
         return await self._coordinator.commit_in_series(
-            CommitInSeries(command.series, number, sequences, self.role)
+            CommitInSeries(command.series, number, sequences, self.info.role)
         )

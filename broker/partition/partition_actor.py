@@ -56,7 +56,10 @@ from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.maintenance import Maintenance
 from velaray.broker.partition.partition_metrics import PartitionMetrics
-from velaray.broker.partition.partition_session import PartitionSession, Producing
+from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.read_bounds import span
+from velaray.broker.partition.session.client_sessions import ClientSessions
+from velaray.broker.partition.session.protocols import HostedPartition, Publisher
 from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.partition.transaction_admission import TransactionAdmission
@@ -95,6 +98,22 @@ MakeGeoReplication = Callable[["PartitionActor", Callable[[], None]], GeoReplica
 
 def _flat(state: PartitionState) -> list[int]:
     return [at for pair in state.table.gone_ranges() for at in pair]
+
+
+def _hosted(partition: PartitionActor) -> HostedPartition:
+    """Return the partition as sessions see it."""
+    return HostedPartition(
+        key=partition.key,
+        fabric=partition.fabric,
+        availability=partition,
+        log=partition,
+        publishing=partition,
+        subscriptions=partition,
+        compacted=partition.compactor,
+        schemas=partition.schemas,
+        geo=partition.geo,
+        find_span=partial(span, partition),
+    )
 
 
 class _DispatcherConnection:
@@ -139,7 +158,6 @@ class PartitionActor(JournaledActor):
         self._serving = {"topic": self.topic, "incarnation": key.topic_incarnation}
         self.partition_index = key.partition
         self.registry = ProducerRegistry()
-        self.sessions: set[PartitionSession] = set()
         self.channels: dict[str, SubscriptionChannel] = {}
         self.policies = TopicPolicies.of({})
         self.upkeep = Maintenance(self, self)
@@ -168,6 +186,8 @@ class PartitionActor(JournaledActor):
         self._paused: set[WireConnection] = set()
         self._publish_rate: PublishRate | None = None
         self._throttling: asyncio.TimerHandle | None = None
+        self.clients = ClientSessions(_hosted(self))
+        self.sessions = self.clients.sessions
 
     # -- life ----------------------------------------------------------------------
 
@@ -269,7 +289,8 @@ class PartitionActor(JournaledActor):
                 channel.tell("policies", self._for_brains(channel.durable))
 
     def _accept(self) -> WireConnection:
-        return WireConnection(PartitionSession(self), max_message_size=self.config.max_message_size)
+        session = PartitionSession(self.clients)
+        return WireConnection(session, max_message_size=self.config.max_message_size)
 
     def idle(self) -> bool:
         """Whether nobody produces or consumes here, no caller is connected, nothing compacts, and
@@ -525,14 +546,14 @@ class PartitionActor(JournaledActor):
         cluster = f"{config.name}-{config.data_id[:8]}" if config.data_id else config.name
         return f"{cluster}-{self.key.topic_incarnation}-{epoch}-{next(self._names)}"
 
-    def publish(self, producing: Producing, send: Send, entry: bytes) -> None:
+    def publish(self, producer: Publisher, send: Send, entry: bytes) -> None:
         """Append an entry; the receipt goes out when it is durable, in order."""
         chunk = None
         if send.is_chunk:
             metadata = read_metadata(entry)
             chunk = Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
         command = Publish(
-            producing.name,
+            producer.name,
             send.sequence_id,
             send.sequence_id if send.highest_sequence_id is None else send.highest_sequence_id,
             send.num_messages,
@@ -540,27 +561,27 @@ class PartitionActor(JournaledActor):
             self.policies.deduplicate,
             chunk,
             transaction=None if send.txn_id is None else TransactionId(*send.txn_id),
-            exact=producing.generated or producing.session.sends_out_of_order,
+            exact=producer.exact,
         )
-        self.submit(producing, send, command, entry, delivery_time(entry))
+        self.submit(producer, send, command, entry, delivery_time(entry))
 
     def submit(
-        self, producing: Producing, send: Send, command: Publish, entry: bytes, deliver_at: int
+        self, producer: Publisher, send: Send, command: Publish, entry: bytes, deliver_at: int
     ) -> None:
         """As `publish`, with the command that stores the entry, and when it is to be delivered
         (0: at once)."""
         chunk = command.chunk
         uuid = chunk.uuid if chunk is not None else ""
-        release = partial(self._published, producing, send, entry, uuid)
+        release = partial(self._published, producer, send, entry, uuid)
         if deliver_at:
             self._delay(command, deliver_at, entry)
             release = partial(self._published_later, command, release)
         self.runtime.submit(command, release)
         self.pending_bytes += len(entry)
         if self._publish_rate is not None:
-            self._throttle(self._publish_rate, producing, command.messages, len(entry))
+            self._throttle(self._publish_rate, producer, command.messages, len(entry))
         if self.pending_bytes > PENDING_HIGH:
-            self._pause(producing.session.connection)
+            self._pause(producer.connection)
 
     def _delay(self, command: Publish, deliver_at_ms: int, entry: bytes) -> None:
         command.deliver_at_ms = deliver_at_ms
@@ -709,7 +730,7 @@ class PartitionActor(JournaledActor):
 
     def _published(
         self,
-        producing: Producing,
+        producer: Publisher,
         send: Send,
         entry: bytes,
         chunk_uuid: str,
@@ -722,27 +743,27 @@ class PartitionActor(JournaledActor):
             self.cache.append(cached)
             now_ms = self.fabric.clock_ms()
             self.meter.published.count(reply.messages, len(entry), now_ms)
-            producing.traffic.count(reply.messages, len(entry), now_ms)
-            if producing.source is not None:
-                self.replication.count_received(producing.source, reply.messages, len(entry))
+            producer.traffic.count(reply.messages, len(entry), now_ms)
+            if producer.source is not None:
+                self.replication.count_received(producer.source, reply.messages, len(entry))
             self._schedule_feed()
-            producing.stored(send, reply.position)
+            producer.stored(send, reply.position)
         elif isinstance(reply, Duplicate):
-            producing.stored(send, NOWHERE)
+            producer.stored(send, NOWHERE)
         else:
-            producing.session.send_error(producing.producer_id, send.sequence_id, reply)
+            producer.refuse(send, reply)
         if self._paused and self._throttling is None and self.pending_bytes < PENDING_LOW:
             self._resume()
 
     def _set_publish_rate(self, rate: tuple[int, int]) -> None:
         self._publish_rate = PublishRate(*rate) if max(rate) > 0 else None
 
-    def _throttle(self, rate: PublishRate, producing: Producing, messages: int, size: int) -> None:
+    def _throttle(self, rate: PublishRate, producer: Publisher, messages: int, size: int) -> None:
         """Read nothing more of this client while the topic's publishers are ahead of their rate."""
         loop = asyncio.get_running_loop()
         wait_s = rate.take(messages, size, loop.time())
         if wait_s > 0:
-            self._pause(producing.session.connection)
+            self._pause(producer.connection)
             if self._throttling is None:
                 self._throttling = loop.call_later(wait_s, self._go_on)
 
@@ -761,10 +782,9 @@ class PartitionActor(JournaledActor):
             connection.resume_reading()
         self._paused.clear()
 
-    def forget_connection(self, session: PartitionSession) -> None:
-        """A client is gone."""
-        self.sessions.discard(session)
-        self._paused.discard(session.connection)
+    def forget_connection(self, connection: WireConnection) -> None:
+        """Note that a connection is closed, so that it isn't paused or resumed any more."""
+        self._paused.discard(connection)
 
     def _schedule_feed(self) -> None:
         if not self._feed_scheduled:

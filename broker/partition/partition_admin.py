@@ -116,9 +116,9 @@ async def stats(partition: PartitionActor, args: dict[str, Any]) -> dict[str, An
         **log,
         **await _backlog_stats(partition, marks),
         "producers": [
-            producer_stats(producing, now_ms)
+            producer_stats(producer, now_ms)
             for session in partition.sessions
-            for producing in session.producers()
+            for producer in session.producers()
         ],
         **published.speed(now_ms).told("in"),
         "messages_in": published.messages,

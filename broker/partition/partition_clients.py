@@ -1,4 +1,4 @@
-"""What a partition tells about the producers and consumers that are connected to it."""
+"""Statistics of the producers and consumers that are connected to a partition."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import Any, Protocol
 
 from velaray.actors.partition.producers import AccessMode
 from velaray.broker.partition.partition_metrics import PartitionMetrics
-from velaray.broker.partition.subscription_channel import (
-    ChannelConsumer,
-    ConsumerSession,
-    SubscriptionChannel,
-)
+from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
 from velaray.topology.flow import Flow
+from velaray.wire.connection import WireConnection
 
 
 class Partition(Protocol):
-    """What `with_clients` needs of a partition."""
+    """The part of a partition that `with_clients` reads."""
 
     channels: dict[str, SubscriptionChannel]
     meter: PartitionMetrics
@@ -25,8 +22,19 @@ class Partition(Protocol):
         ...
 
 
-class Producing(Protocol):
-    """What `producer_stats` needs of a producer."""
+class _Connected(Protocol):
+    """A producer, or the session of a consumer."""
+
+    connection: WireConnection
+
+    @property
+    def client_version(self) -> str:
+        """The name and version of the client's program."""
+        ...
+
+
+class DescribedProducer(_Connected, Protocol):
+    """The part of a producer that `producer_stats` reads."""
 
     name: str
     producer_id: int
@@ -36,16 +44,11 @@ class Producing(Protocol):
     metadata: dict[str, str]
     traffic: Flow
 
-    @property
-    def session(self) -> ConsumerSession:
-        """The connection of its client."""
-        ...
-
 
 def with_clients(partition: Partition, name: str, stats: dict[str, Any]) -> dict[str, Any]:
-    """The subscription's statistics with what this end knows of its consumers.
+    """Return the subscription's statistics, completed with those of its connected consumers.
 
-    ``leaving`` counts those that are gone here and that the dispatcher still has.
+    ``leaving`` counts the consumers that are disconnected here and that the dispatcher still has.
     """
     channel, now_ms = partition.channels.get(name), partition.clock_ms()
     known = {} if channel is None else channel.consumers
@@ -74,21 +77,19 @@ def _consumer_traffic(consumer: ChannelConsumer, now_ms: int) -> dict[str, Any]:
     }
 
 
-def producer_stats(producing: Producing, now_ms: int) -> dict[str, Any]:
-    """What this end knows of a producer."""
+def producer_stats(producer: DescribedProducer, now_ms: int) -> dict[str, Any]:
+    """Return the statistics of a producer."""
     return {
-        "name": producing.name,
-        "producer_id": producing.producer_id,
-        "access": producing.access.name,
-        "ready": producing.ready,
-        **_client(producing.session, producing.connected_ms, producing.metadata),
-        **producing.traffic.speed(now_ms).told("in"),
+        "name": producer.name,
+        "producer_id": producer.producer_id,
+        "access": producer.access.name,
+        "ready": producer.ready,
+        **_client(producer, producer.connected_ms, producer.metadata),
+        **producer.traffic.speed(now_ms).told("in"),
     }
 
 
-def _client(
-    session: ConsumerSession, connected_ms: int, metadata: dict[str, str]
-) -> dict[str, Any]:
+def _client(session: _Connected, connected_ms: int, metadata: dict[str, str]) -> dict[str, Any]:
     return {
         "address": session.connection.peer,
         "client_version": session.client_version,

@@ -165,8 +165,16 @@ class ConsumerSession(Protocol):
     """What a channel needs of the client's connection."""
 
     connection: WireConnection
-    client_version: str
-    knows_end_of_topic: bool
+
+    @property
+    def client_version(self) -> str:
+        """The name and version of the client's program."""
+        ...
+
+    @property
+    def knows_end_of_topic(self) -> bool:
+        """Whether the client understands that a topic has ended."""
+        ...
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:
         """The channel let go of the consumer."""

@@ -138,7 +138,7 @@ class ProxySession(Session):
     def _at_home(self) -> bool:
         """Whether the client means the cluster in which the tenant is at home, not this very
         one."""
-        return not (self.is_system or self.means_this_cluster)
+        return not (self.info.is_system or self.info.means_this_cluster)
 
     async def _ask(self, method: str, **args: Any) -> Any:
         args["at_home"] = self._at_home
@@ -202,8 +202,8 @@ class ProxySession(Session):
         self, topic: TopicName, command: pb.CommandLookupTopic
     ) -> pb.CommandLookupTopicResponse:
         network = await self._network(topic, command.advertised_listener_name)
-        url = await self._door.locate(topic, self.is_system, at_home=self._at_home)
-        if network is not None and self.means_this_cluster:
+        url = await self._door.locate(topic, self.info.is_system, at_home=self._at_home)
+        if network is not None and self.info.means_this_cluster:
             # Another front door asks: its client is to come here by way of that network.
             return pb.CommandLookupTopicResponse(
                 request_id=command.request_id,

@@ -10,7 +10,7 @@ import pytest
 
 import velaray
 from velaray import ConsumerType, InitialPosition, MessageId
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 
 EARLIEST = {"initial_position": InitialPosition.Earliest}
 WAIT = 10_000
@@ -217,17 +217,17 @@ def test_a_receipt_comes_though_the_consumer_was_closed_before_its_ack_arrived(
     client, topic, monkeypatch
 ):
     """As it is when the subscription's actor dies, or its tenant moves, between the two."""
-    on_ack, closed = PartitionSession._on_ack, []
+    on_ack, closed = AcknowledgementHandlers.on_ack, []
 
     def late(self, command):
         if not closed:
-            consumer = self._consumers[command.consumer_id]
+            consumer, _ = self._consumers.find(command.consumer_id)
             closed.append(consumer)
             consumer.channel.remove(consumer)
-            self.consumer_closed(consumer)
+            consumer.session.consumer_closed(consumer)
         on_ack(self, command)
 
-    monkeypatch.setattr(PartitionSession, "_on_ack", late)
+    monkeypatch.setattr(AcknowledgementHandlers, "on_ack", late)
     publish(client, topic, numbered(2))
     with client.subscribe(topic, "s", ConsumerType.Shared, **EARLIEST) as consumer:
         first, _ = drain(consumer, 2, ack=False)

@@ -13,7 +13,7 @@ import velaray
 from tests.support.local_cluster import LocalCluster
 from velaray.aio import Client, Transaction
 from velaray.broker.coordinator.coordinators import ensure_coordinators
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.client.connection import Connection
 from velaray.client.enums import TransactionState
@@ -354,12 +354,12 @@ def test_an_acknowledgement_before_the_consumer_is_back_is_repeated(
     cluster, monkeypatch, code
 ) -> None:
     refused = []
-    on_ack = PartitionSession._on_ack
+    on_ack = AcknowledgementHandlers.on_ack
 
-    def once(self: PartitionSession, command: Any) -> None:
+    def once(self: AcknowledgementHandlers, command: Any) -> None:
         if command.HasField("txnid_least_bits") and not refused:
             refused.append(command)
-            self._refuse_ack(command, code, "the subscription is restarting")
+            self._refuse(command, code, "the subscription is restarting")
         else:
             on_ack(self, command)
 
@@ -374,7 +374,7 @@ def test_an_acknowledgement_before_the_consumer_is_back_is_repeated(
         await consumer.redeliver_unacknowledged_messages()
         assert await nothing_comes(consumer)
 
-    monkeypatch.setattr(PartitionSession, "_on_ack", once)
+    monkeypatch.setattr(AcknowledgementHandlers, "on_ack", once)
     run(cluster, scenario)
 
 

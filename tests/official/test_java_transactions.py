@@ -9,7 +9,7 @@ import pytest
 from benchmarks.contract import Absent
 from tests.official import java_client
 from tests.official.support import LocalServer, Server, create_partitioned
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 
 SCENARIOS = (
     "messagesComeWithTheCommit",
@@ -45,19 +45,19 @@ def test_consume_process_produce(client_path: str, server: Server, topic: str) -
 def test_an_acknowledgement_during_a_restart_can_be_repeated(
     client_path: str, local: LocalServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_ack, refused = PartitionSession._on_ack, []
+    on_ack, refused = AcknowledgementHandlers.on_ack, []
 
-    def before_the_consumer_is_back(self: PartitionSession, command: Any) -> None:
-        consumer = self._consumers.get(command.consumer_id)
-        if refused or consumer is None or not command.HasField("txnid_least_bits"):
+    def before_the_consumer_is_back(self: AcknowledgementHandlers, command: Any) -> None:
+        found = self._consumers.get(command.consumer_id)
+        if refused or found is None or not command.HasField("txnid_least_bits"):
             on_ack(self, command)
             return
         refused.append(command)
-        del self._consumers[command.consumer_id]
+        self._consumers.remove(found.consumer)
         on_ack(self, command)
-        self._consumers[command.consumer_id] = consumer
+        self._consumers.add(*found)
 
-    monkeypatch.setattr(PartitionSession, "_on_ack", before_the_consumer_is_back)
+    monkeypatch.setattr(AcknowledgementHandlers, "on_ack", before_the_consumer_is_back)
     scenario = "acknowledgedDuringARestart"
     java_client.run(client_path, "Transactions", local.service_url, topic, scenario)
     assert refused

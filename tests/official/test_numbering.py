@@ -26,7 +26,9 @@ from tests.official.support import (
     partition_key,
     receive,
 )
-from velaray.broker.partition.partition_session import PartitionSession, Producing
+from velaray.broker.partition.session.producer import ConnectedProducer
+from velaray.broker.partition.session.publishing import PublishHandlers
+from velaray.wire.connection import WireConnection
 
 
 class Sender(Protocol):
@@ -118,24 +120,25 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: int | None = None
         self.arrived = 0
-        self._left: dict[PartitionSession, int | None] = {}
-        on_send, answer = PartitionSession._on_send, Producing.stored
+        self._left: dict[WireConnection, int | None] = {}
+        on_send, answer = PublishHandlers.on_send, ConnectedProducer.stored
 
-        def take(session: PartitionSession, *args: Any) -> None:
+        def take(handlers: PublishHandlers, *args: Any) -> None:
             self.arrived += 1
-            left = self._left.setdefault(session, self.stored)
+            connection = handlers._client.connection
+            left = self._left.setdefault(connection, self.stored)
             if left is None:
-                on_send(session, *args)
+                on_send(handlers, *args)
             elif left:
-                self._left[session] = left - 1
-                on_send(session, *args)
+                self._left[connection] = left - 1
+                on_send(handlers, *args)
 
-        def receipt(producing: Producing, *args: Any) -> None:
-            if self._left[producing.session] is None:
-                answer(producing, *args)
+        def receipt(producer: ConnectedProducer, *args: Any) -> None:
+            if self._left[producer.connection] is None:
+                answer(producer, *args)
 
-        monkeypatch.setattr(PartitionSession, "_on_send", take)
-        monkeypatch.setattr(Producing, "stored", receipt)
+        monkeypatch.setattr(PublishHandlers, "on_send", take)
+        monkeypatch.setattr(ConnectedProducer, "stored", receipt)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 import velaray
 from velaray.aio import Client
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 from velaray.client.enums import ConsumerType, InitialPosition
 from velaray.client.policies import ConsumerDeadLetterPolicy
 from velaray.client.transactions import Coordinators
@@ -361,16 +361,16 @@ def test_the_consumer_is_closed_before_its_acknowledgement_arrives(
 ) -> None:
     """As it is when the subscription's actor dies between the two."""
     late: list[pb.CommandAck] = []
-    on_ack = PartitionSession._on_ack
+    on_ack = AcknowledgementHandlers.on_ack
 
-    def closed(self: PartitionSession, command: pb.CommandAck) -> None:
+    def closed(self: AcknowledgementHandlers, command: pb.CommandAck) -> None:
         if command.HasField("txnid_least_bits") and not late:
             late.append(command)
-            self._refuse_ack(command, pb.ServiceNotReady, "the consumer is not connected")
+            self._refuse(command, pb.ServiceNotReady, "the consumer is not connected")
         else:
             on_ack(self, command)
 
-    monkeypatch.setattr(PartitionSession, "_on_ack", closed)
+    monkeypatch.setattr(AcknowledgementHandlers, "on_ack", closed)
 
     async def scenario(client: Client) -> None:
         sent = await fill(client, topic, 20)

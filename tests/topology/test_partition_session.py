@@ -12,9 +12,10 @@ import pytest
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import DeleteSubscription, Publish, StartAt
 from velaray.actors.runtime import Stopped
-from velaray.broker.partition import partition_session
 from velaray.broker.partition.partition_actor import PartitionActor
-from velaray.broker.partition.partition_session import BEYOND, PartitionSession
+from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session import producer as producer_module
+from velaray.broker.partition.session.producers import BEYOND
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.geo.actor_kinds import make_body
@@ -37,7 +38,7 @@ class Client:
 
     def __init__(self, partition: PartitionActor) -> None:
         self.sent: list[Any] = []
-        self.session = PartitionSession(partition)
+        self.session = PartitionSession(partition.clients)
         self.session.on_connected(self)  # type: ignore[arg-type]
         self.session._connected = True
 
@@ -336,7 +337,7 @@ def test_a_partition_that_cannot_read_its_log_stops() -> None:
 
 
 def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_session, "CLOSED_KEPT", 2)
+    monkeypatch.setattr(producer_module, "CLOSED_KEPT", 2)
 
     async def scenario(setting: Setting) -> None:
         client = setting.client
@@ -345,7 +346,7 @@ def test_closed_producers_are_not_remembered_for_ever(monkeypatch: pytest.Monkey
             await client.answer(pb.CommandProducerSuccess)
             client.say(pb.CommandCloseProducer(producer_id=number, request_id=2))
             await client.answer(pb.CommandSuccess)
-        assert list(client.session._closed_producers) == [2, 3]
+        assert list(client.session._producer_table.closed) == [2, 3]
 
     run(scenario)
 

@@ -20,7 +20,7 @@ from tests.topology.replicating import (
     replicating,
     soon,
 )
-from velaray.broker.partition import partition_session
+from velaray.broker.partition.session import publishing
 from velaray.events.ids import ActorKey
 from velaray.geo.replication import replicator
 from velaray.wire.commands import entry_header
@@ -82,7 +82,7 @@ def test_an_entry_that_says_another_count_holds_nothing_up(
     """It costs permits that its reader can't know of."""
     monkeypatch.setattr(replicator, "LOOK_S", 0.1)
     # Partitions refuse such an entry; those of 0.1.0 stored it.
-    monkeypatch.setattr(partition_session, "fault_of", lambda send, entry: "")
+    monkeypatch.setattr(publishing, "fault_of", lambda send, entry: "")
     a, b = pair
     a.replicate(topic, {"b": b.describe()})
     key = a.partition(topic)

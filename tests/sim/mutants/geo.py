@@ -15,7 +15,7 @@ from velaray.actors.subscription import machine as subscription
 from velaray.actors.subscription import progress_translation
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.remote_progress import Ahead, Foreign
-from velaray.broker.partition import partition_session
+from velaray.broker.partition.session import publishing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription import progress_exporter
 from velaray.events.ids import LEDGER_INDEX_BITS, NUMBER_BITS, Position
@@ -252,7 +252,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "skip-a-refused-entry": _mutant(
         "entries behind a refused entry are stored",
-        *(partition_session, "replicated_publish", _behind_anything, 300),
+        *(publishing, "replicated_publish", _behind_anything, 300),
     ),
     "stamp-the-next-position": _mutant(
         "an entry has the source position of the next one",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
-from velaray.broker.partition import partition_session
 from velaray.broker.partition.dead_letters import DeadLetterMover
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
-from velaray.broker.partition.partition_session import PartitionSession
+from velaray.broker.partition.session import producer
+from velaray.broker.partition.session.producers import ProducerHandlers
 from velaray.broker.partition.subscription_channel import Grant, SubscriptionChannel
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 from velaray.topology.rpc import RpcConnection
@@ -123,7 +123,7 @@ def _report_no_due_entries(original: Any) -> Any:
 
 
 def _report_the_newest_stored_id(original: Any) -> Any:
-    def reported(self: PartitionSession, producing: Any, last: int) -> int:
+    def reported(self: ProducerHandlers, connected: Any, last: int) -> int:
         return last
 
     return reported
@@ -132,7 +132,7 @@ def _report_the_newest_stored_id(original: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "report-the-newest-stored-id": Mutant(
         "a producer that reconnects without a receipt restarts its ids below those it holds",
-        ((PartitionSession, "_reported_id", _report_the_newest_stored_id),),
+        ((ProducerHandlers, "_reported_id", _report_the_newest_stored_id),),
         within=300,
     ),
     "ignore-delays": Mutant(
@@ -190,7 +190,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "confirm-the-entry-before": Mutant(
         "a receipt names the entry before",
-        ((partition_session, "send_receipt", _confirm_the_entry_before),),
+        ((producer, "send_receipt", _confirm_the_entry_before),),
         within=20,
     ),
     "deliver-to-the-wrong-consumer": Mutant(

@@ -1,0 +1,1 @@
+"""The handlers of a session with partitions: producers, consumers, acknowledgements, queries."""

@@ -1,0 +1,79 @@
+"""The conditions for connecting: names, replicators, and the tenant's home cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from velaray.actors.machine import Reason
+from velaray.broker.coordinator.coordinators import check_not_systems
+from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
+from velaray.broker.session import ClientInfo
+from velaray.events.ids import TopicName
+from velaray.topology.auth import AuthenticationFailed, check_replicator_proof
+from velaray.topology.config import ClusterConfig
+from velaray.topology.rpc import RemoteError
+from velaray.wire.replication import DATA_ID, PROOF, REPLICATOR_PREFIX
+
+
+def find_partition(partitions: LocalPartitions, client: Client, text: str) -> HostedPartition:
+    """Return the partition that a client names.
+
+    Raises `InvalidNameError`, and `RemoteError`: UNAVAILABLE if it isn't served here, NOT_ALLOWED
+    if it belongs to the system. The proxy checks the latter too, but clients need not use it.
+    """
+    partition = partitions.find(TopicName.parse(text))
+    if not client.info.is_system:
+        check_not_systems(partition.key.topic_name)
+    return partition
+
+
+def check_name(client: Client, name: str, what: str) -> None:
+    """Raise `RemoteError` (NOT_ALLOWED) if only replicators may ``what`` under this name."""
+    if name.startswith(REPLICATOR_PREFIX) and not client.info.is_system:
+        why = f"only replicators may {what} {name!r}: take a name without {REPLICATOR_PREFIX!r}"
+        raise RemoteError(Reason.NOT_ALLOWED, why)
+
+
+def check_source(
+    config: ClusterConfig, info: ClientInfo, source: str, name: str, metadata: Mapping[str, str]
+) -> None:
+    """Check that a producer is a replicator of cluster ``source``.
+
+    The check matters because a replicator's entries change what is known of that cluster's
+    positions. Raises `RemoteError` (NOT_ALLOWED).
+    """
+    own = config.name
+    if source == own:
+        why = f"{name!r} replicates from cluster {own!r}, which this is"
+        raise RemoteError(Reason.NOT_ALLOWED, why)
+    if info.is_system:  # an actor of this cluster reads from the other one
+        return
+    secret, proof = config.replication_secret, metadata.get(PROOF, "")
+    try:
+        check_replicator_proof(secret, source, own, metadata.get(DATA_ID, ""), proof)
+    except AuthenticationFailed as error:
+        raise RemoteError(Reason.NOT_ALLOWED, str(error)) from error
+
+
+def follows_home(client: Client) -> bool:
+    """Whether the tenant's home cluster serves the client. Replicators and the actors of this
+    cluster stay here."""
+    return not (client.info.is_system or client.info.means_this_cluster)
+
+
+def check_home(client: Client, partition: HostedPartition) -> None:
+    """Raise `RemoteError` (ELSEWHERE) if the tenant's home cluster serves the client. The client
+    then looks the topic up again."""
+    home = partition.availability.home
+    if home is not None and follows_home(client):
+        topic = partition.key.topic_name
+        why = f"cluster {home} serves the clients of its tenant; look {topic} up again"
+        raise RemoteError(Reason.ELSEWHERE, why)
+
+
+def check_accepts_entries(client: Client, partition: HostedPartition) -> None:
+    """Raise `RemoteError` if the partition accepts no entries of the client."""
+    check_home(client, partition)
+    if partition.availability.terminated_at is not None:
+        raise RemoteError(Reason.TERMINATED, "the topic is terminated")
+    partition.availability.fence.check()

@@ -1,0 +1,164 @@
+"""Receiving the entries of producers: checks, transactions, and entries of replicators."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from velaray.actors.machine import Reason
+from velaray.broker.partition.replicated_publish import read_replicated, replicated_publish
+from velaray.broker.partition.session.producer import ConnectedProducer, ProducerTable
+from velaray.broker.partition.session.protocols import Client
+from velaray.broker.partition.session.requests import CALL_ERRORS
+from velaray.broker.wire_errors import code_of
+from velaray.events.ids import TransactionId
+from velaray.topology.rpc import RemoteError, reason_of
+from velaray.wire import pulsar_pb2 as pb
+from velaray.wire.commands import Send, send_receipt
+from velaray.wire.errors import CorruptEntryError
+from velaray.wire.plausible import fault_of
+from velaray.wire.stamping import labelled
+
+_FINAL = (Reason.NOT_FOUND, Reason.CONFLICT, Reason.NOT_ALLOWED)
+"""A coordinator's reasons for refusing an entry that no later attempt changes."""
+
+
+class PublishHandlers:
+    """Passes the entries of one connection's producers to their partitions."""
+
+    def __init__(self, client: Client, producers: ProducerTable) -> None:
+        self._client = client
+        self._producers = producers
+
+    def on_send(self, send: Send, entry: bytes | None) -> None:
+        """Publish an entry."""
+        producer = self._producers.connected.get(send.producer_id)
+        if producer is not None and producer.ready and entry is not None:
+            self._receive(producer, send, entry)
+        elif send.producer_id not in self._producers.closed:
+            self._client.connection.close()
+
+    def on_corrupt_entry(self, error: CorruptEntryError) -> None:
+        """Refuse an entry that was damaged on its way, and no other."""
+        send = error.command
+        producer = self._producers.connected.get(send.producer_id)
+        if producer is not None:
+            producer.refuse_in_turn(send, pb.ChecksumError, str(error))
+        elif send.producer_id not in self._producers.closed:
+            self._client.connection.close()
+
+    def _receive(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
+        fault = fault_of(send, entry)
+        if fault:
+            problem = f"producer {producer.name!r} sent an invalid entry: {fault}"
+            self._refuse(producer, send, pb.NotAllowedError, problem)
+            return
+        transaction = None if send.txn_id is None else TransactionId(*send.txn_id)
+        gate = producer.partition.publishing.gate
+        if producer.held or not (transaction is None or gate.is_open(transaction)):
+            self._hold(producer, send, entry)
+        else:
+            self._publish(producer, send, entry)
+
+    # -- entries of transactions ---------------------------------------------------
+
+    def _hold(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
+        """Keep an entry until its transaction is known to be open; later entries wait behind it."""
+        producer.held.append((send, entry))
+        producer.partition.publishing.pending_bytes += len(entry)
+        if len(producer.held) == 1:
+            self._client.spawn(self._release(producer))
+
+    async def _release(self, producer: ConnectedProducer) -> None:
+        publishing, held = producer.partition.publishing, producer.held
+        try:
+            while held:
+                send, entry = held[0]
+                refusal = await self._refusal(producer, send)
+                held.popleft()
+                publishing.pending_bytes -= len(entry)
+                if not self._producers.has(producer):
+                    continue  # it was closed meanwhile
+                if refusal is None:
+                    self._publish(producer, send, entry)
+                else:
+                    producer.refuse_in_turn(send, *refusal)
+        finally:
+            publishing.pending_bytes -= sum(len(entry) for _, entry in held)
+            held.clear()
+
+    async def _refusal(
+        self, producer: ConnectedProducer, send: Send
+    ) -> tuple[pb.ServerError, str] | None:
+        """Return why the entry's transaction doesn't accept it; None if it does."""
+        if send.txn_id is None:
+            return None
+        try:
+            gate = producer.partition.publishing.gate
+            await gate.pass_through(TransactionId(*send.txn_id))
+        except CALL_ERRORS as error:
+            # Clients give up on this code only; on others they send the entry again.
+            final = isinstance(error, RemoteError) and error.kind in _FINAL
+            return (pb.NotAllowedError if final else code_of(error)), reason_of(error)
+        return None
+
+    # -- publishing ----------------------------------------------------------------
+
+    def _publish(self, producer: ConnectedProducer, send: Send, entry: bytes) -> None:
+        partition = producer.partition
+        limit = partition.publishing.policies.max_message_size
+        if limit and len(entry) > limit:
+            problem = f"the topic takes messages of at most {limit} bytes, not {len(entry)}"
+            self._refuse(producer, send, pb.NotAllowedError, problem)
+        elif producer.source is not None:
+            self._publish_replicated(producer, producer.source, send, entry)
+        else:
+            if send.txn_id is not None and partition.log.runtime.state.outgoing.replicators:
+                entry = labelled(entry, TransactionId(*send.txn_id))
+            partition.publishing.publish(producer, send, entry)
+
+    def _refuse(
+        self, producer: ConnectedProducer, send: Send, code: pb.ServerError, problem: str
+    ) -> None:
+        """Refuse an entry; of a replicator, also all entries that it sends later."""
+        if producer.source is not None:
+            why = f"an entry before it was refused: {problem}"
+            producer.refused = producer.refused or why
+        producer.refuse_in_turn(send, code, problem)
+
+    def _publish_replicated(
+        self, producer: ConnectedProducer, source: str, send: Send, entry: bytes
+    ) -> None:
+        partition = producer.partition
+        try:
+            metadata, start = read_replicated(entry)
+            if metadata.HasField("marker_type"):
+                handler = partition.geo.marker_handler(metadata.marker_type)
+                handle = partial(handler, source, entry[start:])
+                self._client.spawn(self._handle_marker(producer, send, handle))
+                return
+            if producer.refused:
+                raise RemoteError(Reason.UNAVAILABLE, producer.refused)
+            after = producer.replicated
+            command = replicated_publish(
+                partition.log, source, metadata, entry, len(entry) - start, after
+            )
+        except RemoteError as error:
+            self._refuse(producer, send, code_of(error), error.message)
+        else:
+            assert command.replicated is not None
+            producer.replicated = command.replicated.position
+            deliver_at = max(metadata.deliver_at_time, 0)
+            partition.publishing.submit(producer, send, command, entry, deliver_at)
+
+    async def _handle_marker(
+        self, producer: ConnectedProducer, send: Send, handle: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Answer a marker with a receipt once its effect is durable, or with an error."""
+        try:
+            await handle()
+        except CALL_ERRORS as error:
+            producer.send_error(send.sequence_id, code_of(error), reason_of(error))
+        else:
+            receipt = send_receipt(producer.producer_id, send.sequence_id, -1, -1)
+            self._client.connection.write(receipt)
