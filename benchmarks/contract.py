@@ -76,7 +76,7 @@ class Peer(Protocol):
         ...
 
     def remove(self, topic: str) -> None:
-        """Delete a topic that nobody is connected to any more, where that's usual."""
+        """Delete a topic without connections, where that's usual."""
         ...
 
     def sender(self, topic: str, way: str) -> AbstractContextManager[Sender]:

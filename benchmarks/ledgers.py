@@ -4,7 +4,7 @@ A cluster on Ray, defaults. The topic's partition writes one ledger, as ever; co
 with a sound header of its own, become the topic's other ledgers, and one manifest lists them all.
 (A partition that rolls over so often takes minutes.) Deleting it is the ordinary call.
 
-All the time somebody else publishes to another topic: the official client, in a process of its
+All the time another client publishes to another topic: the official client, in a process of its
 own. Every receipt counts for the phase in which its message was sent.
 """
 
@@ -145,7 +145,7 @@ async def _prepare(cluster: Cluster, topic: str) -> Path:
 
 
 async def _multiply(store: LedgerStore, journal: str) -> None:
-    """Give the journal, which nobody owns now, copies of its ledger."""
+    """Give the journal, which has no owner now, copies of its ledger."""
     stored = await store.read_manifest(journal)
     assert stored is not None
     manifest = decode_manifest(journal, stored.data)
@@ -204,7 +204,7 @@ def _publishing(url: str) -> Iterator[Publisher]:
 
 
 def _publish(url: str, pipe: Connection) -> None:
-    """Publish until nobody asks any more."""
+    """Publish until stopped."""
     taken: list[tuple[int, int]] = []
 
     def done(payload: bytes) -> None:

@@ -48,9 +48,9 @@ def load() -> str:
 
 
 def idle_share(seconds: float) -> float:
-    """How much of the processors nobody used during the next ``seconds``, from 0 to 1.
+    """The idle share of the processors during the next ``seconds``, from 0 to 1.
 
-    Waiting for a disk isn't idleness: somebody uses the disk.
+    Waiting for a disk isn't idleness: another process uses the disk.
     """
     before = _ticks()
     threading.Event().wait(seconds)

@@ -1,4 +1,4 @@
-"""What is measured in the comparison with other systems: workloads, sizes, subjects."""
+"""The measurements of the comparison with other systems: workloads, sizes, subjects."""
 
 from __future__ import annotations
 

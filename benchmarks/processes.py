@@ -11,7 +11,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that the process shares with nobody (USS): what its end would free."""
+    """Memory that the process doesn't share (USS): what its end would free."""
     total = 0
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, value = line.partition(":")

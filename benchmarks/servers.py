@@ -22,7 +22,7 @@ _TAIL = 600
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on.
+    """An unused port of the loopback address.
 
     Not one of those that the system hands out to outgoing connections: many servers start at
     once, and one's connection could take the port before another server listens on it.
@@ -77,6 +77,6 @@ def wait_until(ready: Callable[[], bool], server: subprocess.Popen[bytes], direc
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on this port of the loopback address."""
+    """Whether a process accepts connections on this port of the loopback address."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

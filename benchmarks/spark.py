@@ -143,7 +143,7 @@ class _Bench:
             )
         (self._folder / "rows").mkdir()
         with velaray.Client(self._url) as client:
-            for topic in ("rows", "few", "written", "fed"):  # trimmed, if nobody subscribed
+            for topic in ("rows", "few", "written", "fed"):  # trimmed, without a subscription
                 client.subscribe(topic, "keeps").close()
             producers = [client.create_producer(topic) for topic in ("rows", "few")]
             files = [
@@ -307,7 +307,7 @@ _SCHEMA = pa.schema([("value", pa.binary())])
 
 
 def _empty_source() -> Any:
-    """A source in Python whose triggers have ten rows and ask nobody.
+    """A source in Python whose triggers have ten rows and no service.
 
     Its classes are made in here: so they come to Spark's processes by value, which may not find
     this module.

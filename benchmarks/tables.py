@@ -84,7 +84,7 @@ def _value(result: Result, row: Row | None) -> str:
 
 
 def goals(verdicts: Sequence[Verdict]) -> Table:
-    """What was aimed at and what was reached."""
+    """Goals and results."""
     rows = tuple(
         (each.goal, number(each.measured), each.bound, "met" if each.met else "missed")
         for each in verdicts

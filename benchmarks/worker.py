@@ -88,7 +88,7 @@ class Remote:
         return self._process.is_alive()
 
     def dismiss(self) -> None:
-        """Let the peer end in good order; doesn't wait for it."""
+        """Wait for the peer's orderly end; doesn't wait for it."""
         self._pipe.close()
 
     def close(self) -> None:

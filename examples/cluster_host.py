@@ -41,7 +41,7 @@ class Host:
 
 
 def serve(name: str, number: int, folder: Path, secret: Path) -> None:
-    """Run a cluster until there is nobody to ask for anything."""
+    """Run a cluster until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     with Cluster.start(

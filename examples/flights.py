@@ -45,7 +45,7 @@ def rows() -> Iterator[dict[str, str]]:
 
 
 def delay_of(row: dict[str, str]) -> float | None:
-    """Minutes that a flight arrived late; None if it didn't arrive, or nobody noted when."""
+    """Minutes that a flight arrived late; None if it didn't arrive, or without a recorded time."""
     delay = row["arr_delay"]
     return float(delay) if delay not in ("", "NA") else None
 

@@ -61,7 +61,7 @@ def _moment(name: str) -> Any:
 def _committed() -> Any:
     from pyspark.sql import functions as fn
 
-    # What is false isn't in the event's fields.
+    # False values aren't in the event's fields.
     commits = "coalesce(get_json_object(event, '$.commit'), 'false') = 'true'"
     return fn.max(fn.expr(f"type = 'SeriesCommitted' or {commits}")).alias("committed")
 

@@ -121,7 +121,7 @@ class Tally:
         self.seen: set[int] = set()
         self.deliveries = 0
         self.duplicates: Counter[int] = Counter()
-        """Numbers that came again after their acknowledgement was confirmed."""
+        """Numbers that were redelivered after their acknowledgement was confirmed."""
         self.out_of_order: list[int] = []
         self.too_early: list[int] = []
 
@@ -235,7 +235,7 @@ class WithGaps(Taker):
         try:
             self._consumer.acknowledge_many(list(self._pending.values()), receipt=True)
         except velaray.Timeout:
-            return  # nobody knows whether they are acknowledged: once more
+            return  # their acknowledgement is unknown: once more
         self._tally.confirmed(list(self._pending))
         self._pending.clear()
 

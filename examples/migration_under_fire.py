@@ -49,7 +49,7 @@ LOOK_S = 0.1
 AIM_S = 0.2
 PATIENCE_S = 60.0
 KINDS = ("replicator", "partition", "subscription", "catalog")
-# Who is killed, in which cluster, before the migration, in its phases, and after it.
+# The processes to kill, by cluster, before the migration, in its phases, and after it.
 PLAN: Mapping[str, Sequence[tuple[str, str]]] = {
     "before": (("partition", "a"), ("subscription", "a"), ("catalog", "a"), ("partition", "a")),
     "replicating": (("replicator", "a"), ("partition", "b"), ("catalog", "a"), ("replicator", "a")),

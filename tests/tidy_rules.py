@@ -484,7 +484,7 @@ def _is_stub(node: _Documented) -> bool:
 
 
 def excepts_are_specific(root: Path, allowed: Mapping[str, str]) -> list[str]:
-    """Nothing catches everything, but for functions that ``allowed`` gives a reason for.
+    """Nothing catches everything, except functions that ``allowed`` gives a reason for.
 
     Its keys are ``path::function``; an entry that nothing needs is a fault too.
     """
@@ -526,7 +526,7 @@ def _stale(allowed: Mapping[str, str], used: set[str]) -> list[str]:
 
 
 def nothing_sleeps(root: Path, allowed: Mapping[str, str]) -> list[str]:
-    """Neither product code nor tests wait by time.sleep, but for the files in ``allowed``."""
+    """Neither product code nor tests wait by time.sleep, except the files in ``allowed``."""
     faults, used = [], set()
     for source in sources(root, [*LAYERS, "tests", "tools"]):
         clocks = {"time"} | {

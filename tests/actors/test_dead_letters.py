@@ -68,7 +68,7 @@ def test_what_is_acknowledged_is_never_sent_there() -> None:
 
 
 def test_what_is_sent_there_is_not_acknowledged_in_a_transaction() -> None:
-    """What was made of the message would count, and its letter as well."""
+    """The message's output would count, and its dead letter as well."""
     txn = TransactionId(0, 1)
     where = "offset 7: it is on its way to the dead-letter topic"
     (

@@ -1,4 +1,4 @@
-"""What a partition knows of entries that are to be delivered later, and what a dispatcher does."""
+"""Delayed entries, in the partition and in the dispatcher."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
 
 
 def test_what_is_acknowledged_before_it_is_known_to_be_late_does_not_wait() -> None:
-    """It expired, say, before its size was told."""
+    """For example, it expired before its size was reported."""
     made = dispatcher(SHARED)
     made._books.cursor.ack_range(1, 3)
     made.acked([(1, 3)])

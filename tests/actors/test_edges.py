@@ -1,4 +1,4 @@
-"""Rules at the edges of what machines and their sets are told."""
+"""Limits of the inputs of machines and their sets."""
 
 from itertools import pairwise
 

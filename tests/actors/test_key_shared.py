@@ -328,7 +328,7 @@ def test_what_is_acknowledged_while_it_waits_is_passed_over() -> None:
 def test_a_key_goes_on_whose_longest_waiting_entry_is_acknowledged_or_dead() -> None:
     made = dispatcher([7, 8, 8, 8, 9, 7, 8, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     assert got(made.dispatch()) == [0, 7]
-    ack(made, 1)  # nobody could take it, as consumer 1 has no permits
+    ack(made, 1)  # it stays, as consumer 1 has no permits
     made.check()
     made.kill([(2, 3)])
     made.check()

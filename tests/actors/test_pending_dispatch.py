@@ -1,4 +1,4 @@
-"""Who gets what while transactions have some of it pending."""
+"""Dispatch while transactions hold pending acknowledgements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Host:
         self.begin()
 
     def begin(self) -> None:
-        """With a new dispatcher, which knows what the state says."""
+        """With a new dispatcher, which knows only the state."""
         state = self.state
         self.dispatcher = Dispatcher(state.cursor, 0, state.deliveries.copy(), state.pending)
         self.numbers: set[int] = set()

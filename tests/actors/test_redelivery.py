@@ -1,4 +1,4 @@
-"""Redelivery counts: what is journaled of deliveries, and what clients are told after a crash."""
+"""Redelivery counts: journaled deliveries, and the counts that clients get after a crash."""
 
 from __future__ import annotations
 

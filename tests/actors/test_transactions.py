@@ -1,4 +1,4 @@
-"""Entries of transactions: undecided, then there for everybody or for nobody."""
+"""Entries of transactions: undecided, then visible or hidden."""
 
 from __future__ import annotations
 
@@ -568,7 +568,7 @@ class Play:
         self.model.terminated = True
 
     def compare(self) -> None:
-        """What may be read, and what nobody gets, are as the model says."""
+        """Readable and hidden entries are those of the model."""
         state, model = self.history.state, self.model
         assert state.end_offset == len(model.entries)
         assert state.max_read_offset == model.max_read()

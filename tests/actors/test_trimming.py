@@ -1,4 +1,4 @@
-"""Which ledgers may go: never one that somebody needs, nor one that retention keeps."""
+"""Which ledgers may go: never a needed one, nor one that retention keeps."""
 
 from __future__ import annotations
 

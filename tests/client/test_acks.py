@@ -1,4 +1,4 @@
-"""What an AckTracker says is to be sent, for any order of acknowledgements."""
+"""The acknowledgements that an AckTracker sends, for any order."""
 
 import pytest
 from hypothesis import given

@@ -477,7 +477,7 @@ def test_a_consumer_without_queue_takes_one_at_a_time(client, topic):
     ],
 )
 def test_a_received_batch_has_no_more_bytes_than_the_policy_allows(client, topic, policy, sizes):
-    """One message that is larger comes alone. What isn't full waits for its time."""
+    """One message that is larger comes alone. A batch that isn't full waits for its time."""
     producer = client.create_producer(topic)
     for size in (4, 4, 4, 10, 30, 1, 1):
         producer.send(b"x" * size)

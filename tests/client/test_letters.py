@@ -219,7 +219,7 @@ def dies_before_acknowledging(monkeypatch):
 
 
 async def copies(client, topic):
-    """What is in a retry or dead-letter topic."""
+    """The messages of a retry or dead-letter topic."""
     reader = await client.create_reader(topic, velaray.MessageId.earliest)
     found = []
     while await reader.has_message_available():

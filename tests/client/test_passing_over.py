@@ -13,7 +13,7 @@ WAIT = 20_000
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_committed_message_comes(cluster, topic, seed):
-    """What is aborted lies between the rest in runs of all lengths."""
+    """Aborted messages lie between the others in runs of all lengths."""
     chance = random.Random(seed)
     committed = set()
 

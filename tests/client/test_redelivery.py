@@ -89,7 +89,7 @@ def test_a_negative_acknowledgement_waits_as_long_as_its_message_deserves():
 
 
 def test_what_is_not_acknowledged_in_time_is_asked_for_again(monkeypatch):
-    """With a back-off, what came again has more time."""
+    """With a back-off, redelivered messages have more time."""
     monkeypatch.setattr("velaray.client.options.MIN_ACK_TIMEOUT_MS", 50)
 
     async def work():

@@ -1,4 +1,4 @@
-"""Who reads in steps is told how far the next one goes, and whether anything before it is lost."""
+"""Bounds of a reader's next step, and losses before it."""
 
 import pytest
 

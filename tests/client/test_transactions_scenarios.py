@@ -138,7 +138,7 @@ def test_cumulatively_only_forward_and_an_abort_keeps_the_order(client, topic, a
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_count_of_unacknowledged_messages_is_what_is_held(client, topic, admin, batch):
-    """Whatever mixture of acknowledgements: it is derived, hence never negative (T9)."""
+    """Whatever mixture of acknowledgements: it is derived, so it is never negative (T9)."""
     consumer = client.subscribe(topic, "s", batch_index_ack_enabled=True, **SHARED)
     producer = client.create_producer(topic)
     values = [b"%d" % number for number in range(6)]
@@ -174,7 +174,7 @@ def test_the_count_of_unacknowledged_messages_is_what_is_held(client, topic, adm
 
 
 def test_a_client_that_dies_in_a_transaction_leaves_its_messages_to_others(cluster, topic):
-    """After the timeout somebody else gets them, exactly once (T4)."""
+    """After the timeout another consumer gets them, exactly once (T4)."""
     with velaray.Client(cluster.service_url) as client:
         client.create_producer(topic).send_many([b"1", b"2", b"3"])
         victim = velaray.Client(cluster.service_url)

@@ -246,7 +246,7 @@ def test_a_block_that_ends_after_its_time_says_that_nothing_was_committed(client
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_what_was_aborted_is_sent_again_under_the_same_sequence_ids(client, topic, chunked):
-    """De-duplication must not take for stored what nobody will ever get."""
+    """De-duplication must not count messages as stored that are never delivered."""
     consumer = client.subscribe(topic, "s", **SHARED)
     producer = client.create_producer(
         topic, producer_name="p", chunking_enabled=chunked, batching_enabled=False

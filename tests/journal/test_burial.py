@@ -144,7 +144,7 @@ async def test_only_what_is_not_listed_is_deleted(backend):
 
 @on_loop
 async def test_a_ledger_that_is_being_created_is_not_deleted(backend):
-    """Its event can only be forged: nobody announces what isn't listed yet."""
+    """Its event can only be forged: ledgers that aren't listed yet aren't enqueued."""
     store = backend.store()
     journal = await history(store, 2)
     created = journal._manifest.ledger_id(journal._next_index)
@@ -162,7 +162,7 @@ async def test_ledgers_of_others_are_not_deleted(backend):
     assert await dispose(store, KEY, ids(other)[0]) is Fate.FOREIGN
     assert await dispose(store, OTHER, ids(mine)[0]) is Fate.FOREIGN
     assert await dispose(store, "cursor/public/default/orders/0/1/s/9", 77) is Fate.GONE
-    # A file that names somebody else, wherever it lies.
+    # A file that names another owner, wherever it lies.
     first = ids(mine)[0]
     await mine.unlist([first])
     backend.put(first, backend.content(ids(other)[1], OTHER))

@@ -257,7 +257,7 @@ async def _lose_power(deeds, dice, share) -> None:
     await journal.start({"events": b"\n".join(kept)}, b"digest")
     assert kept == written[: len(kept)]
     assert len(kept) >= synced
-    # What comes next is of another ledger, and sound.
+    # The next data is of another ledger, and intact.
     await write(journal, b"next")
     await journal.sync()
     backend.disk.power_loss()

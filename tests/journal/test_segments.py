@@ -17,7 +17,7 @@ STATE = {f"part/{number}": bytes([number]) * SIZE for number in range(6)}
 
 
 def changed(journal: Journal, **new: bytes) -> dict[str, Segment]:
-    """The last checkpoint's segments by place, but for some that are new."""
+    """The last checkpoint's segments by place, except some new ones."""
     return {**journal.stored, **{f"part/{name[1:]}": body for name, body in new.items()}}
 
 

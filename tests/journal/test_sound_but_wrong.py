@@ -176,7 +176,7 @@ async def test_a_later_frame_is_found_however_far_behind_the_damage(memory, ahea
 
 
 async def _rewritten(backend, change) -> Manifest:
-    """A journal of two ledgers whose manifest somebody changed. Returns what it was."""
+    """A journal of two ledgers whose manifest was changed by hand. Returns what it was."""
     journal = await started(backend.store())
     await write(journal, b"a", b"b")
     await journal.roll({"events": b"a\nb"}, b"")

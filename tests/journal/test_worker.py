@@ -1,4 +1,4 @@
-"""The thread behind a store: calls in order, every outcome told to whoever asked."""
+"""The thread behind a store: calls in order, every outcome reported to its caller."""
 
 import asyncio
 import threading

@@ -21,7 +21,7 @@ PATIENCE_MS = 30_000
 """How long something that must come may take: machines that run tests can be slow."""
 
 QUIET_MS = 300
-"""How long nothing must come before a test believes that nothing comes."""
+"""Silence after which a test concludes that nothing arrives."""
 
 _numbers = itertools.count(1)
 _POLL = threading.Event()

@@ -300,7 +300,7 @@ def test_what_transactions_wrote_comes_once_they_are_committed(
     there.subscribe(source, "results", SHARED, initial_position=EARLIEST).close()
     send(there.create_producer(source), [b"%d" % number for number in range(200)])
     with real.transactor(source, target, "", 4) as transactor:
-        # What is left in the end is too little for some: they abort.
+        # The rest is too little for some: they abort.
         wait_until(lambda: transactor.run(20, 4, 20.0).messages, 60)
     command(here, "import", "transactions", "--from", "standalone")
     all_here(here, "transactions")

@@ -120,7 +120,7 @@ def test_sticky_ranges_get_their_keys_and_may_not_overlap(client, topic):
         client.subscribe(topic, "s", KEY_SHARED, key_shared_policy=sticky((32767, 40000)))
     publish(client.create_producer(topic), 0, 200)
     mine = data(receive_all(low))
-    assert 0 < len(mine) < 200  # the rest is nobody's
+    assert 0 < len(mine) < 200  # the rest has no consumer
     high = client.subscribe(topic, "s", KEY_SHARED, key_shared_policy=sticky((32768, 65535)))
     (got,) = drain([high], 200 - len(mine))
     assert in_order(got)

@@ -31,7 +31,7 @@ SILENCE_S = 30.0
 
 
 class Killer(threading.Thread):
-    """Kills an actor of the kinds, at random moments, until it is told to stop."""
+    """Kills an actor of the kinds, at random moments, until it is stopped."""
 
     def __init__(self, local, topic: str, kinds: list[ActorKind], seed: int) -> None:
         super().__init__(daemon=True)

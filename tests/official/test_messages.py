@@ -1,4 +1,4 @@
-"""What is published is what is received: contents, order, ids, metadata, however it is packed."""
+"""Received messages equal published ones: contents, order, ids, metadata, however it is packed."""
 
 from __future__ import annotations
 

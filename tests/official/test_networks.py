@@ -40,7 +40,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
-    """Tenant acme is at home in b, whose front door a public network knows by another name."""
+    """The home of tenant acme is b, whose proxy has another name in a public network."""
     port = _free_port("127.0.0.1")
     listeners = {"public": f"pulsar://localhost:{port}", "vpc": "pulsar://10.0.0.1:6650"}
     with neighbours(tmp_path, listeners=listeners, service_port=port) as (a, b):

@@ -1,4 +1,4 @@
-"""Exclusive, Failover and Shared: who gets what, who is refused, what is delivered again."""
+"""Exclusive, Failover and Shared: deliveries, refusals, redeliveries."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_durable_subscription_goes_on_where_it_was(connect, server, topic):
 
 
 def test_acknowledge_close_subscribe_at_once(client, topic):
-    """What was acknowledged before the close doesn't come again, however fast one comes back."""
+    """Messages acknowledged before the close aren't redelivered after a fast reconnect."""
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s")
     for number in range(30):

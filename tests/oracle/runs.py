@@ -39,7 +39,7 @@ RUNS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is recorded of a run: digests of its history and its machines' trace."""
+    """The record of a run: digests of its history and its machines' trace."""
 
     kind: str
     seed: int

@@ -164,7 +164,7 @@ class Recorder:
 
 
 class KeepingRecorder(Recorder):
-    """A recorder of a machine that is told where its segments are stored."""
+    """A recorder of a machine that gets the places of its segments."""
 
     def settle(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
         """The segments are stored."""

@@ -44,7 +44,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path))
     yield tmp_path
     monkeypatch.undo()
-    ensure_token()  # Ray keeps a process's settings until it is told of others
+    ensure_token()  # Ray keeps a process's settings until it gets others
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Clusters that meet on one Ray cluster, and actors that hang or that nobody needs."""
+"""Several clusters on one Ray cluster, and actors that hang or are unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo passes as it is, and fails on builds that lose, reorder or forget something."""
+"""The demo passes, and fails on builds that lose, reorder or drop something."""
 
 from __future__ import annotations
 

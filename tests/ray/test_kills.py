@@ -124,7 +124,7 @@ def test_what_was_acknowledged_cumulatively_stays_so(cluster: Cluster) -> None:
     kill(cluster, "subscription", "cumulative")
     receiver = Receiver(again)
     receiver.receive_until(lambda: len(receiver.first_seen) >= 40)
-    # What the client had fetched before comes first; nothing below 60 comes again.
+    # What the client had fetched before comes first; nothing below 60 is redelivered.
     assert sorted(receiver.numbers) == list(range(60, 100))
     client.close()
 

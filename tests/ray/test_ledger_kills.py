@@ -143,7 +143,7 @@ class Traffic(threading.Thread):
                 self._consumer.acknowledge(message)
 
     def leave(self, count: int) -> list[int]:
-        """Publish the last ones, which nobody consumes; returns them with their receipts."""
+        """Publish the last ones, which aren't consumed; returns them with their receipts."""
         self._consumer.close()
         first = self._sent
         self.publish(count)
@@ -180,7 +180,7 @@ def traffic(cluster: Cluster, over: threading.Event) -> Iterator[list[Traffic]]:
 
 
 def persist(call: Any, *accepted: type[AdminError]) -> None:
-    """Call until it succeeds, or is told what a repeated call may be told."""
+    """Call until it succeeds, or gets an answer that a repeated call may get."""
     pause = threading.Event()
     for _ in range(TRIES):
         try:
@@ -296,5 +296,5 @@ def test_no_ledger_and_no_message_is_lost(
     assert admin.dead_ledgers() == []
     assert abs(stored - retained) <= 0.05 * retained
     assert watch.strays() == []
-    # Acknowledgements without a receipt may be lost: what was consumed last may come again.
+    # Acknowledgements without a receipt may be lost: the last consumed messages may be redelivered.
     assert [each.what_is_left()[-LAST:] for each in traffic] == last

@@ -53,7 +53,7 @@ def test_a_scrape_asks_the_actors_that_run_and_starts_none(nodes: RayNodes, data
 
 
 class Recorded:
-    """A metric of Ray's that remembers what it was told."""
+    """A metric of Ray's that records its values."""
 
     def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Pulling on Ray: each message of the other cluster comes once, in order, whoever is killed."""
+"""Pulling on Ray: each message of the other cluster arrives once, in order."""
 
 from __future__ import annotations
 

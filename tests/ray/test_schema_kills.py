@@ -61,7 +61,7 @@ RIVALS = [
 
 @dataclass
 class Round:
-    """What was answered, and how much of it before the registry was killed."""
+    """The answers, and how many of them came before the registry was killed."""
 
     versions: dict[SchemaInfo, set[int]] = field(default_factory=dict)
     refused: set[SchemaInfo] = field(default_factory=set)
@@ -102,7 +102,7 @@ async def play(cluster: Cluster, clients: list[Client], topic: str, chance: rand
 
 
 def check(found: Round, state: RegistryState) -> None:
-    """What was answered is what the journal has, and all of it was decided rightly."""
+    """The answers are those of the journal, and all of them are right."""
     SchemaRegistryMachine().check(state)
     infos = [each.info for each in state.versions]
     assert [each.number for each in state.versions] == list(range(len(infos)))

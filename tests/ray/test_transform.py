@@ -1,4 +1,4 @@
-"""Transforms on real Ray: what they count is exact, whoever gets SIGKILL."""
+"""Transforms on real Ray: their counts are exact, whichever process gets SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored, what is not, and which schemas count as one."""
+"""Accepted and refused schemas, and schemas that count as one."""
 
 from __future__ import annotations
 

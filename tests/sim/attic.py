@@ -1,4 +1,4 @@
-"""What was deleted on a simulated disk, kept for those who judge: they read all that ever was.
+"""Deleted data of a simulated disk, kept for the checkers: they read all that ever was.
 
 Deleting itself is judged here as well, at the moment when it happens: nothing that a manifest
 lists is deleted, nor what a creation may yet list.
@@ -35,11 +35,11 @@ class SimDisk(MemoryDisk):
         self.stubborn: set[tuple[str, int]] = set()
         #: Ledgers of others that lie where deleted ones were, for the end of a run.
         self.planted: set[tuple[str, int]] = set()
-        #: What was deleted and mustn't have been.
+        #: Deletions that mustn't have happened.
         self.faults: list[str] = []
 
     def refuses(self, journal: str, ledger_id: int, *, deleter: bool) -> bool:
-        """Whether a ledger can't be deleted now, by a deleter or by somebody else."""
+        """Whether a ledger can't be deleted now."""
         if self.refusals > 0:
             self.refusals -= 1
             return True

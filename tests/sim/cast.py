@@ -23,7 +23,7 @@ from velaray.client.enums import ConsumerType
 
 _TYPES = (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover)
 DOOMED = "public/default/d0"
-"""The topic that administrators delete under load; it comes back when somebody uses it."""
+"""The topic that administrators delete under load; it is created again on use."""
 
 
 @dataclass

@@ -190,7 +190,7 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
 
 
 def _unsubscribed(history: History) -> set[str]:
-    """Subscriptions that a consumer deleted, or tried to, and nobody has made again."""
+    """Subscriptions that a consumer deleted, or tried to, and that weren't created again."""
     deleted: set[str] = set()
     for _, kind, note in history.of("seek", "subscribe"):
         if kind == "subscribe":
@@ -286,7 +286,7 @@ def readers_get_the_log(run: Evidence) -> Iterator[str]:
             log = run.kept(topic)
             if topic in run.trimmed:
                 contents = [content for content in contents if content in log]
-            if topic in struck:  # what was read and then lost may come again, elsewhere
+            if topic in struck:  # lost after reading, messages may be delivered elsewhere
                 again = dict.fromkeys(content for content in reversed(contents) if content in log)
                 contents = list(again)[::-1]
             wanted = log if life == newest[name] else log[: len(contents)]
@@ -314,7 +314,7 @@ def permits_are_kept(run: Evidence) -> Iterator[str]:
 
 
 def confirmed_acks_hold(run: Evidence) -> Iterator[str]:
-    """What was acknowledged with a receipt isn't delivered to who subscribes afterwards.
+    """Messages acknowledged with a receipt aren't delivered to later subscribers.
 
     A seek or a deletion makes void what was acknowledged before it ended.
     """

@@ -84,7 +84,7 @@ class SimStore(MemoryStore):
         return await super().write_manifest(journal, expected, data)
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
-        """Remember what was in it. Raises `SyncFailed` as often as the disk was told to."""
+        """Remember what was in it. Raises `SyncFailed` as often as the disk is configured to."""
         key = getattr(current_node(), "key", None)
         deleter = key is not None and key.kind is ActorKind.DELETER
         if self.disk.refuses(journal, ledger_id, deleter=deleter):

@@ -32,7 +32,7 @@ TOPIC = "public/default/k0"
 PATH = f"/admin/v2/persistent/{TOPIC}"
 HUGE = 1 << 40
 Newest = dict[str, tuple[tuple[int, int, int], str]]
-"""By key, where its newest value is and what it is."""
+"""By key, the place of its newest value and the value."""
 
 
 @dataclass

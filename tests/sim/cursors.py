@@ -23,7 +23,7 @@ FoundT = TypeVar("FoundT")
 
 
 def backlog_is_what_is_unacked(cursor: Cursor) -> None:
-    """K3: the backlog is the entries after the mark but for the holes."""
+    """K3: the backlog is the entries after the mark without the acknowledged ranges."""
     end = cursor.untouched_from() + 3
     unacked = cursor.unacked_ranges(cursor.acked_before, end)
     counted = sum(stop - first for first, stop in unacked)

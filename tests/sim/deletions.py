@@ -23,7 +23,7 @@ _WRONG = (State.ORPHAN, State.MISSING, State.DEAD)
 
 
 async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
-    """What is wrong with what is stored when all that was announced should be deleted."""
+    """Faults of the stored data when all enqueued deletions should be done."""
     await _forge(cluster)
     # An event is due by the clock of who announced it, which may be ahead.
     until = cluster.loop.time() + within_s + cluster.fastest_ms / 1000
@@ -71,7 +71,7 @@ async def _mend(cluster: SimCluster) -> None:
 
 
 async def _forge(cluster: SimCluster) -> None:
-    """Announce a ledger of somebody else that lies where a deleted one was."""
+    """Enqueue another actor's ledger at the place of a deleted one."""
     disk = cluster.disk
     for journal in sorted(await expected_journals(cluster)):
         key, manifest = ActorKey.parse(journal), disk.manifest(journal)

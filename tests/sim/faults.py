@@ -179,7 +179,7 @@ def make_fault(
 
 
 async def carry_out(cluster: SimCluster, faults: list[Fault], seed: int) -> None:
-    """Let the faults happen; returns after the last one."""
+    """Run the faults; returns after the last one."""
     rng = Random(f"{seed}/targets")
     for fault in faults:
         await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))

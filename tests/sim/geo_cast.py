@@ -1,4 +1,4 @@
-"""Who takes part in a run of several clusters, and who moves when: made from the seed.
+"""The clients of a run of several clusters, and their moves: made from the seed.
 
 One topic is replicated everywhere. Of the subscription `FOLLOWED` the progress goes along, every
 cluster has one of its `OWN` besides, and producers are where the plan says.
@@ -53,7 +53,7 @@ class GeoPlan:
 
     @property
     def moves(self) -> bool:
-        """Whether somebody leaves the first cluster."""
+        """Whether a client leaves the first cluster."""
         return self.scenario in ("in order", "loss", "return")
 
     @property
@@ -84,7 +84,7 @@ def make_geo_plan(seed: int) -> GeoPlan:
         where = clusters[0] if number == 0 or rng.random() < 0.4 else rng.choice(clusters)
         producers.append((where, _producing(rng, f"p{number}", kind)))
     rewinds = scenario == "in order" and len(clusters) == 2 and rng.random() < 0.3
-    trims = not rewinds and rng.random() < 0.7  # what is trimmed doesn't come again
+    trims = not rewinds and rng.random() < 0.7  # trimmed messages aren't redelivered
     return GeoPlan(
         clusters=clusters,
         partitions=rng.choice([0, 0, 2]),
@@ -120,7 +120,7 @@ def _producing(rng: Random, name: str, kind: ConsumerType) -> Producing:
 
 @dataclass
 class Household:
-    """Who is, or comes to, one cluster. ``visiting`` says when those consumers are to leave who
+    """The clients of one cluster. ``visiting`` says when those consumers are to leave who
     may be elsewhere at other times, ``shared`` when the others are."""
 
     shared: Shared

@@ -137,13 +137,13 @@ class GeoEvidence:
         return self._entries.get((topic, place))
 
     def messages(self, topic: str, place: Place, left: int | None) -> list[str]:
-        """The messages of an entry, but for those whose bits are in ``left``."""
+        """The messages of an entry, except those whose bits are in ``left``."""
         found = self.find(topic, place)
         contents = found[2].contents if found is not None else ()
         return [text for at, text in enumerate(contents) if not (left or 0) >> at & 1]
 
     def up_to(self, topic: str, place: Place, left: int | None) -> list[str]:
-        """The messages of a log up to an entry, but for those of it that are in ``left``."""
+        """The messages of a log up to an entry, except those of it that are in ``left``."""
         found = self.find(topic, place)
         if found is None:
             return []
@@ -190,7 +190,7 @@ def _attempted(run: GeoEvidence) -> Iterator[_Acknowledged]:
 
 
 def _confirmed(run: GeoEvidence) -> Iterator[_Acknowledged]:
-    """What was acknowledged durably, as the broker said."""
+    """Durable acknowledgements, as the broker confirmed them."""
     sessions: dict[tuple[int, int], tuple[str, str]] = {}
     for time, kind, note in run.history.of("subscribe", "ack durable"):
         who = (note["connection"], note["consumer"])
@@ -388,7 +388,7 @@ def _passed_over(run: GeoEvidence, own: bool) -> Iterator[str]:
 
 
 def nothing_is_acknowledged_before_an_application_does(run: GeoEvidence) -> Iterator[str]:
-    """G2 and G4 at every moment at which somebody looked: what a subscription has then, some
+    """G2 and G4 at every recorded moment: what a subscription has then, some
     application had acknowledged by then."""
     first: dict[tuple[str, str, str], float] = {}
     for each in _attempted(run):

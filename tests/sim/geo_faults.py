@@ -62,7 +62,7 @@ def _moment(rng: Random) -> float:
 async def carry_out_geo(
     clusters: Mapping[str, SimCluster], faults: list[GeoFault], seed: int
 ) -> None:
-    """Let the faults happen; returns after the last one. A cluster that is lost has none."""
+    """Run the faults; returns after the last one. A cluster that is lost has none."""
     rng = Random(f"{seed}/geo/targets")
     for each in faults:
         cluster = clusters[each.where]

@@ -80,7 +80,7 @@ def _origin_of(own: str, place: tuple[int, int], blob: Any) -> tuple[str, tuple[
 
 
 def _acked(state: Any, log: list[Stored]) -> list[str]:
-    """What is acknowledged, or will be before anybody can get it: that waits, as it came later."""
+    """Messages that are acknowledged, or will be before delivery: that waits, as it came later."""
     acked = []
     for offset, stored in enumerate(log):
         left = 0 if state.cursor.is_acked(offset) else state.cursor.remaining(offset)
@@ -94,7 +94,7 @@ def _acked(state: Any, log: list[Stored]) -> list[str]:
 
 
 def _waiting(waits: Any, source: Position) -> int | None:
-    """What is left of an entry once what waits is taken in; None: all of it."""
+    """The rest of an entry once waiting progress is applied; None: all of it."""
     if source <= waits.passed:
         return None
     holes = waits.ledgers.get(source.ledger_id)

@@ -24,7 +24,7 @@ from velaray.geo.replication.replicator_target import Target
 from velaray.wire.replication import Marker
 
 EPOCH = 1 << 62
-"""Later than any replicator's: whoever has it takes the place of one that is connected."""
+"""Later than any replicator's: it takes the place of a connected one."""
 MOST = 40
 """So many parts are sent again at most."""
 

@@ -15,7 +15,7 @@ from velaray.wire import pulsar_pb2 as pb
 
 
 class MovingProducer(ProducerScript):
-    """A producer that ends early when it is told to, with all receipts, and may go on later.
+    """A producer that can be stopped early, with all receipts, and may go on later.
 
     Some of its messages are for the cluster alone where it is (``local``: of so many one).
     """

@@ -1,4 +1,4 @@
-"""Everything of one run of several clusters: a storm, somebody who moves, calm, judgement."""
+"""Everything of one run of several clusters: faults, clients that move, calm, checks."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class GeoWorld:
     # -- the verdict -----------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """What was wrong with the run."""
+        """The faults of the run."""
         found = [text for cluster in self.clusters.values() for text in cluster.failures]
         found += self._problems
         if self._stage != "over":
@@ -356,7 +356,7 @@ class GeoWorld:
         await self._arrive(left, known)
 
     async def _probe(self, source: str, target: str) -> None:
-        """Have old progress come again while nobody acknowledges anything."""
+        """Send old progress again while there are no acknowledgements."""
         there, before = [(await self._look(name)).acked for name in (source, target)]
         await self._replay(target)
         still_there, after = [(await self._look(name)).acked for name in (source, target)]
@@ -457,7 +457,7 @@ class GeoWorld:
         return {topic: has for (topic, of), has in seen.acked.items() if of == FOLLOWED}
 
     async def _lacking(self, names: list[str]) -> list[str]:
-        """What hasn't come from one cluster to another one."""
+        """Entries that one cluster hasn't got from another one."""
         seen = {name: await self._look(name) for name in names}
         local = local_messages(self._history)
         found = []
@@ -480,7 +480,7 @@ class GeoWorld:
         return found
 
     async def _unacknowledged(self, names: list[str]) -> list[str]:
-        """What isn't acknowledged somewhere."""
+        """Entries that aren't acknowledged somewhere."""
         found = []
         seen = {name: await self._look(name) for name in names}
         homes = [seen[name] for name in self._plan.homes if name in seen]
@@ -544,7 +544,7 @@ class GeoWorld:
             await cluster.admin.reach(ActorKey.parse(journal))
 
     async def _unearth(self, name: str) -> None:
-        """See what a lost cluster had: it recovers, and nobody hears of it."""
+        """See what a lost cluster had: it recovers, without notice to others."""
         self._stage = f"recovering what {name} had"
         cluster = self.clusters[name]
         for other in (other for other in self.clusters if other != name):

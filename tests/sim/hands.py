@@ -4,7 +4,7 @@ Of Shared and Key_Shared subscriptions. ``sent``: the hand wrote entries to a co
 ``freed``: it heard that they aren't that consumer's any longer, before the brain could hear it.
 ``attached`` and ``left``: consumers, with their sticky ranges. ``pending``: somebody acknowledges
 them in a transaction.
-What is noted is what passed the hand, not what anybody decided.
+Recorded are the deliveries that the partition sent, not decisions.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
         elif method == "expire":
             note(self, "freed", ranges=_pairs(args[1]), parts=[], by=None)
         elif method == "ack_in_transaction":
-            # An abort returns all of an entry, whoever holds the rest of it.
+            # An abort returns all of an entry, even if another consumer holds the rest.
             pending = [*_pairs(args[3]), *((at, at + 1) for at, _, _ in args[4])]
             note(self, "freed", ranges=pending, parts=[], by=None)
             where = {"subscription": self.name, "topic": str(self._log.topic)}  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ class Held:
         self._gone_until: list[tuple[float, int, int]] = []
 
     def of_hash(self, hashed: int) -> set[int]:
-        """Who holds entries of the hash."""
+        """The consumers that hold entries of the hash."""
         return {who for who, held, _ in self.entries.values() if held == hashed}
 
     def messages(self, consumer: int | None = None) -> int:

@@ -156,7 +156,7 @@ class _Clock:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The loop; ``network`` is set by whoever makes a run."""
+    """The loop; ``network`` is set by the creator of a run."""
 
     def __init__(self, max_turns: int) -> None:
         super().__init__()

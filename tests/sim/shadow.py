@@ -83,7 +83,7 @@ class CheckedMachine:
         return segments
 
     def settle(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
-        """Segments are stored, which changes nothing but what is in memory."""
+        """Segments are stored, which changes only what is in memory."""
         if isinstance(self.inner, SegmentKeeper):
             self.inner.settle(state, stored)
             self.inner.check(state)

@@ -44,7 +44,7 @@ class _Known:
             self._since[name] = time
 
     def items(self, time: float) -> Iterator[tuple[Any, Any]]:
-        """What is known for sure about now."""
+        """Facts that are certain now."""
         for name, value in self._values.items():
             if self._since[name] + self._late_s <= time:
                 yield name, value
@@ -69,7 +69,7 @@ def _changes(note: dict[str, Any]) -> tuple[Any, Any] | None:
 
 
 def administrators_see_their_changes(run: Evidence) -> Iterator[str]:
-    """What is read after a change was answered is what the change made."""
+    """Reads after an answered change see the change."""
     known = _Known(run.late_s())
     for time, kind, note in run.history.of("admin", "admin done"):
         change = _changes(note)

@@ -10,7 +10,7 @@ LOG = {TOPIC: {(1, 0): ["a", "b"]}}
 
 
 class Story:
-    """A history with one consumer ``c`` of the subscription ``s``, who gets a batch of a and b."""
+    """A history: consumer ``c`` of the subscription ``s`` gets a batch of a and b."""
 
     def __init__(self):
         self._now = 0.0

@@ -45,7 +45,7 @@ LOG_OF_B = [
 
 
 class Told:
-    """A history that is told step by step, one second each."""
+    """A history of steps, one second each."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The checker of what nobody could process, on histories written by hand."""
+"""The checker of messages that can't be processed, on histories written by hand."""
 
 import pytest
 

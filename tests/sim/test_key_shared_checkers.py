@@ -8,7 +8,7 @@ LIMIT = 3
 
 
 class Story:
-    """A history with one consumer, who may hold three messages."""
+    """A history with one consumer that may hold three messages."""
 
     def __init__(self):
         self.history = History(lambda: 0.0)

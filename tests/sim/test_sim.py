@@ -150,7 +150,7 @@ def test_the_table_says_in_few_words_how_a_mutant_was_found(problem: str, words:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_fits_what_it_breaks(name: str) -> None:
-    """Else a name that has gone is noticed when somebody hunts all of them."""
+    """Otherwise a removed name is noticed only in a hunt of all mutants."""
     with MUTANTS[name].applied():
         pass
 

@@ -46,7 +46,7 @@ async def keep(disk: SimDisk, machine: Any, key: ActorKey, *commands: Any) -> No
 
 
 def judged(disk: SimDisk, key: ActorKey, event: Any, *commands: Any) -> list[str]:
-    """What the judge says of a decision, when the catalog was told ``commands``."""
+    """The judge's faults of a decision after ``commands`` to the catalog."""
     cluster = SimpleNamespace(disk=disk, failures=[])
     body = SimpleNamespace(fabric=SimpleNamespace(_cluster=cluster))
 

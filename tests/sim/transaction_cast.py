@@ -1,4 +1,4 @@
-"""Transactions as an option of a run: who uses them, on topics of their own.
+"""Transactions as an option of a run: their clients, on topics of their own.
 
 All of it is drawn from a seed of its own, so that runs without it stay as they were.
 """
@@ -26,7 +26,7 @@ CHANCE = 0.4
 
 WRITTEN = ("public/default/w0", "public/default/w1")
 GONE = "public/default/g0"
-"""Is deleted while transactions have messages in it; it comes back when somebody uses it."""
+"""Is deleted while transactions have messages in it; it is created again on use."""
 SOURCE, RESULTS = "public/default/q0", "public/default/q1"
 WORKERS = "q0-s"
 ACCOUNTS = ("public/default/b0", "public/default/b1")

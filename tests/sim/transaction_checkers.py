@@ -62,7 +62,7 @@ def _deliveries(
 
 
 def delivered_only_if_committed(run: Evidence, past: TransactionEvidence) -> Iterator[str]:
-    """I1: nobody gets a message of a transaction that isn't committed, wherever it is read."""
+    """I1: messages of uncommitted transactions are never delivered, by any way of reading."""
     verdicts = past.verdicts()
     for time, subscription, topic, entry in _deliveries(run, past):
         if not verdicts.get(str(entry.txn)):

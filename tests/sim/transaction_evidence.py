@@ -71,17 +71,17 @@ class TransactionEvidence:
         return found
 
     def aborted(self) -> set[str]:
-        """What was decided to be aborted."""
+        """The decided aborts."""
         return {name for name, committed in self.verdicts().items() if not committed}
 
     def hidden(self) -> dict[str, set[Place]]:
-        """By topic, the places that nobody gets."""
+        """By topic, the hidden places."""
         aborted = self.aborted()
         return {topic: past.hidden(aborted) for topic, past in self.partitions.items()}
 
 
 async def collect(disk: SimDisk, expected: set[str]) -> TransactionEvidence:
-    """From the journals of these actors, as far as they are stored."""
+    """From the stored journals of these actors."""
     found, store = TransactionEvidence(), HistoryStore(disk)
     for name in sorted(expected & set(await store.list_journals())):
         key = ActorKey.parse(name)
@@ -129,7 +129,7 @@ async def _read_partition(store: MemoryStore, key: ActorKey) -> PartitionPast:
 
 
 async def hidden_places(store: MemoryStore, key: ActorKey) -> set[Place]:
-    """The places that nobody gets, by the partition's own journal."""
+    """The hidden places, by the partition's own journal."""
     past = await _read_partition(store, key)
     ended = (event for event in past.events if isinstance(event, TransactionEnded))
     return past.hidden(

@@ -26,7 +26,7 @@ from velaray.wire import pulsar_pb2 as pb
 
 FORGOTTEN = "there is no such transaction"
 CONTRADICTED = 0.1
-"""The share of commits that somebody asks to abort meanwhile."""
+"""The share of commits with a request to abort meanwhile."""
 
 
 class Transacted:
@@ -89,7 +89,7 @@ class Transacted:
         return False
 
     async def ask_again(self, client: Client, txn: TransactionId, commit: bool) -> None:
-        """Ask for a verdict that somebody asked for before, as who lost the answer would."""
+        """Repeat a request for a verdict, as after a lost answer."""
         action = pb.COMMIT if commit else pb.ABORT
         command = pb.CommandEndTxn(
             txnid_most_bits=txn.coordinator, txnid_least_bits=txn.sequence, txn_action=action

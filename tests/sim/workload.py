@@ -27,9 +27,9 @@ from velaray.client.producer import Producer
 
 PATTERN = "pattern:"
 POISON = 7
-"""Of so many messages one can't be processed, where there is a dead-letter topic."""
+"""One of so many messages can't be processed, where there is a dead-letter topic."""
 LATEST_S = 8.0
-"""So much later, at most, messages are to be delivered."""
+"""The longest delay of delayed messages."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Producing:
     doomed: bool = False
     """Whether its topic may be deleted: then an error doesn't say that a message isn't stored."""
     later: int = 0
-    """The chance, of 1000, that a message is to be delivered later."""
+    """The chance, of 1000, that a message is delayed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What needs pyspark is imported when it's needed, and says so if there is none."""
+"""Modules that need pyspark are imported on demand, with a clear error without pyspark."""
 
 import subprocess
 import sys

@@ -38,7 +38,7 @@ def read(driver):
 
 
 def trim(cluster, topic, admin, send):
-    """Trim all that nobody keeps, but for one message more."""
+    """Trim all unneeded messages, except one."""
     begin_ledger(cluster, topic)
     send("z")
     do_round(cluster, topic)

@@ -17,7 +17,7 @@ PATIENCE_MS = 30_000
 
 
 class Disaster:
-    """Tenant acme is at home in ``a``, which replicates it to ``b``."""
+    """The home of tenant acme is ``a``, which replicates it to ``b``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class Disaster:
 
     def bring_back(self) -> None:
         """``a`` answers where it did, and knows where its tenant is at home by now."""
-        settle("acme", "b", self._start())  # nobody knows this port
+        settle("acme", "b", self._start())  # no client knows this port
         self._of_a.close()
         self.a = self._start(self.port)
 

@@ -74,7 +74,7 @@ class LocalCluster:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Both, as other clusters are told them."""
+        """Both, as other clusters get them."""
         return {"service_url": self.service_url, "admin_url": self.admin_url}
 
     def run(self, work: Coroutine[Any, Any, Any], timeout: float = START_TIMEOUT_S) -> Any:

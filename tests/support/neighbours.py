@@ -37,7 +37,7 @@ def neighbours(path: Path, **of_b: Any) -> Iterator[tuple[LocalCluster, LocalClu
 
 
 def settle(tenant: str, home: str, *clusters: LocalCluster) -> None:
-    """Have all the clusters know that a tenant is at home in one of them."""
+    """Make one of the clusters a tenant's home in all of them."""
     for cluster in clusters:
         ask(cluster, "set_home", tenant=tenant, cluster=home)
 

@@ -1,4 +1,4 @@
-"""What tests of deletion share: journals that nobody serves, and events from anybody."""
+"""What tests of deletion share: journals without actors, and events from any sender."""
 
 from __future__ import annotations
 

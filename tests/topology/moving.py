@@ -58,11 +58,11 @@ class Move(Official):
             raise AssertionError(f"{error}: {self.status()}") from error
 
     def home(self, cluster: LocalCluster) -> str:
-        """Where a cluster says that the tenant is at home."""
+        """The tenant's home, according to a cluster."""
         return Admin(cluster.admin_url).tenant_home("acme")
 
     def whereabouts(self, cluster: LocalCluster) -> dict[str, Any]:
-        """What a cluster has of the tenant, whoever asks."""
+        """The tenant's data in a cluster, for any caller."""
         return dict(ask(cluster, "whereabouts", tenant="acme"))
 
     def partition(self, cluster: LocalCluster, topic: str) -> ActorKey:

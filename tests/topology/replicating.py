@@ -79,7 +79,7 @@ class Cluster(Official):
         self.call(ActorKey.catalog(), "set_policy", policy)
 
     def remove_policy(self, where: dict[str, str], name: str) -> None:
-        """Let the wider scope decide again."""
+        """Remove the policy, so that the wider scope decides."""
         self.call(ActorKey.catalog(), "remove_policy", {**where, "name": name})
 
     def describe(self, **more: Any) -> dict[str, Any]:

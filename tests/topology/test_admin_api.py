@@ -675,7 +675,7 @@ def test_a_deleted_topic_leaves_nothing_to_its_successor(
 
 
 def decide_deletion(cluster: LocalCluster, topic: str) -> None:
-    """Let a deletion get as far as its decision, and one partition's journal."""
+    """Stop a deletion after its decision and one partition's journal."""
     arguments = {"topic": str(TopicName.parse(topic))}
     cluster.run(cluster.fabric.call(ActorKey.catalog(), "delete_topic", arguments))
     partition = min(journals(cluster, topic))

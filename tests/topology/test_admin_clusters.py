@@ -56,7 +56,7 @@ def serving(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def known(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    """What actors are told of a cluster, the token included."""
+    """What actors get about a cluster, the token included."""
     ask(cluster, "set_home", tenant="somebody", cluster=name)
     return dict(ask(cluster, "home", tenant="somebody"))
 

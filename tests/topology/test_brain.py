@@ -103,7 +103,7 @@ def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
 @pytest.mark.parametrize("by", ["a consumer", "another cluster"])
 def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_whole_batch(by: str):
     """The last messages of a batch are acknowledged, redelivery is asked for, then that is decided:
-    nothing of the batch is left, but that isn't durable yet."""
+    the batch is completely acknowledged, not durably yet."""
 
     async def scenario(hand: Hand) -> None:
         hand.attach(1, 5)

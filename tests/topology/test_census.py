@@ -124,7 +124,7 @@ async def test_a_buried_journal_has_orphans_only_if_nobody_was_told() -> None:
 
 
 class Moving:
-    """A store in which something happens between the looks of whoever counts."""
+    """A store that changes between the looks of the audit."""
 
     def __init__(self, store: LedgerStore, after_listing: object) -> None:
         self._store = store

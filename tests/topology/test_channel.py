@@ -22,7 +22,7 @@ def entry(offset: int) -> bytes:
 
 
 class Socket:
-    """What is written to the client, as offsets."""
+    """The entries written to the client, as offsets."""
 
     writable = True
     bytes_written = 0
@@ -122,7 +122,7 @@ class Setting:
         raise error
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:
-        """The channel lets go of it."""
+        """The channel releases it."""
 
     async def _read(self, offset: int, entries: int, size: int) -> Sequence[CachedEntry]:
         return [CachedEntry(entry(at), 1, "") for at in range(offset, min(offset + 3, 20))]

@@ -126,7 +126,7 @@ class Setting:
         return [name for name in await self.store.list_journals() if name.startswith(kind)]
 
     def expected(self) -> list[tuple[str, Any]]:
-        """What is the newest of every key, in the order of the log."""
+        """The newest message of every key, in the order of the log."""
         return [(message_id, key) for key, (message_id, _) in self.newest.items()]
 
 

@@ -1,4 +1,4 @@
-"""Deleters: what nobody lists is deleted, whatever crashes; and nothing else is."""
+"""Deleters: unlisted ledgers are deleted, whatever crashes; and nothing else is."""
 
 from __future__ import annotations
 

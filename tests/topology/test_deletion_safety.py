@@ -1,4 +1,4 @@
-"""Who may use the deletion topics: the cluster's own actors, and nobody else."""
+"""Access to the deletion topics: only for the cluster's own actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the demo of migration judges a run: it sees what is lost, what comes again and when."""
+"""How the demo of migration judges a run: it sees losses and redeliveries."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def backlog(move: Move, cluster: LocalCluster) -> int:
 
 
 def consumed(move: Move, count: int, keep: set[bytes]) -> None:
-    """Acknowledge the next messages, but for some."""
+    """Acknowledge the next messages, except some."""
     consumer = move.subscribe(TOPIC, consumer_type=SHARED)
     for _ in range(count):
         message = consumer.receive(10_000)
@@ -85,7 +85,7 @@ def test_what_was_replicated_goes_on_and_what_can_come_again_is_told(tmp_path: P
         assert (missing["entries"], missing["messages"], missing["unsynced"]) == (2, 2, {"s": 3})
         consumer = client.subscribe(TOPIC, "s", consumer_type=SHARED)
         got = received(consumer, 6)
-        # Two, five and six were acknowledged there, and nobody here knows.
+        # Two, five and six were acknowledged there, which isn't known here.
         assert sorted(got) == [b"2", b"3", b"5", b"6", b"8", b"9"]
         producer = client.create_producer(TOPIC)
         producer.send(b"on")

@@ -96,7 +96,7 @@ def test_progress_and_entries_that_come_together_deliver_nothing_twice(kind: int
         found = numbers(await moved.all_of())
         late = [number for number in found if number % 3 == 0]
         assert [number for number in found if number % 3] == [n for n in range(60) if n % 3]
-        assert all(number < 10 for number in late)  # they came before anything was told of them
+        assert all(number < 10 for number in late)  # they arrived before their progress
 
     run(scenario)
 
@@ -400,7 +400,7 @@ def test_what_nobody_reads_is_settled_soon(read: str) -> None:
 
 
 def waiting(site: Site) -> dict[str, object]:
-    """What waits at the site's subscription."""
+    """The progress that waits at the site's subscription."""
     found = [body for key, body in site.fabric.bodies.items() if key.subscription == "s"]
     return found[0].runtime.state.foreign.waiting  # type: ignore[attr-defined]
 

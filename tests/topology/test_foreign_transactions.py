@@ -230,7 +230,7 @@ class West:
         return None if origin is None else origin.offset_of(Position(LEDGER, at))
 
     def came(self) -> set[TransactionId]:
-        """Of which transactions something is here, wherever somebody runs."""
+        """The transactions with data here, at any running actor."""
         return {
             transaction
             for transaction in (A, B, C)

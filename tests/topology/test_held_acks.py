@@ -1,4 +1,4 @@
-"""Acknowledgements of entries that a loss of power could take back wait for the log's sync."""
+"""Acknowledgements of entries that a loss of power could undo wait for the log's sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that start while they are deleted: whoever is last, nothing of them stays stored."""
+"""Actors that start while they are deleted: in any order, nothing of them stays stored."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_
 
 
 def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere() -> None:
-    """It is superseded; its consumer is told to come again."""
+    """It is superseded; its consumer gets a retriable error."""
 
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()

@@ -200,7 +200,7 @@ class Killing:
 def test_what_is_acknowledged_last_is_brought_by_the_migration_itself(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicators tell nothing of subscriptions here, so nobody else does."""
+    """Replicators report no subscriptions here, so only the migration does."""
     monkeypatch.setattr(replication_keeper, "SYNC_S", 1000.0)
     advance = Driver._advance
 
@@ -241,7 +241,7 @@ def test_subscriptions_that_are_deleted_meanwhile_are_not_there(move: Move) -> N
 
 
 def test_only_the_mark_goes_there_if_that_is_asked_for(move: Move) -> None:
-    """As with Pulsar's snapshots: what is acknowledged beyond the mark comes again."""
+    """As with Pulsar's snapshots: messages acknowledged beyond the mark are redelivered."""
     consumer = move.subscribe(TOPIC, consumer_type=SHARED)
     move.publish(TOPIC, numbers(10))
     for _ in range(10):
@@ -267,7 +267,7 @@ def test_delayed_messages_stay_delayed(move: Move) -> None:
 
 
 def test_transactions_end_before_it_is_decided(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed moves as a whole; what goes on behind the fence is aborted in the end."""
+    """Committed ones move as a whole; what goes on behind the fence is aborted in the end."""
     monkeypatch.setattr(migration_driver, "GRACE_S", 0.5)
     with velaray.Client(move.a.service_url) as client:
         topics = [TOPIC, "persistent://acme/n/u"]

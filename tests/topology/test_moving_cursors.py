@@ -1,4 +1,4 @@
-"""Where cursors are moved to: to which entry, who comes first, and past what is lost."""
+"""Where cursors are moved to: their targets, their order, and lost entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition whose tenant moves: nothing gets through, clients come again, nothing is lost."""
+"""A partition whose tenant moves: nothing passes, clients reconnect, nothing is lost."""
 
 from __future__ import annotations
 

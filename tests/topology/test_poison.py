@@ -1,4 +1,4 @@
-"""Numbers that can't be true are refused by name, and nobody else notices them."""
+"""Impossible numbers are refused by name, without effect on other clients."""
 
 from __future__ import annotations
 

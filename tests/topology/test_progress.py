@@ -73,7 +73,7 @@ def came(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def arrives(cluster: Cluster, topic: str, wanted: list[bytes], name: str = "s") -> None:
-    """Wait until nothing but that is left of what the cluster has."""
+    """Wait until only that is left in the cluster."""
     key = cluster.partition(topic)
     soon(lambda: name in cluster.call(key, "subscriptions"))
     soon(lambda: left(cluster, topic, name) == wanted)

@@ -42,7 +42,7 @@ def _narrow() -> Iterator[None]:
 
 
 class Told:
-    """What another cluster was told: by origin, by position."""
+    """The exports to another cluster: by origin, by position."""
 
     def __init__(self, name: str = "west") -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Told:
         self.parts.append(SubscriptionProgress.FromString(raw))
 
     def remaining(self, cluster: str, at: Position) -> int:
-        """What is left of a batch; 0 if it is acknowledged."""
+        """The ack set of a batch; 0 if it is acknowledged."""
         left = ALL
         for origin in (each for part in self.parts for each in part.origins):
             if origin.cluster != cluster:
@@ -73,7 +73,7 @@ class Told:
         return left
 
     def delivered(self, cluster: str, at: Position) -> int:
-        """How often it was delivered in vain."""
+        """Its number of failed deliveries."""
         return max(
             (
                 each.times
@@ -204,7 +204,7 @@ class World:
         await self.note_gone()
 
     async def note_gone(self) -> None:
-        """What is trimmed away counts as acknowledged."""
+        """Trimmed entries count as acknowledged."""
         partition = await self.site.partition()
         for first, end in partition.runtime.state.table.gone_ranges():
             self.left[first:end] = [0] * (end - first)
@@ -269,7 +269,7 @@ class World:
                 continue
             assert told & self.left[offset] == self.left[offset], (offset, cluster, at)
             forgotten = cluster in came and came[cluster].offset_of(at) is None
-            if all_of_it and not forgotten:  # nobody knows where that was
+            if all_of_it and not forgotten:  # its place is unknown
                 assert told == self.left[offset], (offset, cluster, at)
 
 
@@ -559,7 +559,7 @@ def test_what_came_from_who_is_no_peer_is_told_by_own_positions() -> None:
         assert told.remaining("west", world.log[0][1]) == ALL
         args["since"] = found["token"]
         assert (await site.call("export_progress", **args, peers=["north"]))["parts"] == []
-        found = await site.call("export_progress", **args)  # it is told anew, by others
+        found = await site.call("export_progress", **args)  # it is reported again, by others
         for part in found["parts"]:
             told.add(part)
         assert told.remaining("west", world.log[0][1]) == 0

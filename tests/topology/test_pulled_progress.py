@@ -1,4 +1,4 @@
-"""What is read from another cluster's statistics of how far its subscriptions are."""
+"""Progress of subscriptions, read from another cluster's statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulling: what another cluster publishes comes here once, in order, whoever is killed."""
+"""Pulling: another cluster's messages arrive once, in order, whichever process is killed."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_kills_lose_no_progress(pair: list[Cluster], seed: int) -> None:
     a.publish("t", payloads, batching_enabled=False)
     consumer = a.subscribe("t", consumer_type=SHARED)
     for _ in range(8):
-        few = max(subscription(a, "t")["backlog"] - 5, 0)  # many are told of at once
+        few = max(subscription(a, "t")["backlog"] - 5, 0)  # many are reported at once
         while subscription(a, "t")["backlog"] > few:
             try:
                 message = consumer.receive(500)

@@ -1,4 +1,4 @@
-"""What is told of replication: statistics, metrics, the command; and its rate limit."""
+"""The status of replication: statistics, metrics, the command; and its rate limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes to another cluster of subscriptions' progress: what it lacks, until it has it."""
+"""Progress of subscriptions, sent to another cluster: what it lacks, until it has it."""
 
 from __future__ import annotations
 

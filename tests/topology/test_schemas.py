@@ -295,7 +295,7 @@ def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
 
 
 def test_what_a_partition_was_told_it_needn_t_ask_again(run: Run) -> None:
-    """Until the registry is gone: then nobody would say when it doesn't hold any more."""
+    """Until the registry is gone: then there would be no notice of its end."""
 
     async def scenario(world: World) -> None:
         peer, key = await world.connect(), await world.registry()
@@ -444,7 +444,7 @@ def test_a_registry_that_cant_be_read_is_refused_and_stops_nobody_else(run: Run)
 @pytest.mark.parametrize("turns", [5, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("same", [True, False])
 def test_sixteen_register_at_once_while_the_registry_dies(run: Run, same: bool, turns: int) -> None:
-    """Of one schema there is one version; of different ones, each knows its predecessor."""
+    """One schema has one version; of different ones, each knows its predecessor."""
 
     async def scenario(world: World) -> None:
         await world.connect()

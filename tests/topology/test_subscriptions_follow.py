@@ -61,7 +61,7 @@ def backlog(cluster: Cluster, topic: str) -> int | None:
 
 
 def stats(cluster: Cluster, topic: str) -> dict[str, object]:
-    """What is known of the cluster's subscription."""
+    """The known state of the cluster's subscription."""
     found: dict[str, object] = cluster.call(cluster.partition(topic), "stats")["subscriptions"]["s"]
     return found
 

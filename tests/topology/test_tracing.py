@@ -108,7 +108,7 @@ def test_order_is_kept_and_who_is_gone_is_said_to_be() -> None:
         assert list(runtime.notes[0].facts[2].ranges) == [0, 1, 1, 1]
         runtime.stopped = True
         trace.attached(8, "dave", "")
-        trace.end()  # nobody is told, as after a crash
+        trace.end()  # without notice, as after a crash
 
     traced(scenario)
 

@@ -49,7 +49,7 @@ def test_a_verdict_makes_an_answer_void_that_is_on_its_way() -> None:
         await asyncio.gather(*tasks)
         assert not gate.is_open(TXN)
 
-        await gate.pass_through(TXN)  # who comes later asks anew
+        await gate.pass_through(TXN)  # a later message asks again
         assert (coordinator.times, gate.is_open(TXN)) == (2, True)
 
     asyncio.run(scenario())

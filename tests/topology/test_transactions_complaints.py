@@ -161,7 +161,7 @@ def test_what_is_pending_is_forgotten_without_another_acknowledgement_in_a_trans
         await setting.end(ended)
         assert next(iter(state.pending.items()))[0].sequence == abandoned
         for number, message in enumerate(messages[1:30]):
-            if number % 2:  # plainly, by somebody who doesn't mind the transaction
+            if number % 2:  # without a transaction
                 assert not (await consumer.ack(message, request_id=900 + number)).HasField("error")
         assert not state.pending and not list(state.pending.items())
         assert "pending" not in segments(setting)
@@ -237,7 +237,7 @@ def test_a_late_message_of_a_finished_transaction_harms_nothing(crash: str) -> N
 
 
 def test_nothing_is_read_while_nothing_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """T2: whoever waits behind an open transaction costs nothing until it ends."""
+    """T2: waiting behind an open transaction costs nothing until it ends."""
 
     async def scenario(setting: Setting) -> None:
         consumers = [

@@ -137,7 +137,7 @@ def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
 def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While it can't be read nobody gets anything of it, nor anything wrong."""
+    """While it can't be read, nothing of it is delivered, and nothing wrong."""
 
     async def scenario(setting: Setting) -> None:
         aborted, transaction = await setting.begin(TOPIC), await setting.begin(TOPIC)
@@ -283,7 +283,7 @@ def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
-    """Only an abort gives somebody something that the partition doesn't know of."""
+    """Only an abort causes deliveries that the partition doesn't know of."""
 
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume()

@@ -1,4 +1,4 @@
-"""Partitions that nobody uses are woken when time lets go of something of them."""
+"""Unused partitions are activated when time lets them trim or expire something."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PONG = command(pb.CommandPong())
 
 
 class Recorder:
-    """A handler that remembers what it was told; ``on_command`` may react."""
+    """A handler that records its calls; ``on_command`` may react."""
 
     def __init__(self) -> None:
         self.connection: WireConnection | None = None

@@ -24,7 +24,7 @@ from velaray.wire.frames import FrameParser
 
 
 class Taker(asyncio.Protocol):
-    """Who takes the socket over."""
+    """The new owner of the socket."""
 
     def __init__(self) -> None:
         self.taken = b""

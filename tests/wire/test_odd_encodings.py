@@ -51,7 +51,7 @@ def attempt(decode, *arguments) -> object:
 
 
 def by_hand(decode, encoded: bytes) -> object:
-    """What is read from the middle of a buffer."""
+    """A value read from the middle of a buffer."""
     return attempt(decode, bytearray(b"xx" + encoded + b"\0\0"), 2, 2 + len(encoded))
 
 
