@@ -43,6 +43,9 @@ __all__ = [
 
 ReplyT = TypeVar("ReplyT")
 
+Encoded = msgspec.Raw
+"""A value that is encoded already; it is decoded later, with another type."""
+
 _FIELD = re.compile(r" - at `\$\[(\d+)\](.*)`$")
 
 
@@ -50,7 +53,11 @@ class MessageError(ValueError):
     """A message or a reply has the wrong shape; the text names the message and the field."""
 
 
-class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=True):
+class Value(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A value with typed fields inside messages and replies."""
+
+
+class Message(Value, tag=True, tag_field="$message"):
     """A message that has no answer. The class name is its name on the wire."""
 
 
@@ -139,7 +146,7 @@ def _reply_decoder(request: type[Request[Any]]) -> msgspec.msgpack.Decoder[Any]:
     raise TypeError(f"{request.__name__} must name its reply type: Request[...]")
 
 
-def decode_reply(request: Request[ReplyT], data: bytes) -> ReplyT:
+def decode_reply(request: Request[ReplyT], data: bytes | Encoded) -> ReplyT:
     """The answer to ``request``. Raises `MessageError` if it isn't of the request's reply type."""
     try:
         reply: ReplyT = _reply_decoder(type(request)).decode(data)

@@ -25,6 +25,7 @@ from velaray.broker.partition.subscription_channel import (
     PartitionLog,
     SubscriptionChannel,
 )
+from velaray.broker.subscription.messages import GrantsSkipped, PassOver, ReadCompacted
 from velaray.journal.errors import NotStored
 from velaray.topology.transient import TRANSIENT
 
@@ -211,7 +212,7 @@ class CompactedChannel(SubscriptionChannel):
         self._passed_to = offset
         self._restarts += 1
         self._compacted_log.begin()
-        self.tell("compacted", self.horizon)
+        self.tell(ReadCompacted(self.horizon))
         super().feed_from(offset, wanted, hashing)
 
     def _feed_cached(self, limit: int) -> bool:
@@ -238,11 +239,11 @@ class CompactedChannel(SubscriptionChannel):
         end = view.offsets[last] if last < len(view.offsets) else self.horizon
         end = min(end, self.horizon)
         gone = [offset for ends in view.gone(first, end) for offset in ends]
-        partial = [[at, mask_to_words(mask)] for at, mask in view.masks_between(first, end)]
+        partial = [(at, mask_to_words(mask)) for at, mask in view.masks_between(first, end)]
         restarts = self._restarts
         try:
             if gone or partial:
-                await self.ask("pass_over", [self._log.end_offset, gone, partial])
+                await self.ask(PassOver(self._log.end_offset, gone, partial))
         except TRANSIENT:
             self.close()  # the consumers come again
             return
@@ -307,9 +308,9 @@ class CompactedChannel(SubscriptionChannel):
     def _tell_unsent(self) -> None:
         """Tell the brain what was granted and is gone, after it has heard of what was written."""
         unsent, self._unsent = self._unsent, []
-        by_consumer: dict[ChannelConsumer, list[Any]] = {}
+        by_consumer: dict[ChannelConsumer, list[tuple[int, list[int]]]] = {}
         for consumer, offset, mask in unsent:
-            by_consumer.setdefault(consumer, []).append([offset, mask_to_words(mask)])
+            by_consumer.setdefault(consumer, []).append((offset, mask_to_words(mask)))
         for consumer, partial in by_consumer.items():
             if not consumer.closed:
-                self.tell("unsent", [consumer.number, self._log.end_offset, partial])
+                self.tell(GrantsSkipped(consumer.number, self._log.end_offset, partial))

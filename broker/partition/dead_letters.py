@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from velaray.actors.catalog.policies import DEFAULTS
@@ -21,10 +21,12 @@ from velaray.broker.coordinator.coordinators import check_not_systems, is_system
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.schema_registry.schema_calls import LEGACY_JSON, STRATEGY, asked, info_of
+from velaray.broker.subscription.messages import DeadLettersMoved
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.ids import ActorKey, InvalidNameError, MessageId, Position, TopicName
 from velaray.schemas.compatibility import Strategy
 from velaray.topology.actor_system import ActorSystem
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT_OR_STORE
 from velaray.wire.dead_letters import Courier, dead_letter_topic
@@ -68,7 +70,7 @@ class Channel(Protocol):
 
     name: str
 
-    def tell(self, method: str, args: Any) -> None:
+    def tell(self, notice: Message) -> None:
         """Notify the subscription's dispatcher."""
 
 
@@ -129,7 +131,7 @@ class DeadLetterMover:
         producer = f"{PRODUCER_PREFIX}{key.text()}"
         self._producer = producer
         self._courier = Courier(producer, self._topic, channel.name)
-        self._letters: deque[list[Any]] = deque()
+        self._letters: deque[tuple[int, int, Sequence[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._versions: dict[tuple[ActorKey, bytes], bytes] = {}
 
@@ -138,8 +140,8 @@ class DeadLetterMover:
         """Whether letters are under way."""
         return bool(self._letters)
 
-    def take(self, letters: list[list[Any]]) -> None:
-        """The brain has condemned these: [offset, number, words of what is un-acknowledged]."""
+    def take(self, letters: Sequence[tuple[int, int, Sequence[int]]]) -> None:
+        """Move these: (offset, number, unacknowledged words of the batch)."""
         self._letters += letters
         if self._task is None or self._task.done():
             self._task = self._partition.spawn(self._move_all())
@@ -161,10 +163,10 @@ class DeadLetterMover:
                 continue
             backoff.reset()
             self._letters.popleft()
-            self._channel.tell("moved", [offset])
+            self._channel.tell(DeadLettersMoved([offset]))
         self._on_moved()
 
-    async def _move(self, offset: int, number: int, words: list[int]) -> int:
+    async def _move(self, offset: int, number: int, words: Sequence[int]) -> int:
         partition = self._partition
         try:
             entry = bytes((await partition.entry(offset)).data)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from velaray.actors.partition.state import SubscriptionRef
+from velaray.topology.messages import Request
 from velaray.topology.metrics import Sample
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ProgressChanges(Protocol):
     def note(self, name: str) -> None:
         """Note that the subscription may have changed."""
 
-    def called(self, name: str, method: str) -> None:
+    def called(self, name: str, request: Request[Any]) -> None:
         """Note that the subscription answered this call."""
 
 

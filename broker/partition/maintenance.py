@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.ledger_table import NoSuchEntryError
@@ -38,11 +38,13 @@ from velaray.broker.partition import backlog
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.geo_replication import RemoteSubscriptionProgress
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.messages import ExpireEntries, GetHoldings
 from velaray.broker.topic_policies import Quota, TopicPolicies
 from velaray.journal.errors import StorageFull
 from velaray.journal.manifest import LedgerInfo
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -86,7 +88,7 @@ class Partition(Protocol):
     def sessions(self) -> Collection[Session]:
         """The connections of clients."""
 
-    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Ask a subscription's dispatcher."""
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:
@@ -185,7 +187,7 @@ class Maintenance:
         if at_rest:
             await partition.progress.settle_at_rest(name, known.ref)
             moves = self._moves[name]
-        mark, numbers = await partition.ask_subscription(name, "holdings", list(flat))
+        mark, numbers = await partition.ask_subscription(name, GetHoldings(list(flat)))
         ids = [span.ledger_id for span in spans if span.end]
         held = Holdings(known, mark, frozenset(ids[number] for number in numbers), moves)
         if at_rest and moves == self._moves[name]:
@@ -197,8 +199,8 @@ class Maintenance:
         partition = self._partition
         if held.mark < until:
             await self._log.sync()
-            args = [self._log.end_offset, [held.mark, until], why]
-            held.mark = await partition.ask_subscription(name, "expire", args)
+            request = ExpireEntries(self._log.end_offset, [held.mark, until], why)
+            held.mark = await partition.ask_subscription(name, request)
             self.touched(name)
             held.moves += 1  # but if it was moved back meanwhile, that still counts
 

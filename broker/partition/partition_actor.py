@@ -65,6 +65,18 @@ from velaray.broker.partition.topic_schemas import TopicSchemas
 from velaray.broker.partition.transaction_admission import TransactionAdmission
 from velaray.broker.policy_watch import Follower
 from velaray.broker.subscription.dispatcher import LocalPort, SubscriptionDispatcher
+from velaray.broker.subscription.messages import (
+    TO_PARTITION,
+    EndPendingAcks,
+    GetMark,
+    OpenDispatcher,
+    PlanUndo,
+    ResetCursor,
+    SetPolicies,
+    TopicTerminated,
+    UndoMoves,
+    call_of,
+)
 from velaray.broker.topic_policies import TopicPolicies
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
@@ -74,6 +86,7 @@ from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.manifest import LedgerInfo
 from velaray.topology.actor_system import ActorSystem, Address, Unreachable
 from velaray.topology.config import PartitionSync
+from velaray.topology.messages import Message, ReplyT, Request, decode_reply
 from velaray.topology.metrics import Sample
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcConnectionClosed, reason_of
 from velaray.topology.transient import NO_ANSWER, TRANSIENT_OR_STORE
@@ -117,7 +130,9 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
 
 
 class _DispatcherConnection:
-    """The hand's end of the link to a durable subscription's brain."""
+    """The partition's end of the link to a durable subscription."""
+
+    accepts = TO_PARTITION
 
     def __init__(self, channel: SubscriptionChannel) -> None:
         self._channel = channel
@@ -125,24 +140,38 @@ class _DispatcherConnection:
     async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
 
+    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+        raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
+
     def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
-        self._channel.on_notice(method, args)
+        """A subscription sends typed notices only."""
+
+    def receive(self, link: RpcConnection, notice: Message) -> None:
+        self._channel.on_notice(notice)
 
     def on_link_closed(self, link: RpcConnection) -> None:
         self._channel.close()
 
 
 class _MomentaryHand:
-    """The end of a link to a brain that is asked one thing, without any consumer."""
+    """The partition's end of a link for one request, without consumers."""
+
+    accepts = TO_PARTITION
 
     async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "this end of the link answers no requests")
 
+    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+        raise RemoteError(Reason.NOT_ALLOWED, "this end of the link answers no requests")
+
     def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
-        """There's nobody whom they could concern."""
+        """There are no consumers to notify."""
+
+    def receive(self, link: RpcConnection, notice: Message) -> None:
+        """There are no consumers to notify."""
 
     def on_link_closed(self, link: RpcConnection) -> None:
-        """Who asks hears of it."""
+        """The request fails."""
 
 
 class PartitionActor(JournaledActor):
@@ -286,7 +315,7 @@ class PartitionActor(JournaledActor):
         self._apply_delays()
         if policies.for_brains() != told:
             for channel in list(self.channels.values()):
-                channel.tell("policies", self._for_brains(channel.durable))
+                channel.tell(SetPolicies(self._for_brains(channel.durable)))
 
     def _accept(self) -> WireConnection:
         session = PartitionSession(self.clients)
@@ -672,7 +701,7 @@ class PartitionActor(JournaledActor):
     async def _end_acks(
         self, transaction: TransactionId, subscription: str, *, commit: bool
     ) -> None:
-        ended = [*transaction, commit]
+        ended = EndPendingAcks(*transaction, commit)
         try:
             async with self._lock(subscription):
                 found = self.runtime.state.subscriptions.get(subscription)
@@ -685,12 +714,12 @@ class PartitionActor(JournaledActor):
                     return
             # Without the lock: the brain syncs those that come together at once. If the channel
             # goes meanwhile, the coordinator asks again.
-            await channel.ask("end_transaction", ended)
+            await channel.ask(ended)
         except NO_ANSWER as error:
             why = f"subscription {subscription!r} can't be had now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, why) from error
 
-    async def _end_acks_alone(self, ref: SubscriptionRef, ended: list[Any]) -> None:
+    async def _end_acks_alone(self, ref: SubscriptionRef, ended: EndPendingAcks) -> None:
         """Be the hand of a subscription without consumers for this.
 
         Not by a call: the link of the last consumers' channel might still bring acknowledgements.
@@ -701,9 +730,10 @@ class PartitionActor(JournaledActor):
         with self.superseded_if_fenced():
             link = await self.fabric.open_link(key, _MomentaryHand())
             try:
-                log: list[Any] = [self.terminated_at, self.end_offset, []]
-                await link.request("open", [self.runtime.journal.epoch, ref.start_offset, *log])
-                await link.request("end_transaction", ended)
+                epoch, end = self.runtime.journal.epoch, self.end_offset
+                log = OpenDispatcher(ref.start_offset, self.terminated_at, end, (), epoch)
+                await link.ask(log)
+                await link.ask(ended)
             finally:
                 link.close()
                 self.meter.changed(ref.name)
@@ -801,7 +831,7 @@ class PartitionActor(JournaledActor):
         """The topic is terminated, durably: tell the subscriptions, close the producers."""
         self.terminated_at = end_offset
         for channel in self.channels.values():
-            channel.tell("terminated", end_offset)
+            channel.tell(TopicTerminated(end_offset))
         for session in list(self.sessions):
             session.close_producers()
 
@@ -830,7 +860,7 @@ class PartitionActor(JournaledActor):
             why = f"the consumers of {name!r} must all read compacted, or none of them"
             raise RemoteError(Reason.NOT_ALLOWED, why)
         with contextlib.suppress(RpcConnectionClosed, TimeoutError, RemoteError):  # as in `_retire`
-            await channel.ask("cursor", None)
+            await channel.ask(GetMark())
         channel.close()
         return None
 
@@ -909,9 +939,9 @@ class PartitionActor(JournaledActor):
         try:
             with self.superseded_if_fenced():
                 gone = await self._durably_gone(compacted=compacted)
-                log = [terminated_at, self.end_offset, gone]
-                await channel.port.request("open", [epoch, ref.start_offset, *log])
-                channel.tell("policies", self._for_brains())  # as they are by now
+                start, end = ref.start_offset, self.end_offset
+                await channel.port.ask(OpenDispatcher(start, terminated_at, end, gone, epoch))
+                channel.tell(SetPolicies(self._for_brains()))  # as they are by now
             if channel.closed:
                 raise RpcConnectionClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
@@ -919,7 +949,7 @@ class PartitionActor(JournaledActor):
             if self.channels.get(ref.name) is not channel:
                 channel.close()
         if self.terminated_at != terminated_at:
-            channel.tell("terminated", self.terminated_at)
+            channel.tell(TopicTerminated(self.terminated_at))
         channel.feed()
         return channel
 
@@ -956,11 +986,11 @@ class PartitionActor(JournaledActor):
         runtime = await Runtime.volatile(
             SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
         )
-        brain = SubscriptionDispatcher(runtime, self.partition_index, channel.on_notice)
-        channel.port = LocalPort(brain, runtime.abort)
+        dispatcher = SubscriptionDispatcher(runtime, self.partition_index, channel.on_notice)
+        channel.port = LocalPort(dispatcher, runtime.abort)
         gone = await self._durably_gone(compacted=compacted)
-        await channel.port.request("open", [start, self.terminated_at, self.end_offset, gone])
-        channel.tell("policies", self._for_brains(durable=False))
+        await channel.port.ask(OpenDispatcher(start, self.terminated_at, self.end_offset, gone))
+        channel.tell(SetPolicies(self._for_brains(durable=False)))
         self.channels[name] = channel
         if gone := self.flat_gone():
             channel.trimmed(gone)  # some may have gone meanwhile
@@ -1010,7 +1040,7 @@ class PartitionActor(JournaledActor):
             with contextlib.suppress(
                 RpcConnectionClosed, TimeoutError, RemoteError
             ):  # its disk is full
-                await channel.ask("cursor", None)
+                await channel.ask(GetMark())
             if not channel.consumers and not (channel.mover and channel.mover.busy):
                 channel.close()
 
@@ -1024,7 +1054,7 @@ class PartitionActor(JournaledActor):
             with contextlib.suppress(
                 RpcConnectionClosed, TimeoutError, RemoteError
             ):  # as in `_retire`
-                await channel.ask("cursor", None)
+                await channel.ask(GetMark())
             channel.retire()
 
     async def reset_subscription(self, name: str, offset: int, reason: str) -> None:
@@ -1044,7 +1074,7 @@ class PartitionActor(JournaledActor):
                 with contextlib.suppress(RpcConnectionClosed):
                     await channel.reset(offset, reason, gone, shared=self.shares_progress)
                     return
-            await self._call_brain(name, "reset", [offset, reason, gone, self.shares_progress])
+            await self._call_brain(name, ResetCursor(offset, reason, gone, self.shares_progress))
 
     async def plan_undo(self, name: str, moment: list[int | None]) -> dict[str, Any] | None:
         """What `undo` would change; None if nothing moved since. Raises as `undo` does."""
@@ -1052,10 +1082,8 @@ class PartitionActor(JournaledActor):
         channel = self.channels.get(name)
         compacted = channel is not None and channel.compacted
         gone = await self._durably_gone(compacted=compacted)
-        plan: dict[str, Any] | None = await self.ask_subscription(
-            name, "plan_undo", [*moment, gone]
-        )
-        return plan
+        sequence, at_ms = moment
+        return await self.ask_subscription(name, PlanUndo(sequence, at_ms, gone))
 
     async def undo(self, name: str, moment: list[int | None]) -> dict[str, Any]:
         """Move a subscription's cursor back to what it was at a moment (event number and time;
@@ -1073,16 +1101,16 @@ class PartitionActor(JournaledActor):
             gone = await self._durably_gone(compacted=compacted)
             if channel is not None:
                 return await channel.undo(moment, gone, shared=self.shares_progress)
-            args = [*moment, gone, self.shares_progress]
-            found: dict[str, Any] = await self._call_brain(name, "undo", args)
-            return found
+            sequence, at_ms = moment
+            request = UndoMoves(sequence, at_ms, gone, self.shares_progress)
+            return await self._call_brain(name, request)
 
     @property
     def shares_progress(self) -> bool:
         """Whether other clusters may know, and tell, how far subscriptions are."""
         return bool(self.runtime.state.origins) or self.replication.active
 
-    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Ask a subscription's brain, connected or not; the method must be idempotent.
 
         Raises `RemoteError` if there is no such subscription, `Unreachable` if its brain
@@ -1091,28 +1119,24 @@ class PartitionActor(JournaledActor):
         channel = self.channels.get(name)
         if channel is not None:
             with contextlib.suppress(RpcConnectionClosed):
-                return await channel.ask(method, args)
+                return await channel.ask(request)
         async with self._lock(name):
-            return await self._call_brain(name, method, args)
+            return await self._call_brain(name, request)
 
-    async def _call_brain(self, name: str, method: str, args: Any) -> Any:
+    async def _call_brain(self, name: str, request: Request[ReplyT]) -> ReplyT:
         found = await self.runtime.read(lambda state: state.subscriptions.get(name))
         if found is None:
             raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
         key = self.key.of_subscription(name, found.ref.incarnation)
-        # A brain begins where it is told to, unless it has begun before.
-        request = {
-            "epoch": self.runtime.journal.epoch,
-            "start": found.ref.start_offset,
-            "method": method,
-            "args": args,
-        }
+        epoch = self.runtime.journal.epoch
         try:
             with self.superseded_if_fenced():
-                answer = await self.fabric.call(key, "brain", request)
+                call = call_of(epoch, found.ref.start_offset, request)
+                encoded = await self.fabric.request(key, call)
         finally:
-            self.changes.called(name, method)
-        self.meter.told(name, method, args, answer)
+            self.changes.called(name, request)
+        answer = decode_reply(request, encoded)
+        self.meter.told(name, request, answer)
         return answer
 
     async def delete_subscription(self, command: DeleteSubscription) -> None:

@@ -28,6 +28,13 @@ from velaray.broker.partition.partition_clients import producer_stats, with_clie
 from velaray.broker.partition.partition_reads import METHODS as READS
 from velaray.broker.partition.partition_reads import described_entry
 from velaray.broker.partition.subscription_view import describe_subscription
+from velaray.broker.subscription.messages import (
+    FindUnacked,
+    GetStats,
+    GetUnacked,
+    LocateEntry,
+    SkipTo,
+)
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import split_entry
@@ -52,7 +59,7 @@ def _id(partition: PartitionActor, position: Position) -> list[int]:
 
 async def _cursor_stats(partition: PartitionActor, subscription: Subscription) -> dict[str, Any]:
     name, end = subscription.ref.name, partition.end_offset
-    stats = await partition.ask_subscription(name, "stats", end)
+    stats = await partition.ask_subscription(name, GetStats(end))
     mark = partition.runtime.state.table.position_before(stats["acked_before"])
     return {
         **with_clients(partition, name, stats),
@@ -109,8 +116,8 @@ async def stats(partition: PartitionActor, args: dict[str, Any]) -> dict[str, An
     published, now_ms = partition.meter.published, partition.clock_ms()
     for name, channel in list(partition.channels.items()):
         if not channel.durable:
-            found = await channel.ask("stats", partition.end_offset)
-            subscriptions[name] = {**with_clients(partition, name, found), "durable": False}
+            stats = await channel.ask(GetStats(partition.end_offset))
+            subscriptions[name] = {**with_clients(partition, name, stats), "durable": False}
     return {
         "topic": partition.topic,
         **log,
@@ -149,12 +156,12 @@ async def individually_acked(
     found: dict[str, list[tuple[int, int, int]]] = {}
     for name in await partition.runtime.read(lambda state: sorted(state.subscriptions)):
         end = partition.end_offset
-        stats = await partition.ask_subscription(name, "stats", end)
+        stats = await partition.ask_subscription(name, GetStats(end))
         if not stats["holes"]:
             found[name] = []
             continue
         mark = stats["acked_before"]
-        unacked = await partition.ask_subscription(name, "unacked", [mark, end, end])
+        unacked = await partition.ask_subscription(name, GetUnacked(mark, end, end))
         acked = itertools.pairwise([mark, *unacked, end])
         table = partition.runtime.state.table
         found[name] = [
@@ -255,9 +262,8 @@ async def seek(partition: PartitionActor, args: dict[str, Any]) -> list[int]:
 async def find_unacked(partition: PartitionActor, args: dict[str, Any]) -> int | None:
     """The offset of a subscription's ``number``-th (from 1) un-acknowledged entry, or None."""
     await _subscription(partition, args["name"])
-    wanted = [args["number"], partition.end_offset]
-    offset: int | None = await partition.ask_subscription(args["name"], "find_unacked", wanted)
-    return offset
+    wanted = FindUnacked(args["number"], partition.end_offset)
+    return await partition.ask_subscription(args["name"], wanted)
 
 
 async def whereabouts(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +278,7 @@ async def whereabouts(partition: PartitionActor, args: dict[str, Any]) -> dict[s
         offset = partition.runtime.state.table.offset_of(position)
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
-    found: dict[str, Any] = await partition.ask_subscription(args["name"], "whereabouts", offset)
+    found = await partition.ask_subscription(args["name"], LocateEntry(offset))
     return transaction_view.undecided(partition, offset) or found
 
 
@@ -285,7 +291,7 @@ async def skip_to(partition: PartitionActor, args: dict[str, Any]) -> None:
     else:
         offset = min(args.get("offset", end), end)
     await partition.sync()
-    await partition.ask_subscription(args["name"], "skip_to", [end, offset])
+    await partition.ask_subscription(args["name"], SkipTo(end, offset))
     partition.upkeep.touched(args["name"])
 
 
@@ -356,7 +362,7 @@ async def unacked_entries(partition: PartitionActor, args: dict[str, Any]) -> di
     name, first, most = args["name"], args["first"], args["most"]
     await _subscription(partition, name)
     end = partition.end_offset
-    flat = await partition.ask_subscription(name, "unacked", [first, most, end])
+    flat = await partition.ask_subscription(name, GetUnacked(first, most, end))
     ranges = map(range, flat[::2], flat[1::2])
     offsets = [offset for each in ranges for offset in each]
     entries = []

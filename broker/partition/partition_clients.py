@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from velaray.actors.partition.producers import AccessMode
 from velaray.broker.partition.partition_metrics import PartitionMetrics
 from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.subscription.messages import Stats
 from velaray.topology.flow import Flow
 from velaray.wire.connection import WireConnection
 
@@ -45,7 +46,7 @@ class DescribedProducer(_Connected, Protocol):
     traffic: Flow
 
 
-def with_clients(partition: Partition, name: str, stats: dict[str, Any]) -> dict[str, Any]:
+def with_clients(partition: Partition, name: str, stats: Stats) -> dict[str, Any]:
     """Return the subscription's statistics, completed with those of its connected consumers.
 
     ``leaving`` counts the consumers that are disconnected here and that the dispatcher still has.

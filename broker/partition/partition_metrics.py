@@ -13,12 +13,20 @@ from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription.dispatcher_details import pending_stats
+from velaray.broker.subscription.messages import (
+    ExpireEntries,
+    GetStats,
+    ResetCursor,
+    SkipTo,
+    UndoMoves,
+)
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError, NotStored
 from velaray.journal.journal import Journal
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.config import ClusterConfig
 from velaray.topology.flow import Activity, Flow, Speed
+from velaray.topology.messages import Request
 from velaray.topology.metrics import (
     Labels,
     Rates,
@@ -128,11 +136,11 @@ class PartitionMetrics:
         ]
         return found + await partition.geo.samples()
 
-    def told(self, name: str, method: str, args: Any, answer: Any) -> None:
-        """A subscription without a channel was asked something by an administrator."""
-        if method == "stats":
-            self._known[name] = {**answer, "end_offset": args}
-        elif method in ("reset", "skip_to", "expire", "undo"):
+    def told(self, name: str, request: Request[Any], answer: Any) -> None:
+        """A subscription without a channel answered a request."""
+        if isinstance(request, GetStats):
+            self._known[name] = {**answer, "end_offset": request.end}
+        elif isinstance(request, ResetCursor | SkipTo | ExpireEntries | UndoMoves):
             self.changed(name)  # until it is asked again
 
     async def _read(self, name: str) -> None:
@@ -154,9 +162,10 @@ class PartitionMetrics:
         end = self._partition.end_offset
         try:
             async with asyncio.timeout(BRAIN_S):
-                self._known[channel.name] = {**await channel.ask("stats", end), "end_offset": end}
+                stats = await channel.ask(GetStats(end))
         except TRANSIENT:
-            return  # it restarts, or its disk is slow: what it told before is the newest known
+            return  # it restarts, or its disk is slow: keep the last known values
+        self._known[channel.name] = {**stats, "end_offset": end}
 
     def _forget(self, names: list[str]) -> None:
         for name in self._known.keys() - set(names):

@@ -12,7 +12,9 @@ from velaray.actors.runtime import Runtime
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.maintenance import Maintenance
+from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire.messages import read_metadata, split_entry
 
@@ -70,7 +72,7 @@ class Subscriptions(remote_ids.Log, Protocol):
         """Return one entry, from memory or disk."""
         ...
 
-    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Ask a subscription's dispatcher."""
 
 
@@ -145,8 +147,8 @@ async def analyze_backlog(partition: Subscriptions, args: dict[str, Any]) -> dic
     first = 0 if given is None else remote_ids.at_or_after(partition, Position(*given))
     entries, messages = 0, 0
     while entries < SCAN_MOST:
-        wanted = [first, _AT_ONCE, partition.end_offset]
-        flat = await partition.ask_subscription(args["name"], "unacked", wanted)
+        wanted = GetUnacked(first, _AT_ONCE, partition.end_offset)
+        flat = await partition.ask_subscription(args["name"], wanted)
         offsets = [at for span in map(range, flat[::2], flat[1::2]) for at in span]
         for offset in offsets:
             entries, messages = entries + 1, messages + (await partition.entry(offset)).messages

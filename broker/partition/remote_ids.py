@@ -21,6 +21,7 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import Range, gaps
 from velaray.actors.sets.ranges import normalized
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.messages import GetMark, GetUnacked
 from velaray.events.ids import LATEST, Position
 from velaray.journal.manifest import LEDGER_INDEX_BITS, LedgerInfo, cluster_number_of
 from velaray.topology.config import ClusterConfig
@@ -134,7 +135,7 @@ async def up_to_slowly(
     words: list[int] | None,
 ) -> UpTo:
     """The same, from the mark on, by and by. Raises as `SubscriptionChannel.ask` does."""
-    first = await channel.ask("cursor", None)
+    first = await channel.ask(GetMark())
     ranges: list[Range] = []
     while True:
         found = up_to(partition, first, position, words)
@@ -159,7 +160,7 @@ async def before(
     Raises `RemoteError` (NOT_ALLOWED) if something else is before it that isn't acknowledged.
     """
     found = await up_to_slowly(partition, channel, position, words)
-    unacked = await channel.ask("unacked", [0, _ALL, found.end])
+    unacked = await channel.ask(GetUnacked(0, _ALL, found.end))
     for first, stop in zip(unacked[::2], unacked[1::2], strict=True):
         covered = [(max(a, first), min(b, stop)) for a, b in found.ranges if a < stop and b > first]
         if gaps(first, stop, covered):

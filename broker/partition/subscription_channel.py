@@ -37,8 +37,25 @@ from velaray.broker.partition.dead_letters import DeadLetterMover
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.unreadable import Unreadable
-from velaray.broker.subscription.dispatcher import ENDS_STANDING
+from velaray.broker.subscription import messages as m
+from velaray.broker.subscription.messages import (
+    ENDS_LEASE,
+    AckEntries,
+    AckEntriesBefore,
+    AddPermits,
+    Attach,
+    Detach,
+    EntriesDue,
+    EntriesTrimmed,
+    FeedEntries,
+    LeaseReport,
+    PassOver,
+    ReleaseLease,
+    ResetCursor,
+    UndoMoves,
+)
 from velaray.topology.flow import Activity, Flow
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 from velaray.topology.transient import TRANSIENT
 from velaray.wire import pulsar_pb2 as pb
@@ -56,7 +73,7 @@ LISTENS_AFTER_S = 1.0
 REPORT_S = 0.1
 """What was delivered without asking is reported so much later at the latest."""
 
-_OVERTAKES = frozenset(("flow", "stood"))
+_OVERTAKES = frozenset((AddPermits, LeaseReport))
 """Notices that may be told while acknowledgements are held back."""
 
 
@@ -67,7 +84,7 @@ class Grant:
     first: int
     count: int
     redelivery_count: int
-    remaining: list[int]
+    remaining: Sequence[int]
     epoch: int | None = None
 
 
@@ -76,12 +93,12 @@ class DispatcherPort(Protocol):
 
     closed: bool
 
-    def notify(self, method: str, args: Any) -> None:
-        """Tell the brain something."""
+    def tell(self, notice: Message) -> None:
+        """Send a notice to the dispatcher."""
         ...
 
-    async def request(self, method: str, args: Any) -> Any:
-        """Ask the brain something."""
+    async def ask(self, request: Request[ReplyT]) -> ReplyT:
+        """Send a request to the dispatcher; returns its answer."""
         ...
 
     def close(self) -> None:
@@ -219,16 +236,12 @@ class ChannelConsumer:
         self._listening = False
         self._listens_later: asyncio.TimerHandle | None = None
 
-    def notify(self, method: str, args: Any) -> None:
-        """Tell the brain something about this consumer."""
-        self.channel.tell(method, args)
-
     def flow(self, permits: int) -> None:
         """The client can take that many more messages."""
         self._listen()
         self.flowed += permits
         self.activity.flowed_ms = self.channel.activity.flowed_ms = self.channel.clock_ms()
-        self.channel.tell("flow", [self.number, permits])
+        self.channel.tell(AddPermits(self.number, permits))
         self.channel.more_permits(self, permits)
 
     def answered(self) -> None:
@@ -351,7 +364,7 @@ class SubscriptionChannel:
         self._served: ChannelConsumer | None = None  # by the standing grant
         self._endings = 0  # how many notices were sent that end a standing grant
         self._numbers = itertools.count(1)
-        self._held: deque[tuple[int, str, Any]] = deque()  # offset to be synced first, notice
+        self._held: deque[tuple[int, Message]] = deque()  # offset to be synced first, notice
         self._holding_all = False  # not acknowledgements alone
         self._reporting: asyncio.TimerHandle | None = None
         self.mover: DeadLetterMover | None = None  # of a durable subscription
@@ -363,25 +376,25 @@ class SubscriptionChannel:
 
     # -- the way to the brain ------------------------------------------------------
 
-    def tell(self, method: str, args: Any) -> None:
-        """Tell the brain something, after what was delivered without asking it."""
+    def tell(self, notice: Message) -> None:
+        """Send a notice to the dispatcher, after a report of what was delivered under the lease."""
         self._report()
         stood = self._served is not None
-        if method in ENDS_STANDING:
+        if type(notice) in ENDS_LEASE:
             self._endings += 1
             self._stand_down()
-        if self._held and (self._holding_all or method not in _OVERTAKES):
+        if self._held and (self._holding_all or type(notice) not in _OVERTAKES):
             if not self._holding_all:
                 self._holding_all = True
                 self._log.ask_for_sync()
-            self._held.append((0, method, args))
+            self._held.append((0, notice))
         elif self.port is not None:
-            self.port.notify(method, args)
+            self.port.tell(notice)
         if stood and self._served is None:
             self.feed()  # of what came meanwhile, and waits for permits, the brain knows nothing
 
-    async def ask(self, method: str, args: Any) -> Any:
-        """Ask the brain something, after what was delivered without asking it.
+    async def ask(self, request: Request[ReplyT]) -> ReplyT:
+        """Send a request to the dispatcher, after a report of what was delivered under the lease.
 
         Raises `RpcConnectionClosed`, `TimeoutError` and `RemoteError` as links do.
         """
@@ -390,7 +403,7 @@ class SubscriptionChannel:
         self._report()
         if self.port is None:
             raise RpcConnectionClosed("the subscription is restarting")
-        return await self.port.request(method, args)
+        return await self.port.ask(request)
 
     # -- consumers -----------------------------------------------------------------
 
@@ -416,10 +429,10 @@ class SubscriptionChannel:
         if self.closed or self.port is None:
             raise RpcConnectionClosed("the subscription is restarting")
         consumer.attaching = asyncio.get_running_loop().create_future()
-        policy = [int(keys.mode), keys.ranges, keys.out_of_order]
+        policy = (int(keys.mode), keys.ranges, keys.out_of_order)
         peer = consumer.connection.peer
         kind = consumer.type
-        self.tell("attach", [consumer.number, consumer.name, kind, priority, policy, peer])
+        self.tell(Attach(consumer.number, consumer.name, kind, priority, policy, peer))
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             await consumer.attaching
 
@@ -430,7 +443,7 @@ class SubscriptionChannel:
         """
         consumer.close()
         if self.consumers.pop(consumer.number, None) is not None:
-            self.tell("detach", [consumer.number, lost])
+            self.tell(Detach(consumer.number, lost))
 
     async def reset(
         self, next_offset: int, reason: str, gone: Sequence[int], *, shared: bool = False
@@ -441,20 +454,19 @@ class SubscriptionChannel:
         ``gone``. Acknowledgements that come while the cursor moves are of what was delivered
         before: they are void. ``shared``: see `velaray.actors.subscription.machine.Reset`.
         """
-        await self._moved("reset", [next_offset, reason, gone, shared])
+        await self._moved(ResetCursor(next_offset, reason, gone, shared))
 
     async def undo(
         self, moment: Sequence[int | None], gone: Sequence[int], *, shared: bool
     ) -> dict[str, Any]:
         """Move the cursor back to what it was; to consumers it is a `reset`."""
-        found = await self._moved("undo", [*moment, gone, shared])
-        assert isinstance(found, dict)
-        return found
+        sequence, at_ms = moment
+        return await self._moved(UndoMoves(sequence, at_ms, gone, shared))
 
-    async def _moved(self, method: str, args: Any) -> Any:
+    async def _moved(self, request: Request[ReplyT]) -> ReplyT:
         self.resetting = True
         try:
-            found = await self.ask(method, args)
+            found = await self.ask(request)
         finally:
             self.resetting = False
         self._let_go()
@@ -537,7 +549,7 @@ class SubscriptionChannel:
         self._fed = first + len(sizes)
         assert self.port is not None
         hashes = self._hashes(first, len(sizes)) if self._hashing else None
-        self.port.notify("feed", [first, sizes, chunks, hashes, flat_ranges(delayed)])
+        self.port.tell(FeedEntries(first, sizes, chunks, hashes, flat_ranges(delayed)))
         return True
 
     def _is_told(self, later: DelayedEntry) -> bool:
@@ -560,14 +572,14 @@ class SubscriptionChannel:
         """The delivery time of these has come: what the brain was fed of them, it may give out."""
         fed = [offset for offset in offsets if offset < self._fed]
         if fed:  # also while nobody is attached: it may know of them, for who is about to be
-            self.tell("due", flat_ranges(fed))
+            self.tell(EntriesDue(flat_ranges(fed)))
 
     async def _pass_hidden(self, end: int) -> None:
         """Have the brain acknowledge what nobody gets, before it hears of what is behind it."""
         hidden, begun = self._log.hidden_within(self._fed, end), self._begun
         flat = [offset for part in hidden for offset in part]
         try:
-            await self.ask("pass_over", [self._log.end_offset, flat, []])
+            await self.ask(PassOver(self._log.end_offset, flat, []))
         except TRANSIENT:
             self.close()  # the consumers come again
             return
@@ -658,26 +670,26 @@ class SubscriptionChannel:
         """The client wants to hear when this acknowledgement is durable."""
         self._receipts[consumer.number, request_id] = consumer
 
-    def acknowledge(self, method: str, args: Any, end: int) -> None:
+    def acknowledge(self, notice: AckEntries | AckEntriesBefore, end: int) -> None:
         """Tell the brain of an acknowledgement of offsets below ``end``, once they are synced.
 
         Who waits for a receipt has the log synced for it; others wait for the next time.
         """
         if not self.durable or (not self._held and end <= self._log.synced_offset):
-            self.tell(method, args)
+            self.tell(notice)
             return
         self._report()
-        self._held.append((end, method, args))
-        if args[1] or len(self._held) >= HELD_NOTICES:
+        self._held.append((end, notice))
+        if notice.request_id or len(self._held) >= HELD_NOTICES:
             self._log.ask_for_sync()
 
     def log_synced(self) -> None:
         """Tell the brain what may be told by now, in order."""
         held, synced = self._held, self._log.synced_offset
         while held and held[0][0] <= synced:
-            _, method, args = held.popleft()
+            _, notice = held.popleft()
             if self.port is not None:
-                self.port.notify(method, args)
+                self.port.tell(notice)
         if held:
             if self._holding_all or self._passing:
                 self._log.ask_for_sync()
@@ -698,42 +710,43 @@ class SubscriptionChannel:
 
     # -- what the brain says -------------------------------------------------------
 
-    def on_notice(self, method: str, args: Any) -> None:
-        """Handle a notice of the brain."""
-        match method:
-            case "deliver":
-                for number, first, count, redelivery_count, remaining in args:
-                    self._grant(number, Grant(first, count, redelivery_count, remaining))
-            case "stand":
-                self._on_stand(*args)
-            case "revoke":
+    def on_notice(self, notice: Message) -> None:
+        """Handle a notice of the dispatcher."""
+        match notice:
+            case m.Deliver(grants):
+                for each in grants:
+                    grant = Grant(each.first, each.count, each.redelivery_count, each.words)
+                    self._grant(each.number, grant)
+            case m.GrantLease(number, first, debited, room, endings):
+                self._on_stand(number, first, debited, room, endings)
+            case m.RevokeLease():
                 if self._standing is not None:
-                    self.tell("stood_down", None)
-            case "want":
-                self._wanted = args
+                    self.tell(ReleaseLease())
+            case m.WantEntries(wanted):
+                self._wanted = wanted
                 self.feed()
-            case "feed_from":
-                self.feed_from(*args)
-            case "attached":
-                self._on_attached(*args)
-            case "acked":
-                self._on_acked(*args)
-            case "active":
-                self._on_active(*args)
-            case "dead":
+            case m.FeedFrom(offset, wanted, hashing):
+                self.feed_from(offset, wanted, hashing)
+            case m.Attached(number, refusal):
+                self._on_attached(number, refusal)
+            case m.AckReceipt(number, request_id, error):
+                self._on_acked(number, request_id, error)
+            case m.ActiveChanged(number, active):
+                self._on_active(number, active)
+            case m.MoveDeadLetters(letters):
                 if self.mover is not None:
-                    self.mover.take(args)
-            case "redelivering":
-                self._on_redelivering(*args)
-            case "end":
-                self._on_end(args)
-            case "progressed":
+                    self.mover.take(letters)
+            case m.Redelivering(number, epoch):
+                self._on_redelivering(number, epoch)
+            case m.EndOfTopic(number):
+                self._on_end(number)
+            case m.ProgressMade():
                 if self.on_progress is not None:
                     self.on_progress()
-            case "restart":
+            case m.Restart():
                 self.close()
 
-    def _on_attached(self, number: int, refusal: list[str] | None) -> None:
+    def _on_attached(self, number: int, refusal: tuple[str, str] | None) -> None:
         consumer = self.consumers.get(number)
         if consumer is None or consumer.attaching is None or consumer.attaching.done():
             return
@@ -778,7 +791,7 @@ class SubscriptionChannel:
         if consumer is None or endings != self._endings:
             return  # it crossed what ends it
         if self.resetting:
-            self.tell("stood_down", None)  # the consumers are about to be let go of
+            self.tell(ReleaseLease())  # the consumers are about to be let go of
             return
         self._standing = LeasedDelivery(first, consumer.flowed - debited, room)
         self._served = consumer
@@ -797,12 +810,12 @@ class SubscriptionChannel:
         What is acknowledged before it was delivered is for the brain to pass over.
         """
         if self._standing is not None and end > self._standing.next_offset:
-            self.tell("stood_down", None)
+            self.tell(ReleaseLease())
 
     def _report(self) -> None:
         report = None if self._standing is None else self._standing.report()
         if report is not None and self.port is not None:
-            self.port.notify("stood", report)
+            self.port.tell(LeaseReport(*report))
 
     def _report_late(self) -> None:
         self._reporting = None
@@ -848,9 +861,9 @@ class SubscriptionChannel:
         if standing.next_offset == end < readable:
             # That one must wait; what is behind it mustn't. The brain is to know of it at once.
             self._wanted = max(self._wanted, end + RUN_ENTRIES)
-            self.tell("stood_down", None)
+            self.tell(ReleaseLease())
         elif standing.room <= 0:
-            self.tell("stood_down", None)  # the consumer holds so much that the brain must decide
+            self.tell(ReleaseLease())  # the consumer holds so much that the brain must decide
         elif standing.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end
         elif self._reporting is None:
@@ -962,7 +975,7 @@ class SubscriptionChannel:
                 self.remove(consumer)
                 consumer.session.consumer_closed(consumer)
         if not self.durable:
-            self.tell("gone", [self._log.end_offset, gone])
+            self.tell(EntriesTrimmed(self._log.end_offset, gone))
         self.feed()
         for consumer in list(self.consumers.values()):
             self.deliver(consumer)
@@ -972,7 +985,7 @@ class SubscriptionChannel:
     def retire(self) -> None:
         """Let go of the brain and of every consumer, in order: it's nobody's fault."""
         for consumer in self.consumers.values():
-            self.tell("detach", [consumer.number, False])
+            self.tell(Detach(consumer.number, False))
         self.close()
 
     def close(self) -> None:

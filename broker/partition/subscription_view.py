@@ -11,6 +11,8 @@ from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.cursor import words_to_mask
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.partition.transaction_view import undecided_from
+from velaray.broker.subscription.messages import GetDetails
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 
 Found = Mapping[str, Any]
@@ -29,7 +31,7 @@ class Partition(Protocol):
         """The offset after the newest durable entry."""
         ...
 
-    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Ask a subscription's dispatcher."""
 
 
@@ -113,11 +115,12 @@ async def describe_subscription(partition: Partition, args: dict[str, Any]) -> d
     name, end = args["name"], partition.end_offset
     channel = partition.channels.get(name)
     if channel is not None and not channel.durable:
-        found = await channel.ask("details", end)
+        details = await channel.ask(GetDetails(end))
     elif name in partition.runtime.state.subscriptions:
-        found = await partition.ask_subscription(name, "details", end)
+        details = await partition.ask_subscription(name, GetDetails(end))
     else:
         raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
+    found: dict[str, Any] = {**details}
     channel = partition.channels.get(name)
     connected = {} if channel is None else channel.consumers
     consumers = []

@@ -9,7 +9,9 @@ from velaray.actors.partition.ledger_table import NoSuchEntryError
 from velaray.actors.partition.remote_transactions import name_of
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
+from velaray.broker.subscription.messages import GetAckStatus, GetPendingAcks
 from velaray.events.ids import Position, TransactionId
+from velaray.topology.messages import ReplyT, Request
 
 
 class Partition(Protocol):
@@ -18,7 +20,7 @@ class Partition(Protocol):
     runtime: Runtime[PartitionState]
     recovery_ms: tuple[int, int]
 
-    async def ask_subscription(self, name: str, method: str, args: Any) -> Any:
+    async def ask_subscription(self, name: str, request: Request[ReplyT]) -> ReplyT:
         """Ask a subscription's dispatcher."""
 
 
@@ -66,13 +68,13 @@ async def pending_acks(partition: Partition, args: dict[str, Any]) -> dict[str, 
 
     Raises `RemoteError` (NOT_FOUND) if there is no such durable subscription.
     """
-    one = [args["coordinator"], args["sequence"]] if "sequence" in args else None
-    found = await partition.ask_subscription(args["name"], "pending_acks", one)
-    before = found["before"]
-    if before is not None:
-        offset, words = before
-        before = _position(partition, offset - (words is None))
-    return {**found, "before": before, "recovery_ms": list(partition.recovery_ms)}
+    one = (args["coordinator"], args["sequence"]) if "sequence" in args else None
+    found = await partition.ask_subscription(args["name"], GetPendingAcks(one))
+    last = None
+    if found["before"] is not None:
+        offset, words = found["before"]
+        last = _position(partition, offset - (words is None))
+    return {**found, "before": last, "recovery_ms": list(partition.recovery_ms)}
 
 
 async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
@@ -84,9 +86,9 @@ async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
         offset = partition.runtime.state.table.offset_of(Position(*args["position"]))
     except NoSuchEntryError:
         offset = -1
-    wanted = [max(offset, 0), args.get("index")]
-    found = await partition.ask_subscription(args["name"], "pending_at", wanted)
-    return str(found) if offset >= 0 else "InvalidPosition"
+    wanted = GetAckStatus(max(offset, 0), args.get("index"))
+    found = await partition.ask_subscription(args["name"], wanted)
+    return found if offset >= 0 else "InvalidPosition"
 
 
 def undecided(partition: Partition, offset: int) -> dict[str, Any] | None:

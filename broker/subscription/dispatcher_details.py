@@ -1,4 +1,4 @@
-"""What a brain tells about its subscription for one who asks closely: samples, not all."""
+"""What a subscription's dispatcher reports about its entries: samples, not everything."""
 
 from __future__ import annotations
 
@@ -8,17 +8,54 @@ from typing import Any
 from velaray.actors.dispatch.dispatcher import Dispatcher
 from velaray.actors.subscription.cursor import mask_to_words
 from velaray.actors.subscription.machine import SubscriptionState
+from velaray.broker.subscription.messages import Details, PendingAcks, Point, Stats
 from velaray.events.ids import TransactionId
 
 SHOWN = 20
-"""So many holes, half-acknowledged batches, held ranges and counts are told of, the first ones."""
+"""How many holes, batches, held ranges and counts a report has, at most: the first ones."""
 
 
-def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> dict[str, Any]:
-    """Ranges are (first, last + 1) offsets; batches are (offset, words of what remains)."""
+def stats(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> Stats:
+    """The cursor and the consumers; ``end_offset`` is the end of the partition's log."""
+    cursor = state.cursor
+    kind = dispatcher.type
+    pending = pending_stats(state)
+    return {
+        "acked_before": cursor.acked_before,
+        "backlog": cursor.backlog(end_offset),
+        "holes": cursor.hole_count(),
+        "expired": dict(state.expired),
+        "partial": len(cursor.partials(cursor.acked_before, end_offset)),
+        "type": None if kind is None else kind.name,
+        "next_offset": dispatcher.next_offset,
+        "waiting": dispatcher.waiting(),
+        "draining": dispatcher.draining(),
+        "blocked": dispatcher.blocked,
+        "delayed": dispatcher.delayed(),
+        "pending_transactions": pending["pending_transactions"],
+        "pending_entries": pending["pending_entries"],
+        "consumers": [
+            {
+                "number": view.consumer_id,
+                "name": view.name,
+                "permits": view.permits,
+                "unacked": view.unacked,
+                "active": view.active,
+                "blocked": view.blocked,
+                "priority": view.priority,
+            }
+            for view in dispatcher.consumers()
+        ],
+    }
+
+
+def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> Details:
+    """`stats` and samples. Ranges are (first, end) offsets, batches are (offset, unacknowledged
+    words)."""
     cursor = state.cursor
     partial = islice(cursor.beyond.all_masks(), SHOWN)
     return {
+        **stats(state, dispatcher, end_offset),
         "end_offset": end_offset,
         "dead_letters": len(state.dead.intended),
         "first_holes": [list(hole) for hole in islice(cursor.holes(), SHOWN)],
@@ -32,7 +69,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
 
 
 def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
-    """Where one entry is now: a word, a sentence, and who holds it."""
+    """Where one entry is now: a word, a sentence, and the consumer that holds it."""
     if state.cursor.is_acked(offset):
         return {"where": "acknowledged", "consumer": "", "text": "it is acknowledged"}
     if offset in state.dead.intended:
@@ -57,10 +94,14 @@ def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -
     return {"where": "waiting", "consumer": "", "text": text}
 
 
-def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dict[str, Any]:
-    """What is pending in a transaction (None: in all of them): whole entries, batches in part,
-    and, as (offset, words of what remains there or None), what is acknowledged cumulatively."""
-    found, before = state.pending.items(), None
+def pending_acks(state: SubscriptionState, transaction: Point | None) -> PendingAcks:
+    """Counts of what is pending in a transaction (None: in all of them).
+
+    ``before`` is the cumulative acknowledgement: an offset, and the unacknowledged words of the
+    batch there or None.
+    """
+    found = state.pending.items()
+    before: list[Any] | None = None
     if transaction is not None:
         found = [(each, acks) for each, acks in found if each == TransactionId(*transaction)]
     for _, acks in found:
@@ -75,20 +116,20 @@ def pending_acks(state: SubscriptionState, transaction: list[int] | None) -> dic
     }
 
 
-def pending_transactions(state: SubscriptionState) -> list[list[int]]:
+def pending_transactions(state: SubscriptionState) -> list[Point]:
     """The transactions that have acknowledgements pending."""
-    return sorted(list(each) for each, _ in state.pending.items())
+    return sorted((each.coordinator, each.sequence) for each, _ in state.pending.items())
 
 
 def pending_stats(state: SubscriptionState) -> dict[str, int]:
-    """How many transactions have acknowledgements pending, of how many entries."""
+    """How many transactions have acknowledgements pending, and of how many entries."""
     found = pending_acks(state, None)
     entries = found["entries"] + found["batches"]
     return {"pending_transactions": found["transactions"], "pending_entries": entries}
 
 
 def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
-    """Pulsar's word for how the entry at ``offset``, or one message of the batch there, stands."""
+    """Pulsar's name for the state of the entry at ``offset``, or of one message of its batch."""
     if state.cursor.is_acked(offset):
         return "MarkDelete"
     bits = -1 if index is None else 1 << index
@@ -103,8 +144,8 @@ def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
 
 
 def pending_in(state: SubscriptionState, offset: int, bits: int = -1) -> TransactionId | None:
-    """The transaction in which the entry at ``offset``, or some of these messages of it, is
-    acknowledged; None if it's acknowledged by now."""
+    """The open transaction that acknowledges the entry at ``offset``, or some of the messages
+    ``bits`` of it; None if there is none or the entry is acknowledged."""
     pending = state.pending
     if state.cursor.is_acked(offset):
         return None

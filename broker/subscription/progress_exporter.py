@@ -1,7 +1,7 @@
 """Exports a subscription's progress to other clusters.
 
 `velaray.actors.subscription.progress_exports` tracks what each cluster lacks. The subscription
-notifies its partition once that there is something new (``progressed``), and again only after the
+notifies its partition once that there is something new (`ProgressMade`), and again only after the
 partition has asked for it, so a cluster that never asks costs next to nothing.
 """
 
@@ -58,11 +58,11 @@ class Exporter:
         cluster: str,
         token: Token | None,
         known_from: int,
-        in_vain: CountRuns | None,
+        failed: CountRuns | None,
     ) -> dict[str, Any]:
         """The next part of the export for a cluster that has everything up to ``token``.
 
-        Everything in it is durable. ``in_vain`` are the counts of failed deliveries if those of
+        Everything in it is durable. ``failed`` are the counts of failed deliveries if those of
         the state are behind. The mark covers everything before ``known_from``. In the result,
         ``begins`` is whether the part begins an export, and ``more`` whether others follow.
 
@@ -74,7 +74,7 @@ class Exporter:
             return {"token": token, "news": False, "begins": False, "more": False}
 
         def look(state: SubscriptionState) -> dict[str, Any]:
-            counts = state.deliveries if in_vain is None else in_vain
+            counts = state.deliveries if failed is None else failed
             found = window(state.cursor, counts, part.places, part.at, known_from)
             return {
                 "token": self._exports.token(part, found.at),

@@ -1,4 +1,4 @@
-"""How progress is written: as replicators send it, and as partitions and brains tell it."""
+"""The forms of a subscription's progress: those of replicators, and those of messages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from velaray.actors.subscription.remote_progress import (
     EntryMask,
     EntryRange,
 )
+from velaray.broker.subscription.messages import Progress
 from velaray.events.ids import Position
 from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATOR_PREFIX
@@ -97,10 +98,10 @@ def to_args(
     ranges: Sequence[Sequence[int]],
     partial: Sequence[Sequence[int]],
     counts: Sequence[Sequence[int]],
-) -> list[Any]:
-    """As links carry it: masks, the last of each part, may be larger than their numbers."""
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The form in messages: masks become words, as they may exceed 64 bits."""
     parts = [[*where, mask_to_words(mask)] for *where, mask in partial]
-    return [[list(each) for each in ranges], parts, [list(each) for each in counts]]
+    return [list(each) for each in ranges], parts, [list(each) for each in counts]
 
 
 def from_args(
@@ -111,9 +112,10 @@ def from_args(
     return [tuple(each) for each in ranges], parts, [tuple(each) for each in counts]
 
 
-def ahead_to(ahead: Ahead) -> list[Any]:
-    """As links carry it."""
-    return [list(ahead.up_to), *to_args(ahead.ranges, ahead.partial, ahead.counts)]
+def ahead_to(ahead: Ahead) -> Progress:
+    """The form of ``ahead`` in messages."""
+    ranges, partial, counts = to_args(ahead.ranges, ahead.partial, ahead.counts)
+    return (ahead.up_to.ledger_id, ahead.up_to.entry_id), ranges, partial, counts
 
 
 def ahead_from(raw: Sequence[Any]) -> Ahead:
@@ -128,6 +130,6 @@ def ahead_from(raw: Sequence[Any]) -> Ahead:
     )
 
 
-def all_ahead_to(ahead: Mapping[str, Ahead]) -> dict[str, Any]:
+def all_ahead_to(ahead: Mapping[str, Ahead]) -> dict[str, Progress]:
     """The same, by origin."""
     return {origin: ahead_to(each) for origin, each in ahead.items()}

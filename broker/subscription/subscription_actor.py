@@ -1,4 +1,4 @@
-"""A durable subscription's body: its brain behind a link from the partition."""
+"""The actor of a durable subscription: its dispatcher behind a link from the partition."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import contextlib
 from typing import Any
 
 from velaray.actors.dispatch.suspects import Suspects
-from velaray.actors.machine import Reason, Refusal
+from velaray.actors.machine import Reason
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.machine import Create, SubscriptionMachine
 from velaray.actors.subscription.undoing import decide_restore
 from velaray.broker.history import Moment, NoHistory
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
+from velaray.broker.subscription import messages as m
+from velaray.broker.subscription.dispatch_state import accepted, pairs
 from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
 from velaray.broker.subscription.progress_exporter import Exporter
 from velaray.broker.subscription.tracing import Trace
 from velaray.broker.subscription.undoing import NothingMoved, Plan, plan_undo
 from velaray.events.ids import ActorKey
 from velaray.topology.actor_system import ActorSystem, Address
+from velaray.topology.messages import Encoded, Message, MessageError, Request, encode
 from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT
 
@@ -26,21 +29,23 @@ _UNDO_TRIES = 5
 
 
 class SubscriptionActor(JournaledActor):
-    """Serves one partition at a time: the newest activation, by the epoch it shows."""
+    """Serves one activation of its partition at a time: the newest one, by its epoch."""
+
+    accepts = m.TO_SUBSCRIPTION
 
     def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
         super().__init__(key, fabric, SubscriptionMachine())
         self._exporter: Exporter
-        self._brain: SubscriptionDispatcher | None = None
-        self._suspects: Suspects | None = None  # once there was a brain
-        self._hand: RpcConnection | None = None
-        self._hand_epoch = 0
+        self._dispatcher: SubscriptionDispatcher | None = None
+        self._suspects: Suspects | None = None  # once a partition was connected
+        self._partition: RpcConnection | None = None
+        self._partition_epoch = 0
         self._trace: Trace | None = None
         self._seeing: asyncio.Task[Any] | None = None
         self._ending = False
 
     async def start(self) -> Address:
-        """Recover and listen; what was under way to the dead-letter topic goes on."""
+        """Recover, listen, and resume the moves of dead letters."""
         address = await super().start()
         activation = f"{self.key.subscription_incarnation}.{self.runtime.journal.epoch}"
         self._exporter = Exporter(activation, self._tell_progressed)
@@ -49,102 +54,134 @@ class SubscriptionActor(JournaledActor):
         return address
 
     def _tell_progressed(self) -> None:
-        if self._hand is not None:
-            self._hand.notify("progressed", None)
+        if self._partition is not None:
+            self._partition.tell(m.ProgressMade())
 
-    async def _export_part(
-        self, cluster: str, token: list[Any] | None, known_from: int
-    ) -> dict[str, Any]:
-        in_vain = None if self._brain is None else self._brain.in_vain
-        return await self._exporter.next(self.runtime, cluster, token, known_from, in_vain)
+    async def _export_part(self, request: m.ExportProgress) -> dict[str, Any]:
+        failed = None if self._dispatcher is None else self._dispatcher.failed_counts
+        cluster, token = request.cluster, request.token
+        return await self._exporter.next(self.runtime, cluster, token, request.known_from, failed)
 
     def _see_to_dead_letters(self) -> None:
         seeing = self._seeing is not None and not self._seeing.done()
         if self.runtime.state.dead.intended and not seeing and not self._ending:
-            self._seeing = self.spawn(self._find_a_hand())
+            self._seeing = self.spawn(self._wake_partition())
 
-    async def _find_a_hand(self) -> None:
-        """Have the partition connect, as long as there are letters that nobody publishes."""
-        hand = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
-        mine = {
-            "name": self.key.subscription,
-            "incarnation": self.key.subscription_incarnation,
-        }
+    async def _wake_partition(self) -> None:
+        """Have the partition connect as long as dead letters wait for it."""
         backoff = self.fabric.backoff()
-        while self._hand is None and self.runtime.state.dead.intended:
+        while self._partition is None and self.runtime.state.dead.intended:
             with contextlib.suppress(*TRANSIENT):
-                await self.fabric.call(hand, "resume_dead_letters", mine)
+                await self.fabric.call(self._partition_key(), "resume_dead_letters", self._name())
             await backoff.wait()
+
+    def _partition_key(self) -> ActorKey:
+        return ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
+
+    def _name(self) -> dict[str, Any]:
+        return {"name": self.key.subscription, "incarnation": self.key.subscription_incarnation}
 
     async def ask_whether_it_exists(self) -> None:
         """Ask the partition, which has the names of its subscriptions.
 
-        Raises `WasDeleted` with FENCED: whoever wants this actor is superseded.
+        Raises `WasDeleted` with FENCED: the caller was superseded.
         """
-        hand = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
-        mine = {
-            "name": self.key.subscription,
-            "incarnation": self.key.subscription_incarnation,
-        }
         try:
-            await self.fabric.ask(hand, "has_subscription", mine)
+            await self.fabric.ask(self._partition_key(), "has_subscription", self._name())
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(Reason.FENCED, f"{self.key} was deleted") from error
             raise
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
-        """``open`` makes this link the hand's; other brain requests are the hand's only."""
-        if method == "open":
-            epoch, *rest = args
-            self._take_hand(link, epoch)
-            assert self._brain is not None
-            return await self._brain.on_request("open", rest)
-        if link is self._hand and self._brain is not None:
-            if method == "plan_undo":
-                return await self._preview_undo(*args)
-            if method == "undo":
-                return await self._undo(self._brain, *args)
-            if method == "export":
-                return await self._export_part(*args)
-            answer = await self._brain.on_request(method, args)
-            if method == "end_transaction" and not answer:
-                # Nothing was written: a newer activation may have what this one doesn't know.
-                await self.read_certain(lambda state: None)
-            return answer
-        return await self.call(method, args)
+    # -- messages of the partition ---------------------------------------------------
 
-    async def _preview_undo(
-        self, sequence: int | None, at_ms: int | None, gone: list[int]
-    ) -> dict[str, Any] | None:
+    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+        """Answer a typed request. `OpenDispatcher` makes this link the partition's; only that link
+        may send other requests of a partition, except within `CallSubscription`."""
+        if isinstance(request, m.CallSubscription):
+            return Encoded(encode(await self._call(request)))
+        if isinstance(request, m.OpenDispatcher):
+            self._serve(link, request.epoch)
+        elif link is not self._partition:
+            text = f"{type(request).__name__} is for the partition that is connected"
+            raise RemoteError(Reason.NOT_FOUND, text)
+        assert self._dispatcher is not None
+        answer = await self._answer(self._dispatcher, request)
+        if isinstance(request, m.EndPendingAcks) and not answer:
+            # Nothing was written, so a newer activation may know the transaction.
+            await self.read_certain(lambda state: None)
+        return answer
+
+    async def _answer(self, dispatcher: SubscriptionDispatcher, request: Request[Any]) -> Any:
+        match request:
+            case m.PlanUndo():
+                return await self._plan_undo(request)
+            case m.UndoMoves():
+                return await self._undo(dispatcher, request)
+            case m.ExportProgress():
+                return await self._export_part(request)
+        return await dispatcher.on_request(request)
+
+    async def _call(self, call: m.CallSubscription) -> Any:
+        """Answer a request of a partition that isn't connected.
+
+        A move of the cursor drops all consumers, those of another activation as well.
+        """
+        self._check_epoch(call.epoch)
+        try:
+            request = call.unwrap()
+        except MessageError as error:
+            raise RemoteError(Reason.INVALID, str(error)) from error
+        if isinstance(request, m.ResetCursor | m.UndoMoves) and self._partition is not None:
+            self._partition.close()
+            self.on_link_closed(self._partition)
+        accepted(await self.runtime.ask(Create(call.start)))
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            dispatcher = SubscriptionDispatcher(self.runtime, self.key.partition, _send_nowhere)
+        return await self._answer(dispatcher, request)
+
+    def receive(self, link: RpcConnection, notice: Message) -> None:
+        """Handle a notice of the partition; those of a former partition's link are void."""
+        if link is self._partition and self._dispatcher is not None:
+            failing = self._failing_deliveries(self._dispatcher, notice)
+            self._dispatcher.on_notice(notice)
+            self._exporter.touch(failing)
+
+    def _failing_deliveries(
+        self, dispatcher: SubscriptionDispatcher, notice: Message
+    ) -> list[Range]:
+        """The deliveries that may fail because of a notice."""
+        if not isinstance(notice, m.Detach | m.Redeliver) or not self._exporter.attentive:
+            return []
+        if isinstance(notice, m.Redeliver) and notice.ranges is not None:
+            return pairs(notice.ranges)
+        return dispatcher.held_by(notice.number)
+
+    # -- undoing moves of the cursor ---------------------------------------------------
+
+    async def _plan_undo(self, request: m.PlanUndo) -> dict[str, Any] | None:
         """What undoing would change; None if nothing moved since. Raises `RemoteError` if the
         subscription would refuse it."""
         try:
-            plan = await self._plan(Moment(sequence, at_ms))
+            plan = await self._plan(Moment(request.sequence, request.at_ms))
         except NothingMoved:
             return None
-        decision = decide_restore(plan.expected, plan.command(gone))
-        if isinstance(decision.reply, Refusal):
-            raise RemoteError(decision.reply.reason, decision.reply.message)
+        accepted(decide_restore(plan.expected, plan.command(request.gone)).reply)
         return plan.described()
 
     async def _undo(
-        self,
-        brain: SubscriptionDispatcher,
-        sequence: int | None,
-        at_ms: int | None,
-        gone: list[int],
-        shared: bool,
+        self, dispatcher: SubscriptionDispatcher, request: m.UndoMoves
     ) -> dict[str, Any]:
-        """Back to a moment; tells what changes. Raises `RemoteError`, also if acknowledgements keep
-        coming."""
+        """Move the cursor back; returns what changed. Raises `RemoteError`: BUSY if
+        acknowledgements keep changing the cursor."""
         for _ in range(_UNDO_TRIES):
             try:
-                plan = await self._plan(Moment(sequence, at_ms))
+                plan = await self._plan(Moment(request.sequence, request.at_ms))
             except NothingMoved as error:
                 raise RemoteError(Reason.NOT_FOUND, str(error)) from error
             try:
-                await brain.restore(plan.command(gone, shared=shared))
+                await dispatcher.restore(plan.command(request.gone, shared=request.shared))
                 return plan.described()
             except RemoteError as error:
                 if error.kind != Reason.CONFLICT:
@@ -152,29 +189,31 @@ class SubscriptionActor(JournaledActor):
         raise RemoteError(Reason.BUSY, "acknowledgements keep coming; try again")
 
     async def _plan(self, moment: Moment) -> Plan:
-        await self.runtime.read(lambda state: None)  # from now on what was decided is durable
+        await self.runtime.read(lambda state: None)  # what was decided before is durable then
         try:
             return await plan_undo(self.fabric.store, self.key, moment)
         except NoHistory as error:
             raise RemoteError(Reason.NOT_FOUND, str(error)) from error
 
-    def _take_hand(self, link: RpcConnection, epoch: int) -> None:
+    # -- the connection of the partition -----------------------------------------------
+
+    def _serve(self, link: RpcConnection, epoch: int) -> None:
         self._check_epoch(epoch)
-        if self._hand is not None and self._hand is not link:
-            self._hand.close()
-        self._close_brain()
-        self._hand = link
+        if self._partition is not None and self._partition is not link:
+            self._partition.close()
+        self._close_dispatcher()
+        self._partition = link
         self._exporter.speak_up()
         if self._trace is None:
             self._trace = Trace(self.runtime, self.fabric.clock_ms)
         if self._suspects is None:
             self._suspects = self._suspects_of_before()
-        self._brain = SubscriptionDispatcher(
-            self.runtime, self.key.partition, link.notify, self._trace, self._suspects
+        self._dispatcher = SubscriptionDispatcher(
+            self.runtime, self.key.partition, link.tell, self._trace, self._suspects
         )
 
     def _suspects_of_before(self) -> Suspects:
-        """How deliveries ended before this activation isn't known: consumers may have been lost."""
+        """Entries that were delivered before this activation: their consumers may have failed."""
         state = self.runtime.state
         return Suspects(
             (*part, run.times)
@@ -183,83 +222,41 @@ class SubscriptionActor(JournaledActor):
         )
 
     def _check_epoch(self, epoch: int) -> None:
-        """A newer activation of the partition relies on what it was told: no older one may
-        change that."""
-        if epoch < self._hand_epoch:
+        """Raise `RemoteError` (FENCED) if a newer activation of the partition was served."""
+        if epoch < self._partition_epoch:
             raise RemoteError(Reason.FENCED, "a newer activation of the partition is at work")
-        self._hand_epoch = epoch
-
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
-        """Notices are the hand's; those of a former hand are void."""
-        if link is self._hand and self._brain is not None:
-            ended = self._ending_deliveries(self._brain, method, args)
-            self._brain.on_notice(method, args)
-            self._exporter.touch(ended)
-
-    def _ending_deliveries(
-        self, brain: SubscriptionDispatcher, method: str, args: Any
-    ) -> list[Range]:
-        """What is delivered in vain by a notice, perhaps."""
-        if method not in ("detach", "redeliver") or not self._exporter.attentive:
-            return []
-        if method == "redeliver" and args[1] is not None:
-            return list(zip(args[1][::2], args[1][1::2], strict=True))
-        return brain.held_by(args[0])
+        self._partition_epoch = epoch
 
     def on_link_closed(self, link: RpcConnection) -> None:
-        """Without its hand the brain has no consumers."""
-        if link is self._hand:
-            self._hand = None
-            self._close_brain()
+        """Without its partition the subscription has no consumers."""
+        if link is self._partition:
+            self._partition = None
+            self._close_dispatcher()
             self._see_to_dead_letters()
 
-    def _close_brain(self) -> None:
-        """Who held something has it no longer."""
-        brain, self._brain = self._brain, None
-        if brain is not None:
-            held = brain.held()
-            brain.close()
+    def _close_dispatcher(self) -> None:
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            held = dispatcher.held()
+            dispatcher.close()
             self._exporter.touch(held)
 
-    async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``brain``: what the hand may ask, for a partition that isn't connected.
-
-        A reset lets go of every consumer: so of those of another activation that is connected.
-        """
-        if method != "brain":
-            return await super().call(method, args)
-        self._check_epoch(args["epoch"])
-        if args["method"] in ("reset", "undo") and self._hand is not None:
-            self._hand.close()
-            self.on_link_closed(self._hand)
-        reply = await self.runtime.ask(Create(args["start"]))
-        if isinstance(reply, Refusal):
-            raise RemoteError(reply.reason, reply.message)
-        brain = self._brain
-        if brain is None:
-            brain = SubscriptionDispatcher(
-                self.runtime, self.key.partition, lambda method, args: None
-            )
-        if args["method"] == "plan_undo":
-            return await self._preview_undo(*args["args"])
-        if args["method"] == "undo":
-            return await self._undo(brain, *args["args"])
-        if args["method"] == "export":
-            return await self._export_part(*args["args"])
-        return await brain.on_request(args["method"], args["args"])
-
     async def stop(self) -> None:
-        """As every body, once it's noted that no consumer failed."""
+        """Stop as every actor does; the deliveries under way don't count as failed."""
         self._ending = True
-        if self._brain is not None:
-            self._brain.retire()
+        if self._dispatcher is not None:
+            self._dispatcher.retire()
         await super().stop()
 
     def abort(self) -> None:
-        """As a crash would."""
+        """Stop as a crash would."""
         self._ending = True
         super().abort()
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
         return not self.links.links
+
+
+def _send_nowhere(notice: Message) -> None:
+    """Drop what a dispatcher sends that has no consumers."""

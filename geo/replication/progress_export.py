@@ -20,7 +20,20 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.origins import NOWHERE, place_before
 from velaray.actors.partition.state import PartitionState
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.subscription.messages import (
+    ExportProgress,
+    FindUnacked,
+    GetAckStatus,
+    GetDetails,
+    GetHoldings,
+    GetMark,
+    GetPendingAcks,
+    GetStats,
+    GetUnacked,
+    LocateEntry,
+)
 from velaray.events.ids import Position
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed
 from velaray.wire.replication import REPLICATOR_PREFIX, is_replicated
 from velaray.wire.replication_pb2 import EntryRange, OriginProgress, SubscriptionProgress
@@ -40,10 +53,10 @@ _NOWHERE = 1 << 62
 _STEPS = 1000
 """So many runs of other clusters' entries are passed over to find the newest own one."""
 _LOOKS = (
-    *("cursor", "details", "export", "find_unacked", "holdings", "pending_acks", "pending_at"),
-    *("stats", "unacked", "whereabouts"),
+    *(GetMark, GetDetails, ExportProgress, FindUnacked, GetHoldings, GetPendingAcks, GetAckStatus),
+    *(GetStats, GetUnacked, LocateEntry),
 )
-"""What brains are asked that changes nothing."""
+"""The requests to subscriptions that change nothing."""
 
 
 class Changes:
@@ -62,9 +75,9 @@ class Changes:
             for gone in self._counts.keys() - there.keys():
                 del self._counts[gone]
 
-    def called(self, name: str, method: str) -> None:
-        """Its brain was asked this, connected or not."""
-        if method not in _LOOKS:
+    def called(self, name: str, request: Request[Any]) -> None:
+        """The subscription answered this request."""
+        if not isinstance(request, _LOOKS):
             self.note(name)
 
     def revisions(self, *, all_of_them: bool) -> dict[str, list[int]]:
@@ -248,18 +261,17 @@ def _add(parts: Parts, found: Mapping[str, Any], places: Places) -> None:
             parts.delivered(place, times)
 
 
-async def _ask(partition: PartitionActor, name: str, args: list[Any]) -> dict[str, Any]:
-    """Of the brain; what is held back until the log is synced needn't be told before."""
+async def _ask(partition: PartitionActor, name: str, request: ExportProgress) -> dict[str, Any]:
+    """Ask the subscription, without waiting for acknowledgements that wait for a sync."""
     channel, found = partition.channels.get(name), None
     if channel is not None and channel.port is not None:
         try:
-            found = await channel.port.request("export", args)
+            found = await channel.port.ask(request)
         except RpcConnectionClosed:
             found = None
     if found is None:
-        found = await partition.ask_subscription(name, "export", args)
-    answer: dict[str, Any] = found
-    return answer
+        found = await partition.ask_subscription(name, request)
+    return found
 
 
 async def export_progress(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +294,7 @@ async def export_progress(partition: PartitionActor, args: dict[str, Any]) -> di
     more = True
     while more and not parts.full:
         places = Places(partition.runtime.state, partition.config.name, peers)
-        found = await _ask(partition, name, [cluster, since, places.known_from])
+        found = await _ask(partition, name, ExportProgress(cluster, since, places.known_from))
         since, more = found["token"], found["more"]
         if found["news"]:
             _add(parts, found, places)

@@ -17,8 +17,8 @@ import asyncio
 import contextlib
 import functools
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import (
@@ -28,6 +28,7 @@ from velaray.actors.partition.origins import NOWHERE
 from velaray.actors.partition.state import PartitionState, SubscriptionRef
 from velaray.actors.subscription.progress_translation import Here, here
 from velaray.actors.subscription.remote_progress import Ahead
+from velaray.broker.subscription.messages import GetWaiting, TakeRemoteProgress
 from velaray.broker.subscription.progress_form import (
     Part,
     ahead_from,
@@ -36,6 +37,7 @@ from velaray.broker.subscription.progress_form import (
     to_args,
 )
 from velaray.events.ids import Position
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.topology.transient import TRANSIENT_OR_STORE
 
@@ -49,7 +51,12 @@ AT_ONCE = 4096
 SETTLE_S = 0.1
 """What came for subscriptions that nobody reads is settled so often at most."""
 
-Ask = Callable[[str, Any], Awaitable[Any]]
+
+class Ask(Protocol):
+    """Sends a request to a subscription."""
+
+    async def __call__(self, request: Request[ReplyT]) -> ReplyT:
+        """Return the answer."""
 
 
 class Settled(NamedTuple):
@@ -128,8 +135,8 @@ class RemoteProgress:
         return self._up_to.get((ref.incarnation, origin), NOWHERE)
 
     def _asking(self, name: str) -> Ask:
-        async def ask(method: str, args: Any) -> Any:
-            return await self._partition.ask_subscription(name, method, args)
+        async def ask(request: Request[ReplyT]) -> ReplyT:
+            return await self._partition.ask_subscription(name, request)
 
         return ask
 
@@ -141,7 +148,7 @@ class RemoteProgress:
         came: Mapping[str, Position],
         ask: Ask,
     ) -> frozenset[str]:
-        """Have the brain take in what was found; returns the origins of which something waits."""
+        """Have the subscription apply what was found; returns the origins with anything waiting."""
         partition, (progress, oldest) = self._partition, found
         if progress.last > partition.synced_offset:
             await partition.sync()  # a cursor is never ahead of what is there
@@ -150,14 +157,13 @@ class RemoteProgress:
             channel = partition.channels.get(name)
             if channel is not None:
                 channel.acknowledging(page.last)
-            passed = {origin: list(at) for origin, at in came.items()} if last else {}
-            args = [
-                cluster,
-                page.end_offset,
-                oldest,
-                *to_args(page.ranges, page.partial, page.counts),
-            ]
-            waits = await ask("progress", [*args, all_ahead_to(page.ahead), passed])
+            passed = {origin: (at[0], at[1]) for origin, at in came.items()} if last else {}
+            ranges, partial, counts = to_args(page.ranges, page.partial, page.counts)
+            ahead = all_ahead_to(page.ahead)
+            request = TakeRemoteProgress(
+                cluster, page.end_offset, oldest, ranges, partial, counts, ahead, passed
+            )
+            waits = await ask(request)
         partition.upkeep.touched(name)
         return frozenset(waits)
 
@@ -215,15 +221,15 @@ class RemoteProgress:
         runtime, own = self._partition.runtime, self._partition.config.name
         async with self._lock(ref):
             came, end = await runtime.read(_newest)
-            newest = {name: list(at) for name, at in came.items()}
-            due, waits = await ask("waiting", newest)
+            newest = {name: (at[0], at[1]) for name, at in came.items()}
+            due, waits = await ask(GetWaiting(newest))
             while due:
                 for origin, (border, raw) in due.items():
                     look = functools.partial(_look, own=own, told={origin: ahead_from(raw)})
                     found = await runtime.read(look)
                     passed = {origin: Position(*border)}
                     await self._tell(ref.name, origin, found, passed, ask)
-                due, waits = await ask("waiting", newest)
+                due, waits = await ask(GetWaiting(newest))
             self._settled[ref.incarnation] = {name: came.get(name, NOWHERE) for name in waits}
             return Settled(frozenset(waits), end)
 

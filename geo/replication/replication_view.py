@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from velaray.broker.subscription.messages import GetStats
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
 from velaray.topology.metrics import Labels, Sample
 from velaray.topology.transient import TRANSIENT
@@ -49,11 +50,11 @@ async def _described(
 ) -> dict[str, Any]:
     now_ms = partition.fabric.clock_ms()
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
-    backlog = {"acked_before": 0, "backlog": 0}
+    mark, entries = 0, 0
     with suppress(*TRANSIENT):
         end = partition.end_offset
-        backlog = await partition.ask_subscription(replicator_subscription(name), "stats", end)
-    mark, entries = backlog["acked_before"], backlog["backlog"]
+        stats = await partition.ask_subscription(replicator_subscription(name), GetStats(end))
+        mark, entries = stats["acked_before"], stats["backlog"]
     if not entries:
         lag_ms = 0
     elif found["oldest_ms"]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.broker.journaled_actor import WasDeleted
+from velaray.broker.subscription.messages import GetStats
 from velaray.broker.subscription.subscription_actor import SubscriptionActor
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey
@@ -96,10 +97,10 @@ class ReplicatorActor(SubscriptionActor):
         self._running = self.spawn(replicator.run())
 
     async def _permits(self) -> int | None:
-        """How many permits the brain counts of the replicator; None if it isn't connected."""
-        if self._brain is None:
+        """How many permits the dispatcher has of the replicator; None if it isn't connected."""
+        if self._dispatcher is None:
             return None
-        stats = await self._brain.on_request("stats", 0)
+        stats = await self._dispatcher.on_request(GetStats(0))
         return next((each["permits"] for each in stats["consumers"]), None)
 
     async def _export(self, name: str, since: Any) -> dict[str, Any]:

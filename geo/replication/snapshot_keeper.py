@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from velaray.actors.machine import Reason
 from velaray.actors.partition.cursor_snapshots import Snapshot, SnapshotCache, SnapshotTaker
 from velaray.actors.partition.machine import StartAt
+from velaray.broker.subscription.messages import GetMark, SkipTo
 from velaray.events.ids import Position
 from velaray.geo.replication.replication_keeper import ReplicationKeeper
 from velaray.topology.rpc import RemoteError
@@ -122,7 +123,7 @@ class SnapshotKeeper:
             return  # nothing moves it
         else:
             self._asked_at_rest.add(incarnation)
-        mark = await self._partition.ask_subscription(name, "cursor", None)
+        mark = await self._partition.ask_subscription(name, GetMark())
         passed = cache.advance(mark)
         if passed is not None:
             self._update(name, passed)
@@ -188,7 +189,7 @@ class SnapshotKeeper:
             with partition.fence.passing("skip_to"):
                 await partition.sync()
                 end = partition.end_offset
-                await partition.ask_subscription(name, "skip_to", [end, offset, REASON])
+                await partition.ask_subscription(name, SkipTo(end, offset, REASON))
             partition.upkeep.touched(name)
 
 

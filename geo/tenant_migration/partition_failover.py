@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from velaray.actors.partition.origins import Origin
 from velaray.actors.sets.offset_sets import gaps
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.subscription.messages import GetUnacked
 from velaray.events.ids import Position
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.topology.fan_out import each
@@ -83,7 +84,7 @@ async def _deliverable(
     entries = messages = first = 0
     end = partition.end_offset
     while origin is not None and first < end:
-        flat = await partition.ask_subscription(name, "unacked", [first, _LOOKED_AT, end])
+        flat = await partition.ask_subscription(name, GetUnacked(first, _LOOKED_AT, end))
         for start, stop in zip(flat[::2], flat[1::2], strict=True):
             for run in origin.runs(start, stop):
                 hidden = partition.hidden_within(run.offset, run.end)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from velaray.actors.partition.remote_transactions import is_foreign
 from velaray.actors.partition.state import PartitionState
 from velaray.broker.partition.geo_replication import Method
+from velaray.broker.subscription.messages import GetPendingTransactions, GetStats
 from velaray.events.ids import TransactionId
 from velaray.geo.replication.remote_progress import RemoteProgress
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
@@ -60,7 +61,7 @@ async def remaining(partition: PartitionActor, args: dict[str, Any]) -> int:
     """
     cluster = args["cluster"]
     name = replicator_subscription(cluster)
-    stats = await partition.ask_subscription(name, "stats", partition.end_offset)
+    stats = await partition.ask_subscription(name, GetStats(partition.end_offset))
     untold = await partition.runtime.read(
         lambda state: sum(cluster in each.waiting for each in state.outgoing.by_number.values())
     )
@@ -90,7 +91,7 @@ async def open_transactions(partition: PartitionActor, args: dict[str, Any]) -> 
     """The transactions that have something here, or in a subscription, and haven't ended."""
     found = await partition.runtime.read(lambda state: set(state.transactions.ongoing))
     for name in await partition.runtime.read(_durable):
-        pending = await partition.ask_subscription(name, "pending_transactions", None)
+        pending = await partition.ask_subscription(name, GetPendingTransactions())
         found |= {TransactionId(*each) for each in pending}
     return sorted(found)
 

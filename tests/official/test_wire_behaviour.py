@@ -128,7 +128,7 @@ def test_every_ack_is_answered_although_the_subscription_died(local, topic):
 
 
 class _WatchedPort:
-    """A channel's way to its brain that remembers what went through."""
+    """A channel's connection to its dispatcher that records the messages."""
 
     def __init__(self, port) -> None:
         self._port = port
@@ -138,13 +138,13 @@ class _WatchedPort:
     def closed(self) -> bool:
         return self._port.closed
 
-    def notify(self, method, args) -> None:
-        self.calls.append(method)
-        self._port.notify(method, args)
+    def tell(self, notice) -> None:
+        self.calls.append(type(notice).__name__)
+        self._port.tell(notice)
 
-    async def request(self, method, args):
-        answer = await self._port.request(method, args)
-        self.calls.append(f"{method} answered")
+    async def ask(self, request):
+        answer = await self._port.ask(request)
+        self.calls.append(f"{type(request).__name__} answered")
         return answer
 
     def close(self) -> None:
@@ -180,7 +180,8 @@ def test_a_channel_closes_only_after_the_brain_heard_its_acks(local, topic):
             await asyncio.sleep(0.01)
 
     run(local, topic, scenario)
-    assert ports[0].calls == ["flow", "stood", "ack", "detach", "cursor answered", "close"]
+    told = ["AddPermits", "LeaseReport", "AckEntries", "Detach"]
+    assert ports[0].calls == [*told, "GetMark answered", "close"]
 
 
 def test_failover_consumers_are_told_who_is_active(local, topic):

@@ -17,6 +17,9 @@ from tests.sim.history import History
 from tests.sim.tap import bits, open_messages
 from velaray.actors.dispatch.consumers import KeySharedPolicy, SubscriptionType
 from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.subscription import messages as m
+from velaray.broker.subscription.dispatch_state import pairs
+from velaray.topology import messages
 from velaray.wire.commands import Message
 from velaray.wire.messages import key_hash
 
@@ -103,19 +106,21 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
         SubscriptionChannel.ask,
     )
 
-    def acknowledged(self: SubscriptionChannel, method: str, args: Any, end: int) -> None:
-        if method == "ack":
-            parts = [(offset, bits(words)) for offset, words in args[4]]
-            note(self, "freed", ranges=_pairs(args[3]), parts=parts, by=None)
+    def acknowledged(
+        self: SubscriptionChannel, notice: m.AckEntries | m.AckEntriesBefore, end: int
+    ) -> None:
+        if isinstance(notice, m.AckEntries):
+            parts = [(offset, bits(words)) for offset, words in notice.partial]
+            note(self, "freed", ranges=pairs(notice.ranges), parts=parts, by=None)
         else:
-            note(self, "freed", ranges=[(0, args[3])], parts=[], by=None)
-        acknowledge(self, method, args, end)
+            note(self, "freed", ranges=[(0, notice.offset)], parts=[], by=None)
+        acknowledge(self, notice, end)
 
-    def told(self: SubscriptionChannel, method: str, args: Any) -> None:
-        if method == "redeliver":
-            ranges = None if args[1] is None else _pairs(args[1])
-            note(self, "freed", ranges=ranges, parts=[], by=args[0])
-        tell(self, method, args)
+    def told(self: SubscriptionChannel, notice: messages.Message) -> None:
+        if isinstance(notice, m.Redeliver):
+            ranges = None if notice.ranges is None else pairs(notice.ranges)
+            note(self, "freed", ranges=ranges, parts=[], by=notice.number)
+        tell(self, notice)
 
     async def was_reset(self: SubscriptionChannel, *how: Any, **named: Any) -> None:
         note(self, "moved")
@@ -124,24 +129,22 @@ def _watch_what_comes_back(replace: Replace, note: Note) -> None:
         finally:
             note(self, "moved")
 
-    async def asked(self: SubscriptionChannel, method: str, args: Any) -> Any:
-        if method == "skip_to":
-            note(self, "freed", ranges=[(0, args[1])], parts=[], by=None)
-        elif method == "expire":
-            note(self, "freed", ranges=_pairs(args[1]), parts=[], by=None)
-        elif method == "ack_in_transaction":
+    async def asked(
+        self: SubscriptionChannel, request: messages.Request[messages.ReplyT]
+    ) -> messages.ReplyT:
+        if isinstance(request, m.SkipTo):
+            note(self, "freed", ranges=[(0, request.offset)], parts=[], by=None)
+        elif isinstance(request, m.ExpireEntries):
+            note(self, "freed", ranges=pairs(request.ranges), parts=[], by=None)
+        elif isinstance(request, m.AckEntriesInTransaction):
             # An abort returns all of an entry, even if another consumer holds the rest.
-            pending = [*_pairs(args[3]), *((at, at + 1) for at, _, _ in args[4])]
+            pending = [*pairs(request.ranges), *((at, at + 1) for at, _, _ in request.partial)]
             note(self, "freed", ranges=pending, parts=[], by=None)
             where = {"subscription": self.name, "topic": str(self._log.topic)}  # type: ignore[attr-defined]
             note(self, "pending", ranges=pending, **where)
-        return await ask(self, method, args)
+        return await ask(self, request)
 
     replace(SubscriptionChannel, "acknowledge", acknowledged)
     replace(SubscriptionChannel, "tell", told)
     replace(SubscriptionChannel, "reset", was_reset)
     replace(SubscriptionChannel, "ask", asked)
-
-
-def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))

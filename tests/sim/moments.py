@@ -18,7 +18,8 @@ from velaray.broker.coordinator.coordinator_session import CoordinatorSession
 from velaray.broker.coordinator.transaction_completion import TransactionCompletion
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.transaction_admission import TransactionAdmission
-from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
+from velaray.broker.subscription.acknowledgements import Acknowledgements
+from velaray.broker.subscription.messages import EndPendingAcks
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -114,7 +115,7 @@ def _watch_participants(replace: Replace) -> None:
     question, end, end_acks = (
         TransactionAdmission._ask,
         PartitionActor.end_transaction,
-        SubscriptionDispatcher._end_transaction,
+        Acknowledgements.end_transaction,
     )
 
     async def asked(self: TransactionAdmission, *arguments: Any) -> None:
@@ -128,11 +129,12 @@ def _watch_participants(replace: Replace) -> None:
         await reach("verdict applied")
         return clusters
 
-    async def acks_ended(self: SubscriptionDispatcher, *arguments: Any) -> None:
+    async def acks_ended(self: Acknowledgements, request: EndPendingAcks) -> bool:
         await reach("verdict came")
-        await end_acks(self, *arguments)
+        await end_acks(self, request)
         await reach("verdict applied")
+        return False  # has the actor confirm that it is the newest, whatever was written
 
     replace(TransactionAdmission, "_ask", asked)
     replace(PartitionActor, "end_transaction", ended)
-    replace(SubscriptionDispatcher, "_end_transaction", acks_ended)
+    replace(Acknowledgements, "end_transaction", acks_ended)

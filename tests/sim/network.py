@@ -405,7 +405,7 @@ class Network:
 
     def received(self, end: SimTransport, data: bytes) -> None:
         """Bytes arrive at ``end``, perhaps in two pieces."""
-        cut = self._rng.randrange(len(data)) if self._rng.random() < 0.1 else 0
+        cut = int(len(data) * self._rng.random()) if self._rng.random() < 0.1 else 0
         if cut:
             end.take(data[:cut])
             if end.lost or not end._reading:

@@ -65,7 +65,9 @@ from velaray.broker import journaled_actor
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.garbage_collection import ledger_keeper
 from velaray.broker.journaled_actor import CONFIRM_S
-from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
+from velaray.broker.subscription.acknowledgements import Acknowledgements
+from velaray.broker.subscription.cursor_moves import CursorMoves
+from velaray.broker.subscription.dispatch_state import DispatchState
 from velaray.client.enums import ConsumerType
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal import journal
@@ -77,9 +79,9 @@ ALL_CHECKERS = (*CHECKERS, *STAFF_CHECKERS, *KEY_SHARED_CHECKERS)
 MAX_TURNS = 400_000
 SMALL_SEGMENT, SMALL_BUDGET = 8, 1_000
 """Offsets per segment of a cursor, and bytes of memory for them, so that most segments are cold."""
-MOVES = ("_skip_to", "_reset", "_expire", "_pass_over", "_take_progress")
-IN_TRANSACTIONS = ("_ack_in_transaction", "_end_transaction")
-"""Of a brain: its books follow when what it asked for is durable."""
+MOVES = ("skip_to", "reset", "expire")
+ACKNOWLEDGEMENTS = ("pass_over", "take_progress", "ack_in_transaction", "end_transaction")
+"""Requests after which dispatch follows the cursor only when the decision is durable."""
 CALM_S = 240.0
 """In so many virtual seconds without faults everything must be drained."""
 
@@ -172,33 +174,33 @@ def simulated(
         replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
-    pump = SubscriptionDispatcher._pump
-    moving: Counter[SubscriptionDispatcher] = Counter()
+    pump = DispatchState._run_pump
+    moving: Counter[DispatchState] = Counter()
 
-    # What ends by an error leaves its brain unchecked: it lost its hand, and nobody needs it any
-    # more, or its disk was full. But a conflict changes nothing.
+    # A request that fails leaves its dispatcher unchecked: its partition is gone, or its disk was
+    # full. But a conflict changes nothing.
     def noted(change: Any) -> Any:
-        async def changing(brain: SubscriptionDispatcher, *arguments: Any) -> Any:
-            moving[brain] += 1
+        async def changing(part: CursorMoves | Acknowledgements, request: Any) -> Any:
+            moving[part._state] += 1
             try:
-                found = await change(brain, *arguments)
+                found = await change(part, request)
             except RemoteError as error:
-                moving[brain] -= error.kind == Reason.CONFLICT
+                moving[part._state] -= error.kind == Reason.CONFLICT
                 raise
-            moving[brain] -= 1
+            moving[part._state] -= 1
             return found
 
         return changing
 
-    def checked_pump(brain: SubscriptionDispatcher) -> None:
-        pump(brain)
-        # Else an acknowledgement, a reset or a skip may be half-way through, or a full disk
-        # made the state fall back: then this brain is about to be replaced.
-        runtime = brain._runtime
+    def checked_pump(state: DispatchState) -> None:
+        pump(state)
+        # Otherwise an acknowledgement, a reset or a skip may be half-way through, or a full disk
+        # made the state fall back: then this dispatcher is about to be replaced.
+        runtime = state.runtime
         # While the state falls back, the one to be replaced has what was just dropped.
-        current = runtime.state.cursor is brain._cursor and not runtime._rebuilding
-        if current and runtime._settled() and not moving[brain]:
-            brain._dispatcher.check()
+        current = state.current and not runtime._rebuilding
+        if current and runtime._settled() and not moving[state]:
+            state.dispatcher.check()
 
     TappedConnection.history, TappedConnection.opened = history, 0
     state = random.getstate()
@@ -211,9 +213,11 @@ def simulated(
         _make_small(replace)
         names = itertools.count(1)
         replace(velaray.client.reader, "token_hex", lambda size: f"{next(names):0{2 * size}x}")
-        replace(SubscriptionDispatcher, "_pump", checked_pump)
-        for name in (*MOVES, *IN_TRANSACTIONS):
-            replace(SubscriptionDispatcher, name, noted(getattr(SubscriptionDispatcher, name)))
+        replace(DispatchState, "_run_pump", checked_pump)
+        for name in MOVES:
+            replace(CursorMoves, name, noted(getattr(CursorMoves, name)))
+        for name in ACKNOWLEDGEMENTS:
+            replace(Acknowledgements, name, noted(getattr(Acknowledgements, name)))
         watch_journals(replace, history)
         shorten_units(replace)
         watch_hands(replace, history)

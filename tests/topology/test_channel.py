@@ -12,6 +12,25 @@ from velaray.actors.partition.ledger_table import LedgerSpan
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache
 from velaray.broker.partition.subscription_channel import ChannelConsumer, SubscriptionChannel
+from velaray.broker.subscription.messages import (
+    AckEntries,
+    AddPermits,
+    Attach,
+    Deliver,
+    DispatchGrant,
+    EntriesDue,
+    FeedEntries,
+    FeedFrom,
+    GrantLease,
+    LeaseReport,
+    Redeliver,
+    Redelivering,
+    ReleaseLease,
+    RevokeLease,
+    TopicTerminated,
+    WantEntries,
+)
+from velaray.topology.messages import Message
 from velaray.wire.frames import FrameParser, seal_entry
 
 EXCLUSIVE = 0
@@ -64,7 +83,7 @@ class Setting:
         self.cache = EntryCache(self._read, 0)
         self.now_ms = 0
         self.postponed = DelayedDeliveryTracker(lambda: self.now_ms, self._due)
-        self.told: list[tuple[str, Any]] = []
+        self.told: list[Message] = []
         self.closed = False
         self.readable: int | None = None
         self.hidden: set[int] = set()
@@ -137,18 +156,26 @@ class Setting:
 
     # the way to the brain
 
-    def notify(self, method: str, args: Any) -> None:
-        self.told.append((method, list(args) if isinstance(args, tuple) else args))
+    def tell(self, notice: Message) -> None:
+        self.told.append(notice)
 
     def close(self) -> None:
         self.closed = True
 
-    def take(self) -> list[tuple[str, Any]]:
+    def take(self) -> list[Message]:
         told, self.told = self.told, []
         return told
 
     def stand(self, first: int, debited: int, endings: int = 0, room: int = UNLIMITED) -> None:
-        self.channel.on_notice("stand", [self.consumer.number, first, debited, room, endings])
+        self.channel.on_notice(GrantLease(self.consumer.number, first, debited, room, endings))
+
+
+def fed(setting: Setting) -> list[tuple[int, Sequence[int]]]:
+    """What the dispatcher was fed since the last call, and nothing else."""
+    told = setting.take()
+    found = [notice for notice in told if isinstance(notice, FeedEntries)]
+    assert found == told
+    return [(notice.first, notice.sizes) for notice in found]
 
 
 def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
@@ -166,15 +193,15 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
         assert await setting.connection.delivered() == [0, 1]
         setting.publish(3)
         assert await setting.connection.delivered() == [2]
-        assert setting.take() == [("flow", [1, 5])]
+        assert setting.take() == [AddPermits(1, 5)]
         setting.consumer.flow(1)
         assert await setting.connection.delivered() == [3]
-        setting.consumer.notify("ack", [1, 0, 5, [0, 4], []])
+        setting.channel.tell(AckEntries(1, 0, 5, [0, 4], []))
         assert setting.take() == [
-            ("stood", [0, [1, 1, 1], {}, []]),
-            ("flow", [1, 1]),
-            ("stood", [3, [1], {}, []]),
-            ("ack", [1, 0, 5, [0, 4], []]),
+            LeaseReport(0, [1, 1, 1], {}, []),
+            AddPermits(1, 1),
+            LeaseReport(3, [1], {}, []),
+            AckEntries(1, 0, 5, [0, 4], []),
         ]
 
     run(scenario)
@@ -187,7 +214,7 @@ def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> Non
         setting.publish(2)
         assert await setting.connection.delivered() == [0]
         setting.consumer.flow(1)
-        setting.consumer.notify("redeliver", [1, None, None])
+        setting.channel.tell(Redeliver(1, None, None))
         assert await setting.connection.delivered() == []
 
     run(scenario)
@@ -210,16 +237,16 @@ def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
 def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
-        setting.consumer.notify("redeliver", [1, None, None])
+        setting.channel.tell(Redeliver(1, None, None))
         setting.stand(0, 0, endings=0)
         setting.publish(2)
         assert await setting.connection.delivered() == []
         setting.stand(0, 0, endings=1)
         assert await setting.connection.delivered() == [0, 1]
         setting.take()
-        setting.channel.on_notice("revoke", None)
-        assert setting.take() == [("stood", [0, [1, 1], {}, []]), ("stood_down", None)]
-        setting.channel.on_notice("revoke", None)
+        setting.channel.on_notice(RevokeLease())
+        assert setting.take() == [LeaseReport(0, [1, 1], {}, []), ReleaseLease()]
+        setting.channel.on_notice(RevokeLease())
         assert setting.take() == []  # what ended it is on its way
         setting.publish(1)
         setting.consumer.flow(1)
@@ -236,7 +263,7 @@ def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
         setting.take()
         setting.stand(0, 0)
         assert await setting.connection.delivered() == []
-        assert setting.take() == [("stood_down", None)]
+        assert setting.take() == [ReleaseLease()]
 
     run(scenario)
 
@@ -247,9 +274,9 @@ def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
         setting.stand(0, 0)
         setting.publish(2)
         setting.channel.acknowledging(2)
-        assert setting.take() == [("flow", [1, 5])]
+        assert setting.take() == [AddPermits(1, 5)]
         setting.channel.acknowledging(3)
-        assert [method for method, _ in setting.take()] == ["stood", "stood_down"]
+        assert [type(notice) for notice in setting.take()] == [LeaseReport, ReleaseLease]
 
     run(scenario)
 
@@ -277,8 +304,9 @@ def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
         setting.stand(0, 0)
         setting.publish(1)
         setting.terminated_at = 1
-        setting.channel.tell("terminated", 1)
-        assert [method for method, _ in setting.take()] == ["flow", "stood", "terminated"]
+        setting.channel.tell(TopicTerminated(1))
+        told = [type(notice) for notice in setting.take()]
+        assert told == [AddPermits, LeaseReport, TopicTerminated]
 
     run(scenario)
 
@@ -288,13 +316,13 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
         setting.channel.feed_from(0, 1, False)
         setting.consumer.flow(2)
         setting.publish(1)
-        assert ("feed", [0, [1], {}, None, []]) in setting.take()
+        assert FeedEntries(0, [1], {}, None, []) in setting.take()
         setting.stand(0, 0)
         setting.publish(3)
-        setting.channel.tell("stood_down", None)
+        setting.channel.tell(ReleaseLease())
         setting.take()
-        setting.channel.on_notice("want", 10)
-        assert setting.take() == [("feed", [2, [1, 1], {}, None, []])]
+        setting.channel.on_notice(WantEntries(10))
+        assert setting.take() == [FeedEntries(2, [1, 1], {}, None, [])]
 
     run(scenario)
 
@@ -308,11 +336,11 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
         setting.stand(0, 0)
         setting.publish(2)
         setting.take()
-        setting.channel.tell("attach", [2, "d", EXCLUSIVE, 0])
+        setting.channel.tell(Attach(2, "d", EXCLUSIVE, 0, (0, (), False), ""))
         assert setting.take() == [
-            ("stood", [0, [1], {}, []]),
-            ("attach", [2, "d", EXCLUSIVE, 0]),
-            ("feed", [1, [1], {}, None, []]),
+            LeaseReport(0, [1], {}, []),
+            Attach(2, "d", EXCLUSIVE, 0, (0, (), False), ""),
+            FeedEntries(1, [1], {}, None, []),
         ]
 
     run(scenario)
@@ -324,10 +352,10 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
         setting.consumer.flow(9)
         setting.publish(6)
         setting.connection.writable = False
-        setting.channel.on_notice("deliver", [[1, 0, 3, 0, []]])
-        setting.consumer.notify("redeliver", [1, None, 4])
-        setting.channel.on_notice("redelivering", [1, 4])
-        setting.channel.on_notice("deliver", [[1, 0, 2, 1, []]])
+        setting.channel.on_notice(Deliver([DispatchGrant(1, 0, 3, 0, [])]))
+        setting.channel.tell(Redeliver(1, None, 4))
+        setting.channel.on_notice(Redelivering(1, 4))
+        setting.channel.on_notice(Deliver([DispatchGrant(1, 0, 2, 1, [])]))
         setting.stand(3, 5, endings=1)
         setting.connection.writable = True
         setting.channel.deliver(setting.consumer)
@@ -347,9 +375,9 @@ def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
         setting.postponed.add(DelayedEntry(1, 0, 1, 0))
         setting.channel.consumers.clear()
         setting.channel.feed_from(0, 10, False)
-        assert setting.take() == [("feed", [0, [1], {}, None, [0, 1]])]
+        assert setting.take() == [FeedEntries(0, [1], {}, None, [0, 1])]
         setting.channel.due([0])
-        assert setting.take() == [("due", [0, 1])]
+        assert setting.take() == [EntriesDue([0, 1])]
 
     run(scenario)
 
@@ -357,21 +385,21 @@ def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
 def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
     async def scenario(setting: Setting) -> None:
         setting.foreign = {1: "east", 4: "west"}
-        setting.channel.on_notice("feed_from", [0, 9, False])
+        setting.channel.on_notice(FeedFrom(0, 9, False))
         setting.publish(3)
-        assert [args[:2] for _, args in setting.take()] == [[0, [1]]]
+        assert fed(setting) == [(0, [1])]
         await asyncio.sleep(0)
         setting.publish(1)
         assert (setting.take(), len(setting.settling)) == ([], 1)
         setting.settling[0].set_result(None)
         await asyncio.sleep(0.01)
-        assert [args[:2] for _, args in setting.take()] == [[1, [1, 1, 1]]]
+        assert fed(setting) == [(1, [1, 1, 1])]
         setting.publish(2)
-        assert [args[:2] for _, args in setting.take()] == [[4, [1, 1]]]  # nothing waits any more
+        assert fed(setting) == [(4, [1, 1])]  # nothing waits any more
         setting.channel.may_wait(["east"])
         setting.foreign = {6: "west", 7: "east"}
         setting.publish(3)
-        assert [args[:2] for _, args in setting.take()] == [[6, [1]]]
+        assert fed(setting) == [(6, [1])]
         await asyncio.sleep(0)
         assert len(setting.settling) == 2
 
@@ -382,7 +410,7 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
     async def scenario(setting: Setting) -> None:
         setting.channel.settled((), 0)
         setting.consumer.flow(9)
-        setting.channel.on_notice("feed_from", [0, 0, False])
+        setting.channel.on_notice(FeedFrom(0, 0, False))
         setting.stand(0, 0)
         setting.foreign = {1: "east", 2: "east"}
         setting.publish(2)
@@ -391,8 +419,8 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
         setting.take()
         setting.publish(2)
         assert await setting.connection.delivered() == []
-        told = [method for method, _ in setting.take()]
-        assert told == ["stood", "stood_down"]
+        told = [type(notice) for notice in setting.take()]
+        assert told == [LeaseReport, ReleaseLease]
         await asyncio.sleep(0)
         assert len(setting.settling) == 1
 
@@ -402,7 +430,7 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
 def test_a_channel_that_can_not_be_settled_lets_go_of_its_consumers() -> None:
     async def scenario(setting: Setting) -> None:
         setting.foreign = {0: "east"}
-        setting.channel.on_notice("feed_from", [0, 9, False])
+        setting.channel.on_notice(FeedFrom(0, 9, False))
         setting.publish(1)
         await asyncio.sleep(0)
         setting.settling[0].set_exception(TimeoutError())

@@ -13,6 +13,7 @@ import pytest
 from tests.topology.geo import TOPIC, Client, Replicator, Site, run
 from tests.topology.replicating import PATIENCE_MS, clusters
 from velaray.broker.partition import remote_ids
+from velaray.broker.subscription.messages import GetDetails, GetUnacked
 from velaray.events.ids import EARLIEST, LATEST, Position, TransactionId
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.pulsar_pb2 import CommandAck, CommandSubscribe
@@ -77,7 +78,7 @@ class World:
 
     async def unacked(self) -> list[int]:
         partition = await self.west.partition()
-        flat = await partition.ask_subscription("s", "unacked", [0, 100, partition.end_offset])
+        flat = await partition.ask_subscription("s", GetUnacked(0, 100, partition.end_offset))
         ranges = zip(flat[::2], flat[1::2], strict=True)
         return [offset for first, end in ranges for offset in range(first, end)]
 
@@ -165,7 +166,7 @@ def test_parts_of_batches_are_acknowledged() -> None:
         await world.ack(client, world.ids[2], ack_set=[0b101])
         await world.ack(client, world.ids[1], up_to=True, ack_set=[0b110])
         partition = await world.west.partition()
-        found = (await partition.ask_subscription("s", "details", 6))["first_partial"]
+        found = (await partition.ask_subscription("s", GetDetails(6)))["first_partial"]
         assert found == [[2, [0b110]], [3, [0b101]]]
         assert await world.unacked() == [1, 2, 3, 4, 5]
 
@@ -277,7 +278,7 @@ def test_a_transaction_acknowledges_up_to_a_message_if_nothing_else_is_before_it
         assert not answer.HasField("error")
         await transaction.commit()
         assert await world.unacked() == [3, 4, 5]
-        found = await (await world.west.partition()).ask_subscription("s", "details", 6)
+        found = await (await world.west.partition()).ask_subscription("s", GetDetails(6))
         assert found["first_partial"] == [[3, [0b100]]]
         second = await Transaction(world, 2).open()
         answer = await second.ack(client, world.ids[0], up_to=True)

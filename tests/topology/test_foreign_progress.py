@@ -16,9 +16,18 @@ from tests.topology.geo import (
     soon,
 )
 from velaray.broker.partition import subscription_channel
-from velaray.broker.subscription import dispatcher
+from velaray.broker.subscription import subscription_queries
+from velaray.broker.subscription.messages import (
+    GetMark,
+    GetStats,
+    GetUnacked,
+    LeaseReport,
+    ReleaseLease,
+    TakeRemoteProgress,
+)
 from velaray.geo.replication import remote_progress
 from velaray.journal.journal import JournalSettings
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.replication import Marker
@@ -278,7 +287,7 @@ def test_a_rewind_is_not_undone_by_who_heard_of_it_before() -> None:
 
 
 def test_much_that_waits_is_settled_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "_AT_ONCE", 3)
+    monkeypatch.setattr(subscription_queries, "_AT_ONCE", 3)
     monkeypatch.setattr(remote_progress, "AT_ONCE", 2)
 
     async def scenario(east: Site, west: Site) -> None:
@@ -361,13 +370,13 @@ def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> No
             partition = await west.partition()
             partition.progress.came = lambda: None  # type: ignore[method-assign]
             await replicator.replicate(first, first + 6)
-            assert await partition.ask_subscription("s", "cursor", None) == first
+            assert await partition.ask_subscription("s", GetMark()) == first
             if restarts:
                 killed(west)
                 partition = await west.partition()
                 replicator = await Replicator(east, west).connect()
             await partition.upkeep.once()
-            assert await partition.ask_subscription("s", "cursor", None) == first + 6
+            assert await partition.ask_subscription("s", GetMark()) == first + 6
             assert partition.runtime.state.first_offset >= first + 3
         assert not waiting(west)
 
@@ -394,7 +403,7 @@ def test_what_nobody_reads_is_settled_soon(read: str) -> None:
         await replicator.replicate(0, 3)
         await replicator.replicate(3)
         await soon(lambda: not waiting(west))
-        assert await partition.ask_subscription("s", "unacked", [0, 9, 6]) == [3, 5]
+        assert await partition.ask_subscription("s", GetUnacked(0, 9, 6)) == [3, 5]
 
     run(scenario)
 
@@ -419,14 +428,14 @@ def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(
         assert numbers(await moved.received(2)) == [0, 1]
         await consumer.acknowledge("east-p-3")
         port, said = (await west.partition()).channels["s"].port, []
-        for kind in ("notify", "request"):
+        for kind in ("tell", "ask"):
             saying = getattr(port, kind)
             spy = functools.partial(
-                lambda say, *args: [said.append(args[0]), say(*args)][1], saying
+                lambda say, message: [said.append(type(message)), say(message)][1], saying
             )
             setattr(port, kind, spy)
         await replicator.tell(await exported(east, "s"))
-        assert said[:3] == ["stood", "stood_down", "progress"]
+        assert said[:3] == [LeaseReport, ReleaseLease, TakeRemoteProgress]
         moved.client.say(pb.CommandFlow(consumer_id=1, messagePermits=9))
         assert numbers(await moved.all_of()) == [0, 1, 2, 4, 5]
 
@@ -442,10 +451,10 @@ def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_co
         ask, gate = partition.ask_subscription, asyncio.Event()
         asked = asyncio.Event()
 
-        async def late(name: str, method: str, args: object) -> object:
+        async def late(name: str, request: Request[ReplyT]) -> ReplyT:
             asked.set()
             await gate.wait()
-            return await ask(name, method, args)
+            return await ask(name, request)
 
         partition.ask_subscription = late  # type: ignore[method-assign]
         told = (await exported(east, "s")).SerializeToString()
@@ -455,7 +464,7 @@ def test_what_came_while_its_progress_was_taken_in_is_settled_without_more_to_co
         gate.set()
         await taking
         await soon(lambda: not waiting(west))
-        assert await ask("s", "unacked", [0, 9, 3]) == [0, 1, 2, 3]
+        assert await ask("s", GetUnacked(0, 9, 3)) == [0, 1, 2, 3]
 
     run(scenario)
 
@@ -489,9 +498,9 @@ def test_what_comes_while_its_progress_is_taken_in_waits_for_that(kind: int) -> 
         partition = await west.partition()
         ask, gate = partition.ask_subscription, asyncio.Event()
 
-        async def late(name: str, method: str, args: object) -> object:
+        async def late(name: str, request: Request[ReplyT]) -> ReplyT:
             await gate.wait()
-            return await ask(name, method, args)
+            return await ask(name, request)
 
         partition.ask_subscription = late  # type: ignore[method-assign]
         taking = asyncio.ensure_future(partition.progress.take("east", told))
@@ -558,7 +567,7 @@ def test_a_consumer_that_holds_what_is_acknowledged_elsewhere_holds_it_no_more()
         await consumer.acknowledge("east-p-2")
         await replicator.tell(await exported(east, "s"))
         partition = await west.partition()
-        stats = await partition.channels["s"].ask("stats", partition.end_offset)
+        stats = await partition.channels["s"].ask(GetStats(partition.end_offset))
         assert stats["consumers"][0]["unacked"] == 3
         moved.client.say(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
         assert numbers((await moved.received(7))[4:]) == [0, 1, 3]

@@ -9,13 +9,15 @@ import pytest
 
 from tests.topology.test_channel import Setting, run
 from velaray.broker.partition.subscription_channel import HELD_NOTICES
+from velaray.broker.subscription.messages import AckEntries, AddPermits, GetMark, Redeliver
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RpcConnectionClosed
 
 
 def _ack(setting: Setting, first: int, end: int, request_id: int = 0) -> tuple[str, list[Any]]:
-    args = [setting.consumer.number, request_id, setting.end_offset, [first, end], []]
-    setting.channel.acknowledge("ack", args, end)
-    return "ack", args
+    ack = AckEntries(setting.consumer.number, request_id, setting.end_offset, [first, end], [])
+    setting.channel.acknowledge(ack, end)
+    return ack
 
 
 def _relaxed(setting: Setting, synced: int, published: int) -> None:
@@ -77,15 +79,15 @@ def test_what_may_not_overtake_an_ack_waits_with_it_and_asks_for_the_sync() -> N
         _relaxed(setting, 0, 5)
         ack = _ack(setting, 0, 1)
         setting.consumer.flow(3)
-        assert setting.take() == [("flow", [1, 3])]
-        setting.consumer.notify("redeliver", [1, None, None])
+        assert setting.take() == [AddPermits(1, 3)]
+        setting.channel.tell(Redeliver(1, None, None))
         setting.consumer.flow(4)
         assert (setting.take(), setting.syncs_asked) == ([], 1)
         setting.synced = 5
         setting.channel.log_synced()
-        assert setting.take() == [ack, ("redeliver", [1, None, None]), ("flow", [1, 4])]
+        assert setting.take() == [ack, Redeliver(1, None, None), AddPermits(1, 4)]
         setting.consumer.flow(5)
-        assert setting.take() == [("flow", [1, 5])]
+        assert setting.take() == [AddPermits(1, 5)]
 
     run(scenario)
 
@@ -104,20 +106,20 @@ def test_a_sync_that_came_too_early_is_asked_for_again() -> None:
 
 def test_a_request_comes_after_the_acks_before_it() -> None:
     async def scenario(setting: Setting) -> None:
-        async def request(method: str, args: Any) -> Any:
-            setting.notify(method, args)
+        async def ask(request: Request[Any]) -> Any:
+            setting.tell(request)
             return "answer"
 
-        setting.request = request  # type: ignore[attr-defined]
+        setting.ask = ask  # type: ignore[attr-defined]
         _relaxed(setting, 0, 5)
         ack = _ack(setting, 0, 5)
-        asking = asyncio.ensure_future(setting.channel.ask("cursor", None))
+        asking = asyncio.ensure_future(setting.channel.ask(GetMark()))
         await asyncio.sleep(0)
         assert (setting.take(), setting.syncs_asked) == ([], 1)
         setting.synced = 5
         setting.channel.log_synced()
         assert await asking == "answer"
-        assert setting.take() == [ack, ("cursor", None)]
+        assert setting.take() == [ack, GetMark()]
 
     run(scenario)
 
@@ -126,7 +128,7 @@ def test_a_channel_that_closes_forgets_what_it_held() -> None:
     async def scenario(setting: Setting) -> None:
         _relaxed(setting, 0, 5)
         _ack(setting, 0, 5)
-        asking = asyncio.ensure_future(setting.channel.ask("cursor", None))
+        asking = asyncio.ensure_future(setting.channel.ask(GetMark()))
         await asyncio.sleep(0)
         setting.channel.close()
         with pytest.raises(RpcConnectionClosed):

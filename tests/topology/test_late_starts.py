@@ -12,6 +12,7 @@ from velaray.actors.partition.machine import DeleteSubscription, StartAt
 from velaray.broker.garbage_collection.topic_deletion import delete_topic
 from velaray.broker.journaled_actor import WasDeleted
 from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.subscription.messages import GetMark
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_body
 from velaray.journal.errors import Fenced
@@ -167,7 +168,7 @@ def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere(
         with pytest.raises(Unreachable, match="served elsewhere"):
             await former.durable_channel("s", StartAt.EARLIEST, {})
         with pytest.raises(Unreachable, match="served elsewhere"):
-            await former.ask_subscription("s", "cursor", None)
+            await former.ask_subscription("s", GetMark())
         assert {type(error) for _, error in cluster.failures} == {Fenced}
         brain = key.of_subscription("s", ref.incarnation)
         assert brain.text() not in await cluster.stored()

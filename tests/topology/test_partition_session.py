@@ -23,6 +23,7 @@ from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.actor_system import Unreachable, persist
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError, RpcServer
 from velaray.wire import pulsar_pb2 as pb
 
@@ -243,10 +244,10 @@ def test_a_full_disk_of_the_brain_does_not_end_a_partition_without_consumers() -
         channel = setting.partition.channels["s"]
         assert channel.port is not None
 
-        async def full(method: str, args: Any) -> None:
+        async def full(request: Request[Any]) -> None:
             raise RemoteError(Reason.STORAGE_FULL, "all used")
 
-        channel.port.request = full  # type: ignore[method-assign]
+        channel.port.ask = full  # type: ignore[method-assign]
         setting.client.say(pb.CommandCloseConsumer(consumer_id=1, request_id=2))
         async with asyncio.timeout(5):
             while not channel.closed:

@@ -15,9 +15,11 @@ from velaray.actors.partition import origins
 from velaray.actors.partition.machine import Publish, Published, Replicated
 from velaray.actors.subscription import progress_exports
 from velaray.actors.subscription.cursor import mask_to_words
+from velaray.broker.subscription.messages import AckEntriesInTransaction, GetStats, PassOver, SkipTo
 from velaray.events.ids import ActorKey, Position, TransactionId
 from velaray.geo.replication import progress_export
 from velaray.journal.journal import JournalSettings
+from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.messages import build_entry
@@ -150,16 +152,16 @@ class World:
         self.hidden.add(reply.offset)
         await partition.end_transaction(transaction, None, commit=False, alone=True)
 
-    async def ask(self, method: str, args: Any) -> Any:
-        return await (await self.site.partition()).ask_subscription("s", method, args)
+    async def ask(self, request: Request[ReplyT]) -> ReplyT:
+        return await (await self.site.partition()).ask_subscription("s", request)
 
     async def ack(self, first: int, end: int) -> None:
-        await self.ask("pass_over", [len(self.log), [first, end], []])
+        await self.ask(PassOver(len(self.log), [first, end], []))
         self.left[first:end] = [0] * (end - first)
 
     async def ack_in_part(self, offset: int) -> None:
         mask = self.random.randrange(ALL)
-        await self.ask("pass_over", [len(self.log), [], [[offset, mask_to_words(mask)]]])
+        await self.ask(PassOver(len(self.log), [], [(offset, mask_to_words(mask))]))
         self.left[offset] &= mask
 
     async def transact(self, first: int, end: int) -> None:
@@ -170,7 +172,7 @@ class World:
         channel = await partition.durable_channel("s", 0, {})
         try:
             args = [1, transaction, len(self.log), [first, end], []]
-            await channel.ask("ack_in_transaction", args)
+            await channel.ask(AckEntriesInTransaction(*args))
         except RemoteError as error:
             assert error.kind == Reason.CONFLICT
             return
@@ -230,7 +232,7 @@ class World:
             await self.ack_in_part(at)
         elif roll == 14:
             mark = at // 3
-            await self.ask("skip_to", [end, mark])
+            await self.ask(SkipTo(end, mark))
             self.left[:mark] = [0] * mark
         elif roll == 15:
             await self.publish_in_vain()
@@ -303,7 +305,7 @@ async def holes(world: World, count: int) -> None:
     """Acknowledge every other entry."""
     end = len(world.log)
     flat = [at for offset in range(1, 2 * count, 2) for at in (offset, offset + 1)]
-    await world.ask("pass_over", [end, flat, []])
+    await world.ask(PassOver(end, flat, []))
     for offset in range(1, 2 * count, 2):
         world.left[offset] = 0
 
@@ -383,7 +385,7 @@ def test_asking_what_is_new_wakes_nobody() -> None:
         assert (await revision(site)) not in (first, changed)
         await world.export()
         again = await revision(site)
-        await world.ask("stats", 1)
+        await world.ask(GetStats(1))
         await world.export()
         assert await revision(site) == again
 
@@ -484,7 +486,7 @@ def test_what_an_aborted_transaction_acknowledged_was_delivered_in_vain() -> Non
         await until(lambda: has(client, 2))
         await world.export()
         channel = (await site.partition()).channels["s"]
-        await channel.ask("ack_in_transaction", [1, [0, 1], 2, [1, 2], []])
+        await channel.ask(AckEntriesInTransaction(1, (0, 1), 2, [1, 2], []))
         end = {"coordinator": 0, "sequence": 1, "subscription": "s", "commit": False, "alone": True}
         await site.call("end_transaction", **end)
         await until(lambda: counted(site, world, {0: 0, 1: 1}))

@@ -15,6 +15,7 @@ from velaray.broker.garbage_collection.deletion import TOPICS
 from velaray.broker.partition import partition_admin
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.subscription.messages import GetMark
 from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_body
@@ -156,7 +157,7 @@ def test_an_acknowledgement_never_comes_before_its_entry() -> None:
 async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
     channel = setting.partition.channels["s"]
     assert channel._held
-    await channel.ask("cursor", None)
+    await channel.ask(GetMark())
     (key,) = setting.brains()
     body: Any = setting.fabric.bodies[key]
     return list(body.runtime.state.cursor.holes())

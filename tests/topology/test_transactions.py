@@ -13,6 +13,7 @@ from velaray.actors.coordinator.machine import Begin, Decide
 from velaray.actors.coordinator.state import Status
 from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.subscription.messages import GetStats
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_body
 from velaray.journal.memory import MemoryDisk, MemoryStore
@@ -150,7 +151,7 @@ async def payloads(consumer: RawClient, count: int) -> list[bytes]:
 
 
 async def backlog(setting: Setting, name: str = "s") -> int:
-    stats = await setting.partition.channels[name].ask("stats", setting.partition.end_offset)
+    stats = await setting.partition.channels[name].ask(GetStats(setting.partition.end_offset))
     return int(stats["backlog"])
 
 

@@ -21,6 +21,7 @@ from tests.topology.test_transactions import (
 )
 from velaray.actors.partition import transactions
 from velaray.actors.partition.machine import PartitionMachine
+from velaray.broker.subscription.messages import GetStats
 from velaray.broker.subscription.subscription_actor import SubscriptionActor
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended, TransactionEnded
@@ -134,7 +135,7 @@ def test_of_a_request_that_is_refused_nothing_counts() -> None:
             command.message_id.add(ledgerId=message.ledger_id, entryId=message.entry_id)
         consumer.send(command)
         assert (await consumer.next(pb.CommandAckResponse)).error == pb.TransactionConflict
-        stats = await setting.partition.channels["s"].ask("stats", setting.partition.end_offset)
+        stats = await setting.partition.channels["s"].ask(GetStats(setting.partition.end_offset))
         assert [each["unacked"] for each in stats["consumers"]] == [1]
         other = await setting.consume(kind=SHARED)
         consumer.close()

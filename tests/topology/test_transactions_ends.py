@@ -20,9 +20,15 @@ from tests.topology.test_transactions import (
 )
 from velaray.actors.coordinator.machine import Decide
 from velaray.actors.runtime import Stopped
+from velaray.broker.subscription.messages import (
+    AckEntriesInTransaction,
+    EndPendingAcks,
+    ReleaseLease,
+)
 from velaray.events.ids import ActorKey, ActorKind, TransactionId
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.memory import MemoryStore
+from velaray.topology.messages import Message, ReplyT, Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 
@@ -69,12 +75,12 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
         channel = setting.partition.channels["s"]
         ask, asked, gate, order = channel.ask, asyncio.Event(), asyncio.Event(), []
 
-        async def slow(method: str, args: Any) -> Any:
-            if method == "ack_in_transaction":
+        async def slow(request: Request[ReplyT]) -> ReplyT:
+            if isinstance(request, AckEntriesInTransaction):
                 asked.set()
                 await gate.wait()
-            order.append(method)
-            return await ask(method, args)
+            order.append(type(request))
+            return await ask(request)
 
         channel.ask = slow  # type: ignore[method-assign]
         acking = asyncio.create_task(ack_in(consumer, message, transaction))
@@ -86,7 +92,7 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
         gate.set()
         assert not (await acking).HasField("error")
         assert not (await ending).HasField("error")
-        assert order == ["ack_in_transaction", "end_transaction"]
+        assert order == [AckEntriesInTransaction, EndPendingAcks]
         again = await arrival(consumer)
         assert (again.entry_id, again.redelivery_count) == (0, 1)
 
@@ -266,9 +272,9 @@ def test_ends_of_acknowledgements_do_not_wait_for_each_other() -> None:
         channel = setting.partition.channels["s"]
         ask, both = channel.ask, asyncio.Barrier(2)
 
-        async def together(method: str, args: Any) -> Any:
+        async def together(request: Request[ReplyT]) -> ReplyT:
             await both.wait()
-            return await ask(method, args)
+            return await ask(request)
 
         channel.ask = together  # type: ignore[method-assign]
         ends = [
@@ -293,15 +299,15 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
         await add_subscription(setting, transaction)
         assert not (await ack_in(consumer, message, transaction)).HasField("error")
         port = setting.partition.channels["s"].port
-        told, notify = [], port.notify
+        told, tell = [], port.tell
 
-        def listening(method: str, args: Any) -> None:
-            told.append(method)
-            notify(method, args)
+        def listening(notice: Message) -> None:
+            told.append(type(notice))
+            tell(notice)
 
-        port.notify = listening
+        port.tell = listening
         assert not (await setting.end(transaction, commit)).HasField("error")
-        assert ("stood_down" in told) == (not commit)
+        assert (ReleaseLease in told) == (not commit)
         await setting.publish(b"2")
         again = [] if commit else [b"1"]
         assert await payloads(consumer, len(again) + 1) == [*again, b"2"]

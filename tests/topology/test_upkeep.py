@@ -15,6 +15,7 @@ from velaray.actors.partition.machine import Publish, StartAt
 from velaray.actors.partition.producers import ProducerSpec
 from velaray.actors.subscription.expiry import Why
 from velaray.broker.partition.partition_actor import PartitionActor
+from velaray.broker.subscription.messages import GetHoldings, GetMark, SkipTo
 from velaray.broker.topic_policies import MIB
 from velaray.events.ids import ActorKey, ActorKind, Position, TopicName
 from velaray.geo.actor_kinds import make_body
@@ -22,6 +23,7 @@ from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RemoteError
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.messages import build_entry
@@ -89,11 +91,11 @@ class Setting:
 
     async def acknowledge(self, name: str, until: int) -> None:
         end = self.partition.end_offset
-        await self.partition.ask_subscription(name, "skip_to", [end, until])
+        await self.partition.ask_subscription(name, SkipTo(end, until))
         self.partition.upkeep.touched(name)
 
     async def mark(self, name: str) -> int:
-        return await self.partition.ask_subscription(name, "cursor", None)
+        return await self.partition.ask_subscription(name, GetMark())
 
     @property
     def kept(self) -> list[tuple[int, int]]:
@@ -262,14 +264,14 @@ def test_idle_subscriptions_are_asked_once() -> None:
         asked = []
         ask = setting.partition.ask_subscription
 
-        async def noted(name: str, method: str, args: Any) -> Any:
-            asked.append(method)
-            return await ask(name, method, args)
+        async def noted(name: str, request: Request[Any]) -> Any:
+            asked.append(type(request))
+            return await ask(name, request)
 
         setting.partition.ask_subscription = noted  # type: ignore[method-assign]
         for _ in range(3):
             await setting.partition.upkeep.once()
-        assert asked == ["holdings"]
+        assert asked == [GetHoldings]
 
     run(scenario)
 
@@ -405,7 +407,7 @@ def test_a_reader_of_what_is_trimmed_goes_on_at_what_is_kept() -> None:
         await setting.partition.upkeep.once()
         first = setting.partition.runtime.state.first_offset
         assert first > 0
-        assert await channel.ask("cursor", None) == first
+        assert await channel.ask(GetMark()) == first
         with pytest.raises(RemoteError, match="no subscription"):
             await setting.partition.upkeep.expire("r", 0)
 

@@ -15,6 +15,7 @@ from velaray.broker.partition.session.protocols import Client
 from velaray.broker.partition.session.requests import CALL_ERRORS, CONSUMER_CLOSED
 from velaray.broker.partition.session.transaction_acks import TransactionAcks
 from velaray.broker.partition.subscription_channel import flat_ranges
+from velaray.broker.subscription.messages import AckEntries, AckEntriesBefore, Redeliver
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import Position
 from velaray.journal.manifest import cluster_number_of
@@ -116,8 +117,8 @@ class AcknowledgementHandlers:
         ends = [at + 1 for at, _ in partial] + ranges[-1:]
         last = max(ends, default=0)
         consumer.channel.acknowledging(last)
-        args = [consumer.number, request_id, end, ranges, partial]
-        consumer.channel.acknowledge("ack", args, min(last, end))
+        notice = AckEntries(consumer.number, request_id, end, ranges, partial)
+        consumer.channel.acknowledge(notice, min(last, end))
 
     # -- cumulative ----------------------------------------------------------------
 
@@ -135,8 +136,8 @@ class AcknowledgementHandlers:
         end = log.end_offset
         last = offset if words is None else offset + 1
         consumer.channel.acknowledging(last)
-        args = [consumer.number, command.request_id, end, offset, words]
-        consumer.channel.acknowledge("ack_before", args, min(last, end))
+        notice = AckEntriesBefore(consumer.number, command.request_id, end, offset, words)
+        consumer.channel.acknowledge(notice, min(last, end))
 
     def _acknowledge_remote(self, found: ConnectedConsumer, command: pb.CommandAck) -> None:
         """Acknowledge up to a position of another cluster."""
@@ -194,4 +195,4 @@ class AcknowledgementHandlers:
         epoch = None
         if consumer.type in IN_ORDER and command.HasField("consumer_epoch"):
             epoch = command.consumer_epoch
-        consumer.notify("redeliver", [consumer.number, ranges, epoch])
+        consumer.channel.tell(Redeliver(consumer.number, ranges, epoch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from velaray.actors.dispatch.consumers import SubscriptionType
@@ -15,6 +16,7 @@ from velaray.broker.partition.session.consumers import (
 from velaray.broker.partition.session.protocols import Client, HostedPartition, LocalPartitions
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.schema_registry.schema_session import get_or_create_schema, get_schema
+from velaray.broker.subscription.messages import GetMark, GetStats
 from velaray.events.ids import MessageId, TopicName
 from velaray.schemas import SchemaInfo
 from velaray.topology.rpc import RemoteError
@@ -74,7 +76,7 @@ class SubscriptionRequests:
         """Answer the topic's last message id and the subscription's mark."""
         consumer, partition = self._consumers.find(command.consumer_id)
         channel = consumer.channel
-        mark = await channel.ask("cursor", None)
+        mark = await channel.ask(GetMark())
         last = await partition.compacted.last_message_id(channel.horizon)
         before = partition.log.table(channel.compacted).position_before(mark)
         answer = pb.CommandGetLastMessageIdResponse(
@@ -90,8 +92,8 @@ class SubscriptionRequests:
     async def stats(self, command: pb.CommandConsumerStats) -> None:
         """Answer a consumer's statistics."""
         consumer, partition = self._consumers.find(command.consumer_id)
-        stats = await consumer.channel.ask("stats", partition.log.end_offset)
-        own: dict[str, Any] = next(
+        stats = await consumer.channel.ask(GetStats(partition.log.end_offset))
+        own: Mapping[str, Any] = next(
             (each for each in stats["consumers"] if each["number"] == consumer.number), {}
         )
         self._client.connection.send(

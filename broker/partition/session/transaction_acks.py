@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from velaray.actors.machine import Reason
 from velaray.broker.partition import remote_ids
 from velaray.broker.partition.compacted_channel import GONE
@@ -16,7 +14,11 @@ from velaray.broker.partition.session.ack_sets import (
 from velaray.broker.partition.session.consumers import ConnectedConsumer
 from velaray.broker.partition.session.protocols import Client, PartitionLog
 from velaray.broker.partition.session.requests import CALL_ERRORS, CONSUMER_CLOSED
-from velaray.broker.partition.subscription_channel import SubscriptionChannel, flat_ranges
+from velaray.broker.partition.subscription_channel import ChannelConsumer, flat_ranges
+from velaray.broker.subscription.messages import (
+    AckEntriesBeforeInTransaction,
+    AckEntriesInTransaction,
+)
 from velaray.broker.wire_errors import code_of
 from velaray.events.ids import Position, TransactionId
 from velaray.topology.rpc import RemoteError, RpcConnectionClosed, reason_of
@@ -66,12 +68,11 @@ class TransactionAcks:
             why = "a reader has nothing that a transaction could acknowledge"
             raise RemoteError(Reason.NOT_ALLOWED, why)
         async with partition.publishing.gate.through(transaction, channel.name):
+            request: AckEntriesInTransaction | AckEntriesBeforeInTransaction
             if command.ack_type == pb.CommandAck.Individual:
-                method = "ack_in_transaction"
-                last, args = await _individual(log, channel, command)
+                last, request = await _individual(log, consumer, transaction, command)
             else:
-                method = "ack_before_in_transaction"
-                last, args = await _cumulative(log, channel, command)
+                last, request = await _cumulative(log, consumer, transaction, command)
             channel.acknowledging(last)
             if last > log.synced_offset:
                 await log.sync()
@@ -79,7 +80,7 @@ class TransactionAcks:
                 raise RpcConnectionClosed(CONSUMER_CLOSED)
             consumer.acknowledges()
             try:
-                await channel.ask(method, [consumer.number, list(transaction), *args])
+                await channel.ask(request)
             except RemoteError as error:
                 if error.kind == Reason.CONFLICT:
                     raise _Conflict(error.message) from error
@@ -87,9 +88,13 @@ class TransactionAcks:
 
 
 async def _individual(
-    log: PartitionLog, channel: SubscriptionChannel, command: pb.CommandAck
-) -> tuple[int, list[Any]]:
-    """Return the offset after the last entry, and the arguments for the subscription."""
+    log: PartitionLog,
+    consumer: ChannelConsumer,
+    transaction: TransactionId,
+    command: pb.CommandAck,
+) -> tuple[int, AckEntriesInTransaction]:
+    """Return the offset after the last entry, and the request to the subscription."""
+    channel = consumer.channel
     span = log.table(channel.compacted).span
     offsets: list[int] = []
     partial: list[tuple[int, list[int], int]] = []
@@ -110,13 +115,18 @@ async def _individual(
         else:
             offsets.append(offset)
     last = max([*offsets, *(at for at, _, _ in partial)], default=-1) + 1
-    return last, [log.end_offset, flat_ranges(offsets), partial]
+    end, ranges = log.end_offset, flat_ranges(offsets)
+    return last, AckEntriesInTransaction(consumer.number, transaction, end, ranges, partial)
 
 
 async def _cumulative(
-    log: PartitionLog, channel: SubscriptionChannel, command: pb.CommandAck
-) -> tuple[int, list[Any]]:
+    log: PartitionLog,
+    consumer: ChannelConsumer,
+    transaction: TransactionId,
+    command: pb.CommandAck,
+) -> tuple[int, AckEntriesBeforeInTransaction]:
     """Return what `_individual` does."""
+    channel = consumer.channel
     if len(command.message_id) != 1:
         why = "a cumulative acknowledgement in a transaction names one message"
         raise RemoteError(Reason.NOT_ALLOWED, why)
@@ -130,4 +140,5 @@ async def _cumulative(
         elif fault := fault_of_ack_set(log, offset, len(words)):
             raise RemoteError(Reason.INVALID, fault)
     last = offset if words is None else offset + 1
-    return last, [log.end_offset, offset, words]
+    end, number = log.end_offset, consumer.number
+    return last, AckEntriesBeforeInTransaction(number, transaction, end, offset, words)

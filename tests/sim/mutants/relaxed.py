@@ -9,11 +9,12 @@ from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.journal import frames
 from velaray.journal.journal import Journal
 from velaray.journal.memory import _MemoryWriter
+from velaray.topology.messages import Message
 
 
 def _acknowledge_at_once(original: Any) -> Any:
-    def acknowledge(self: SubscriptionChannel, method: str, args: Any, end: int) -> None:
-        self.tell(method, args)
+    def acknowledge(self: SubscriptionChannel, notice: Message, end: int) -> None:
+        self.tell(notice)
 
     return acknowledge
 

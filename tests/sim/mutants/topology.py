@@ -12,16 +12,17 @@ from velaray.broker.partition.partition_actor import PartitionActor, _Dispatcher
 from velaray.broker.partition.session import producer
 from velaray.broker.partition.session.producers import ProducerHandlers
 from velaray.broker.partition.subscription_channel import Grant, SubscriptionChannel
-from velaray.broker.subscription.dispatcher import SubscriptionDispatcher
+from velaray.broker.subscription.acknowledgements import Acknowledgements
+from velaray.broker.subscription.delivery_counts import DeliveryCounts
+from velaray.broker.subscription.messages import AckReceipt
+from velaray.topology.messages import Message
 from velaray.topology.rpc import RpcConnection
 
 
 def _confirm_acks_early(original: Any) -> Any:
-    def acknowledge(
-        self: SubscriptionDispatcher, number: int, request_id: int, command: Any
-    ) -> None:
+    def acknowledge(self: Acknowledgements, number: int, request_id: int, command: Any) -> None:
         if request_id:
-            self._send("acked", [number, request_id, None])
+            self._state.send(AckReceipt(number, request_id, None))
         original(self, number, 0, command)
 
     return acknowledge
@@ -92,10 +93,10 @@ def _forget_parts_that_are_acknowledged(original: Any) -> Any:
 
 
 def _tell_at_once(original: Any) -> Any:
-    def tell(self: SubscriptionDispatcher, method: str, args: Any) -> None:
-        self._send(method, args)
+    def send(self: DeliveryCounts, notice: Message) -> None:
+        self._state.send(notice)
 
-    return tell
+    return send
 
 
 def _publish_anew(original: Any) -> Any:
@@ -157,7 +158,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "deliver-before-counting": Mutant(
         "a redelivery goes out before its count is durable",
-        ((SubscriptionDispatcher, "_tell_in_turn", _tell_at_once),),
+        ((DeliveryCounts, "send", _tell_at_once),),
         within=500,
     ),
     "ignore-delays-after-a-restart": Mutant(
@@ -167,7 +168,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "confirm-acks-early": Mutant(
         "an acknowledgement's receipt leaves before it is durable",
-        ((SubscriptionDispatcher, "_acknowledge", _confirm_acks_early),),
+        ((Acknowledgements, "_acknowledge", _confirm_acks_early),),
         within=100,
     ),
     "deliver-unsynced-entries": Mutant(

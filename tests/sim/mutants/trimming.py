@@ -11,7 +11,7 @@ from velaray.actors.partition import trimming
 from velaray.actors.partition.machine import PartitionMachine
 from velaray.broker.partition import maintenance, partition_actor
 from velaray.broker.partition.backlog import Backlog
-from velaray.broker.subscription import dispatcher
+from velaray.broker.subscription import subscription_queries
 
 
 def _trim_one_too_many(original: Any) -> Any:
@@ -43,9 +43,9 @@ def _ignore_the_slowest(original: Any) -> Any:
 
 
 def _trim_unacknowledged_middles(original: Any) -> Any:
-    def holdings(state: Any, spans: Any) -> Any:
-        mark, _ = original(state, spans)
-        return [mark, list(range(len(spans) // 2))]
+    def holdings(state: Any, ranges: Any) -> Any:
+        mark, _ = original(state, ranges)
+        return mark, list(range(len(ranges) // 2))
 
     return holdings
 
@@ -80,7 +80,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "trim-unacknowledged-middles": Mutant(
         "a ledger between others is trimmed although it isn't acknowledged",
-        ((dispatcher, "_holdings", _trim_unacknowledged_middles),),
+        ((subscription_queries, "holdings", _trim_unacknowledged_middles),),
         within=50,
     ),
     "ignore-retention": Mutant(

@@ -1,0 +1,111 @@
+"""Which entries go to the dead-letter topic: decided here, published by the partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from velaray.actors.dispatch.consumers import SubscriptionType
+from velaray.actors.dispatch.dispatcher import IN_ORDER
+from velaray.actors.runtime import Stopped
+from velaray.actors.subscription.cursor import mask_to_words
+from velaray.actors.subscription.dead_letters import (
+    ConfirmMoved,
+    IntendDeadLetters,
+    Intended,
+    Moved,
+)
+from velaray.broker.subscription.dispatch_state import DispatchState
+from velaray.broker.subscription.messages import MoveDeadLetters, Restart
+
+CONFIRM_AGAIN_S = 1.0
+"""Seconds after which confirmations that a full disk refused are tried again."""
+
+
+class DeadLetterDecisions:
+    """Decides on dead letters durably, and acknowledges them when they are moved."""
+
+    def __init__(self, state: DispatchState) -> None:
+        self._state = state
+        self.type: SubscriptionType | None = None
+        """The type of the consumer that attached last."""
+        self._most_deliveries: int | None = None
+        self._unconfirmed: list[int] = []
+        self._confirming: asyncio.TimerHandle | None = None
+
+    def set_policy(self, policy: Mapping[str, Any] | None) -> None:
+        """The policy ``deadLetter``; None: no entry becomes a dead letter."""
+        self._most_deliveries = None if policy is None else policy["maxRedeliverCount"]
+
+    def begin(self) -> None:
+        """Go on with the dead letters of an earlier connection."""
+        letters = self._state.runtime.state.dead.letters()
+        self._state.dispatcher.kill((offset, offset + 1) for offset, _ in letters)
+        self._move(letters)
+
+    def decide(self) -> None:
+        """Choose the entries whose deliveries failed too often."""
+        ordered = self.type is None or self.type in IN_ORDER
+        if self._most_deliveries is None or ordered or self._state.paused:
+            return
+        condemned = self._state.dispatcher.condemn(self._most_deliveries)
+        if condemned:
+            with suppress(Stopped):
+                self._state.runtime.submit(IntendDeadLetters(condemned), self._intended)
+
+    def _intended(self, reply: Any, effects: Any) -> None:
+        if isinstance(reply, Intended):
+            self._move(reply.letters)
+        elif not self._state.restart_if_stale():
+            self._state.send(Restart())  # the disk is full: begin again and decide anew
+
+    def _move(self, letters: Sequence[tuple[int, int]]) -> None:
+        remaining = self._state.cursor.remaining
+        masks = ((offset, number, remaining(offset)) for offset, number in letters)
+        told = [
+            (offset, number, [] if mask is None else mask_to_words(mask))
+            for offset, number, mask in masks
+        ]
+        if told:
+            self._state.send(MoveDeadLetters(told))
+
+    def confirm(self, offsets: Sequence[int]) -> None:
+        """These are durable in the dead-letter topic: acknowledge them."""
+
+        def release(reply: Any, effects: Any) -> None:
+            if isinstance(reply, Moved):
+                self._state.dispatcher.acked(reply.ranges)
+                self._state.schedule_pump()
+            elif not self._state.restart_if_stale():
+                self._confirm_later(offsets)
+
+        with suppress(Stopped):
+            self._state.runtime.submit(ConfirmMoved(list(offsets)), release)
+
+    def _confirm_later(self, offsets: Sequence[int]) -> None:
+        # The partition sends each confirmation once per connection.
+        self._unconfirmed += offsets
+        if self._confirming is None:
+            loop = asyncio.get_running_loop()
+            self._confirming = loop.call_later(CONFIRM_AGAIN_S, self._confirm_again)
+
+    def _confirm_again(self) -> None:
+        self._confirming = None
+        offsets, self._unconfirmed = self._unconfirmed, []
+        if not offsets or self._state.restart_if_stale():
+            return
+        if self._state.paused:
+            self._confirm_later(offsets)  # a cursor move that succeeds drops them
+        else:
+            self.confirm(offsets)
+
+    def drop_unconfirmed(self) -> None:
+        """The cursor was moved: confirm nothing of before."""
+        self._unconfirmed.clear()
+
+    def close(self) -> None:
+        """Stop. The next connection moves and confirms what is left."""
+        if self._confirming is not None:
+            self._confirming.cancel()

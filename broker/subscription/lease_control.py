@@ -1,0 +1,58 @@
+"""The dispatcher's side of dispatch leases: giving them, revoking them, seeing them end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from velaray.broker.subscription.delivery_counts import DeliveryCounts
+from velaray.broker.subscription.dispatch_state import DispatchState
+from velaray.broker.subscription.messages import GrantLease, RevokeLease
+
+
+class LeaseControl:
+    """At most one lease at a time (`velaray.actors.dispatch.lease`)."""
+
+    def __init__(self, state: DispatchState, counts: DeliveryCounts) -> None:
+        self._state = state
+        self._counts = counts
+        self._endings = 0
+        self._released = asyncio.Event()
+        self._released.set()
+        self._revoking = False
+        self.holder = 0
+        """The consumer that had the last lease."""
+
+    def update(self) -> None:
+        """Give the partition a lease if one is possible; revoke it if it isn't any more."""
+        dispatcher = self._state.dispatcher
+        if not dispatcher.standing:
+            grant = dispatcher.stand()
+            if grant is not None:
+                self._released.clear()
+                self.holder = grant.consumer_id
+                at = grant.first, grant.debited, grant.room
+                self._counts.send(GrantLease(grant.consumer_id, *at, self._endings))
+        elif not dispatcher.may_stand():
+            self._revoke()
+
+    def _revoke(self) -> None:
+        if not self._revoking:
+            self._revoking = True
+            self._counts.send(RevokeLease())
+
+    async def take_back(self) -> None:
+        """Return when the partition has no lease."""
+        if self._state.dispatcher.standing:
+            self._revoke()
+            await self._released.wait()
+
+    def count_ending(self) -> None:
+        """The partition sent one of `ENDS_LEASE`."""
+        self._endings += 1
+        self.end()
+
+    def end(self) -> None:
+        """There is no lease any more."""
+        self._revoking = False
+        self._state.dispatcher.stand_down()
+        self._released.set()
