@@ -1,13 +1,13 @@
-"""Snapshots, as Pulsar maps positions of one cluster to those of others: rules without I/O.
+"""Snapshots that map positions of this cluster to those of others, as in Pulsar: rules without I/O.
 
-A snapshot says: who has got everything before ``local`` here has got everything up to certain
-positions in the other clusters. One is taken by asking each of them where it is now. Its answer
-comes behind all that it published itself before. With more than one of them a second round is
-needed: what one got from another by then may come here later than its answer; that other one's
-second answer comes behind it. So the remote positions are those of the first round, the local one
-is that of the last answer of the last.
+A snapshot means: a consumer that has everything before ``local`` here has everything up to certain
+positions in the other clusters. To take one, the partition asks each other cluster for its present
+position. The answer arrives behind everything that the cluster published itself before. With
+several other clusters a second round is needed: entries that one of them got from another may
+arrive here after its answer, but before the other one's second answer. So the remote positions are
+those of the first round, and the local one is that of the last answer of the last round.
 
-All of it is volatile: a snapshot that is lost is taken again. Time and numbers are arguments.
+Snapshots are volatile: a lost one is taken again. Time and numbers are arguments.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from velaray.events.ids import Position
 
 TIMEOUT_MS = 30_000
 CACHED = 30
-"""So many snapshots are kept for a subscription that gets on slowly."""
+"""The most snapshots that are kept for a slow subscription."""
 LEAST_CACHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything before offset ``local`` here is everything up to ``remote`` elsewhere."""
+    """A snapshot: everything before offset ``local`` here is everything up to ``remote``
+    elsewhere."""
 
     local: int
     remote: Mapping[str, Position]
@@ -55,17 +56,17 @@ class SnapshotTaker:
 
     @property
     def pending(self) -> int:
-        """How many are being taken."""
+        """The number of unfinished snapshots."""
         return len(self._pending)
 
     def start(
         self, name: str, clusters: Iterable[str], connected: Iterable[str], end: int, now_ms: int
     ) -> bool:
-        """Begin one called ``name`` if it is worth it: then ask all ``clusters``.
+        """Begin a snapshot called ``name`` if it is useful; then ask all ``clusters``.
 
-        It isn't if nothing was published since the last completed one began (the log ends at
-        ``end``), if any of them isn't connected, or if none was ever completed and one is under
-        way: perhaps they don't answer at all.
+        It isn't useful if nothing was published since the last completed one began (the log ends at
+        ``end``), if a cluster isn't connected, or if none was ever completed and one is unfinished:
+        the clusters may not answer at all.
         """
         self._expire(now_ms)
         asked = frozenset(clusters)
@@ -78,10 +79,10 @@ class SnapshotTaker:
         return True
 
     def answer(self, name: str, cluster: str, position: Position, end: int) -> Snapshot | bool:
-        """A cluster says that it is at ``position``; the log ends at ``end`` here.
+        """Take a cluster's answer, its ``position``; the log ends at ``end`` here.
 
-        Returns the snapshot if that was the last answer, True if all are to be asked again;
-        else False: it isn't waited for any more, or others still are.
+        Returns the snapshot after the last answer, True if all clusters must be asked again, and
+        else False: others haven't answered yet, or the snapshot isn't expected any more.
         """
         pending = self._pending.get(name)
         if pending is None or cluster not in pending.missing:
@@ -105,8 +106,16 @@ class SnapshotTaker:
                 del self._pending[name], self._began[name]
 
 
+def _furthest(one: Snapshot, other: Snapshot) -> Snapshot:
+    """What two snapshots at the same local place mean together."""
+    found = dict(one.remote)
+    for cluster, position in other.remote.items():
+        found[cluster] = max(position, found.get(cluster, position))
+    return Snapshot(one.local, MappingProxyType(found))
+
+
 class SnapshotCache:
-    """The snapshots that one subscription has yet to pass, oldest first."""
+    """The snapshots that one subscription hasn't passed yet, oldest first."""
 
     def __init__(self, size: int = CACHED) -> None:
         require(size >= LEAST_CACHED, "a cache has a head, a tail and room between", str(size))
@@ -119,15 +128,17 @@ class SnapshotCache:
 
     @property
     def locals(self) -> list[int]:
-        """Where they are."""
+        """Their local offsets."""
         return [each.local for each in self._snapshots]
 
     def add(self, snapshot: Snapshot) -> None:
-        """A snapshot was taken. If there are too many, the one goes whose neighbours are nearest
-        to each other, never the first or the last: so slow and fast ones find some near them."""
+        """Add a snapshot. If there are too many, remove one of the two closest neighbours, never
+        the first or the last: so slow and fast subscriptions find one nearby."""
         found = self._snapshots
+        if found and snapshot.local == found[-1].local:
+            found[-1] = _furthest(found[-1], snapshot)
         if found and snapshot.local <= found[-1].local:
-            return  # one that tells as much is there
+            return  # an equivalent one is there
         found.append(snapshot)
         if len(found) > self._size:
             del found[min(range(1, len(found) - 1), key=self._distance)]
@@ -136,10 +147,10 @@ class SnapshotCache:
         return self._snapshots[index + 1].local - self._snapshots[index - 1].local
 
     def advance(self, mark: int) -> Snapshot | None:
-        """The subscription has acknowledged everything before ``mark``: the newest snapshot that
-        it has passed, if any. That one and all before it are let go.
+        """The newest snapshot that the mark has passed, if any; it and all earlier ones are
+        removed.
 
-        If it was moved back below the last one, all are: what it passed once, it passes again.
+        If the mark moved back below the last passed one, all are removed: it may pass them again.
         """
         if mark < self._mark and self._snapshots and mark < self._snapshots[-1].local:
             self._snapshots.clear()

@@ -127,6 +127,19 @@ def test_an_older_one_changes_nothing() -> None:
     assert cache.locals == [10]
 
 
+def test_snapshots_at_one_place_become_one_with_the_furthest_positions() -> None:
+    """An answer comes late, after the log has grown; the next snapshot begins at that end."""
+    cache, taker = SnapshotCache(), SnapshotTaker()
+    assert taker.start("s1", ["b"], ["b"], 5, 0)
+    late = taker.answer("s1", "b", Position(1, 4), 9)
+    assert taker.start("s2", ["b"], ["b"], 9, 0)
+    full = taker.answer("s2", "b", Position(1, 8), 9)
+    for each in (late, full, Snapshot(9, {"b": Position(1, 7), "c": Position(2, 3)})):
+        assert isinstance(each, Snapshot)
+        cache.add(each)
+    assert cache.advance(9) == Snapshot(9, {"b": Position(1, 8), "c": Position(2, 3)})
+
+
 def test_a_cache_that_is_too_small_is_refused() -> None:
     with pytest.raises(InvariantViolation):
         SnapshotCache(2)
