@@ -1,5 +1,6 @@
 """The client while actors die, topics grow and connections break."""
 
+import itertools
 import threading
 import time
 
@@ -26,18 +27,30 @@ def kill_everything(cluster):
 
 
 class Killer:
-    """Kills every actor of the cluster again and again until stopped."""
+    """Kills every actor of the cluster again and again until stopped.
 
-    def __init__(self, cluster, pause=0.15):
+    ``progress`` counts what succeeded. After `PATIENCE` kills in a row without any progress, the
+    next kill waits for some: on a slow machine the actors would never be ready in time.
+    """
+
+    PATIENCE = 3
+
+    def __init__(self, cluster, pause=0.15, progress=None):
         self.kills = 0
         self._cluster = cluster
         self._pause = pause
+        self._progress = progress or itertools.count(1).__next__
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self):
+        before, idle = 0, 0
         while not self._stopped.wait(self._pause):
-            self.kills += kill_everything(self._cluster)
+            now = self._progress()
+            idle = idle + 1 if now == before else 0
+            if idle < self.PATIENCE:
+                self.kills += kill_everything(self._cluster)
+            before = now
 
     def __enter__(self):
         self._thread.start()
@@ -63,7 +76,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_actors_die(
         max_pending_messages=200,
     )
     total = 0
-    with Killer(cluster) as killer:
+    with Killer(cluster, progress=lambda: len(outcomes)) as killer:
         while total < 2000 or killer.kills < 10:
             producer.send_async(b"%d" % total, lambda result, message_id: outcomes.append(result))
             total += 1
