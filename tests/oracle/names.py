@@ -98,6 +98,9 @@ CLASSES: dict[str, str] = {
 }
 """Recorded class name to the present one, within the present module."""
 
+NEW_KINDS: frozenset[str] = frozenset(("lost with", "again"))
+"""Kinds of events in histories that weren't noted when the oracle was recorded."""
+
 WORDS: dict[str, str] = {}
 """Present word in a history's lines to the recorded one; whole words only."""
 

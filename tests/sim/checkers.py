@@ -17,7 +17,7 @@ from tests.sim.again import (
     redeliveries_are_counted,
     seeks_redeliver_everything,
 )
-from tests.sim.counted import redelivery_counts_outlive_crashes
+from tests.sim.counted import losses_are_counted, redelivery_counts_outlive_crashes
 from tests.sim.graves import buried, dead_letters_are_moved_once, poison_becomes_a_dead_letter
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
@@ -404,6 +404,7 @@ CHECKERS: tuple[Checker, ...] = (
     moves_back_redeliver_acknowledged_messages,
     nobody_is_sent_away,
     delayed_messages_are_not_early,
+    losses_are_counted,
     redelivery_counts_outlive_crashes,
     dead_letters_are_moved_once,
     poison_becomes_a_dead_letter,

@@ -24,7 +24,7 @@ class _Session:
 
 @dataclass
 class _Entries:
-    """What is known of one subscription of one topic partition."""
+    """The deliveries and counts of a subscription of one partition."""
 
     # All that can have ended a delivery: sessions but the first, requests for redelivery, and
     # acknowledgements in transactions, which may abort.
@@ -39,8 +39,7 @@ def redelivery_counts_outlive_crashes(run: Evidence) -> Iterator[str]:
     """A client never gets a lower redelivery count than an earlier one, whatever crashes; and no
     count is higher than the number of deliveries that can have ended.
 
-    A count need not grow when a consumer is lost: only entries that the consumer can have been
-    processing count (decision 0027).
+    How counts grow is judged by `losses_are_counted`.
 
     It compares with deliveries before the consumer subscribed. It judges nothing while the
     subscription is moved, which makes counts begin anew. Counts that a full disk kept from being
@@ -110,3 +109,38 @@ def _doubt(
     for session in sessions:
         if doubtful and session.where[0] == name:
             session.doubtful = True
+
+
+def losses_are_counted(run: Evidence) -> Iterator[str]:
+    """What a lost consumer can have been processing has a higher count in its next delivery.
+
+    What that is follows from the consumer's permits and from losses of earlier consumers
+    (decision 0027).
+    """
+    least: dict[tuple[int, int], int] = {}
+    for time, kind, note in run.history.of("lost with", "again"):
+        if kind == "lost with":
+            for offset, count in _can_have_been_processed(note):
+                least[note["counts"], offset] = count + 1
+            continue
+        needed = least.get((note["counts"], note["offset"]), 0)
+        if note["count"] < needed:
+            what = f"offset {note['offset']} (counts {note['counts']})"
+            yield f"{time} s: {what} is counted {note['count']} times, not {needed}"
+
+
+def _can_have_been_processed(note: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Offsets and counts of what a lost consumer can have been processing."""
+    held = [(offset, count) for offset, count, _, _ in note["held"]]
+    suspects = [(offset, count) for offset, count, _, losses in note["held"] if losses]
+    worst = [(offset, count) for offset, count, _, losses in note["held"] if losses > 1]
+    if suspects:
+        return worst[:1] or suspects
+    # So many messages at least are in the receiver queue, and were delivered last.
+    queued = note["queue"] - note["queue"] // 2 - note["permits"]
+    for _, _, messages, _ in reversed(note["held"][1:]):
+        queued -= messages
+        if queued < 0:
+            break
+        held.pop()
+    return held

@@ -39,6 +39,7 @@ from tests.sim.history import History
 from tests.sim.http import ask
 from tests.sim.key_shared_checkers import KEY_SHARED_CHECKERS
 from tests.sim.loop import Deadlock, OutOfSteps, SimLoop
+from tests.sim.lost_consumers import watch_losses
 from tests.sim.moments import watch_moments
 from tests.sim.readers import ReaderScript
 from tests.sim.schema_checkers import SchemaEvidence
@@ -222,6 +223,7 @@ def simulated(
         shorten_units(replace)
         watch_hands(replace, history)
         watch_counts(replace, history)
+        watch_losses(replace, history)
         watch_moments(replace)
         yield
     finally:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.sim.again import redeliveries_are_counted
 from tests.sim.checkers import Evidence
-from tests.sim.counted import redelivery_counts_outlive_crashes
+from tests.sim.counted import losses_are_counted, redelivery_counts_outlive_crashes
 from tests.sim.history import History
 
 TOPIC = "persistent://public/default/t0"
@@ -84,3 +84,32 @@ def test_a_move_without_an_answer_never_ends(judged):
         story.subscribe()
     story.deliver(0)
     assert not judged(story)
+
+
+@pytest.mark.parametrize(
+    ("permits", "losses", "counted"),
+    [
+        (5, [0, 0, 0, 0], {10, 11, 12, 13}),  # half the queue's permits are gathered
+        (2, [0, 0, 0, 0], {10}),  # three messages are in the queue
+        (4, [0, 0, 0, 0], {10, 11, 12}),
+        (-9, [0, 0, 0, 0], {10}),  # what was delivered first always counts
+        (9, [0, 1, 1, 0], {11, 12}),  # suspects count, and nothing else
+        (9, [1, 2, 2, 0], {11}),  # of those of several losses only the first
+    ],
+)
+def test_what_a_lost_consumer_can_have_been_processing_must_count(permits, losses, counted):
+    held = [(10 + at, 0, 1, lost) for at, lost in enumerate(losses)]
+    for offset in range(10, 14):
+        story = Story()
+        story.add("lost with", subscription="s", counts=1, queue=10, permits=permits, held=held)
+        story.add("again", counts=1, offset=offset, count=0)
+        found = list(losses_are_counted(Evidence(story.history, {})))
+        assert bool(found) == (offset in counted), offset
+
+
+def test_counts_that_begin_anew_may_be_low():
+    story = Story()
+    held = [(10, 0, 1, 0)]
+    story.add("lost with", subscription="s", counts=1, queue=10, permits=9, held=held)
+    story.add("again", counts=2, offset=10, count=0)
+    assert not list(losses_are_counted(Evidence(story.history, {})))

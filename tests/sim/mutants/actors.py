@@ -315,4 +315,9 @@ MUTANTS: dict[str, Mutant] = {
         ((InFlightTracker, "end_deliveries", _count_no_redelivery),),
         within=100,
     ),
+    "count-no-loss": Mutant(
+        "the loss of a consumer counts as no failed delivery",
+        ((InFlightTracker, "failed", always([])),),
+        within=100,
+    ),
 }
