@@ -1,1 +1,1 @@
-"""What can be written down: identifiers, journaled events and their codec."""
+"""The journaled data: identifiers, events and their codec."""

@@ -330,7 +330,7 @@ class ActorKind(StrEnum):
     COORDINATOR = "coordinator"
     SCHEMA_REGISTRY = "schema-registry"
     DELETER = "deleter"
-    """Deletes ledgers that nobody lists. It owns no journal: what it has to do is in topics."""
+    """Deletes ledgers that no manifest lists. It owns no journal: its work list is in topics."""
 
     PULLER = "puller"
     """Brings one partition what another cluster publishes. It owns no journal: how far it is, is

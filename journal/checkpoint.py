@@ -1,9 +1,9 @@
 """Checkpoints: a state, in segments, at the start of a ledger.
 
-The frames of the segments that are new come first and the marker last; the marker names every
-segment of the state with its address and digest, so a set without its marker is no checkpoint.
-An address carries a ledger id: a segment that didn't change stays where an earlier checkpoint
-put it, in one of the last `MAX_REFERRED` ledgers; what is older is copied.
+The frames of new segments come first and the marker last; the marker names every segment of the
+state with its address and digest, so segments without a marker are no checkpoint. An address
+includes a ledger id: an unchanged segment stays where an earlier checkpoint put it, in one of the
+last `MAX_REFERRED` ledgers; segments in older ledgers are copied.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ FORMAT_VERSION: Final = 2
 FRAME_BYTES: Final = 4 << 20
 """Segments share a frame up to this size."""
 MAX_REFERRED: Final = 16
-"""So many ledgers before its own may a checkpoint refer to, so that no history is needed for
-ever: who deletes it waits for so many roll-overs at most."""
+"""The most ledgers before its own that a checkpoint refers to. It bounds the history that must be
+kept: old ledgers are deletable after as many roll-overs."""
 
 Unreadable = Callable[[JournalError], None]
-"""Told of a segment that can't be read any more, before whoever wanted it is."""
+"""Called with the error of a segment that can't be read any more, before the reader gets it."""
 
 
 def _nobody(error: JournalError) -> None:
-    """Nobody but who reads need be told."""
+    """The default of `Unreadable`: only the reader gets the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state as it was before the record ``sequence``; ``digest`` is the caller's. ``stored``
-    says where the segments are."""
+    """A state before the record ``sequence``; ``digest`` is the caller's. ``stored`` has the places
+    of the segments."""
 
     sequence: int
     digest: bytes
@@ -50,8 +50,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class EncodedCheckpoint:
-    """What is to be written behind a ledger's header; history starts at ``end``. Then the
-    segments are where ``stored`` says, from the ledger ``refers_from`` on."""
+    """The buffers to write behind a ledger's header; history starts at ``end``. Afterwards the
+    segments are at the places in ``stored``, from the ledger ``refers_from`` on."""
 
     buffers: list[Buffer]
     end: int
@@ -108,8 +108,8 @@ def encode_checkpoint(
     digest: bytes,
     places: Places,
 ) -> EncodedCheckpoint:
-    """The frames of a checkpoint at the start of a new ledger; segments that are stored are
-    referred to."""
+    """The frames of a checkpoint at the start of a new ledger; stored segments are included by
+    reference."""
     buffers: list[Buffer] = []
     at = header.size
 
@@ -159,10 +159,11 @@ def _groups(segments: Mapping[str, bytes]) -> Iterable[list[tuple[str, bytes]]]:
 async def read_checkpoint(
     reader: LedgerReader, info: LedgerInfo, unreadable: Unreadable = _nobody
 ) -> Checkpoint:
-    """The checkpoint at the start of a listed ledger, with what it refers to in earlier ones.
+    """The checkpoint at the start of a listed ledger, with the segments that it refers to in
+    earlier ones.
 
-    ``unreadable`` is told if a segment can't be read once more later. Raises `CorruptJournal`:
-    a ledger is listed only after its checkpoint is durable.
+    ``unreadable`` is called if a segment can't be read again later. Raises `CorruptJournal`: a
+    ledger is listed only after its checkpoint is durable.
     """
     found: dict[int, tuple[str, bytes]] = {}
     marker: Frame | None = None

@@ -1,4 +1,4 @@
-"""What can go wrong with a journal, by what the holder of the journal must do about it."""
+"""The errors of journals, by what the owner of the journal must do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class JournalError(PortableError):
 
     @property
     def told(self) -> str:
-        """The text for clients: it names the file, not the server's directory."""
+        """The text for clients, which has the file's name without the server's directory."""
         return str(self).replace(self.file, os.path.basename(self.file)) if self.file else str(self)
 
 
 class Fenced(JournalError):
-    """Somebody else opened the journal. Fatal: acknowledge nothing more, exit."""
+    """Another owner has opened the journal. Fatal: acknowledge nothing more, exit."""
 
     def __init__(self, journal: str, epoch: int) -> None:
         super().__init__(
@@ -48,8 +48,8 @@ class StorageFull(JournalError):
 
 
 class CorruptJournal(JournalError):
-    """Stored bytes are not what was written. Nothing was changed; the file and the byte
-    offset say where to look."""
+    """Stored bytes differ from the written ones. Nothing was changed; the file and the byte offset
+    locate the damage."""
 
     def __init__(self, file: str, offset: int, detail: str) -> None:
         super().__init__(f"{file}: corrupt at byte {offset}: {detail}")
@@ -70,7 +70,7 @@ class UnsupportedFormat(JournalError):
 
 
 class ManifestConflict(JournalError):
-    """The manifest's version is no longer the expected one: somebody else wrote it."""
+    """The manifest's version isn't the expected one: another process wrote it."""
 
     def __init__(self, journal: str, expected: int) -> None:
         super().__init__(f"journal {journal}: manifest version {expected} is not the newest")
@@ -85,7 +85,7 @@ class LedgerExists(JournalError):
 
 
 class NotStored(JournalError):
-    """A journal or ledger that isn't there."""
+    """The journal or ledger doesn't exist."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}: not stored here")
@@ -100,7 +100,7 @@ class Buried(JournalError):
 
 
 class Contended(JournalError):
-    """Others kept getting in between for the whole of a bounded number of tries."""
+    """Other owners won a bounded number of tries."""
 
     def __init__(self, what: str, tries: int) -> None:
         super().__init__(f"{what}: lost the race {tries} times; try again later")

@@ -9,8 +9,8 @@
 
 Files have mode 0600 and directories 0700, whatever the umask.
 
-Nothing is locked, so a process that is stopped or dead can't stand in anybody's way. A
-manifest version is claimed by linking a complete file to its name, which only one can do.
+There are no locks, so a stopped or dead process blocks no other. A manifest version is
+claimed by linking a complete file to its name, which succeeds for one process only.
 
 Two threads do the I/O: one for everything that writes, one for reads, so that a read never
 waits for a sync. The event loop is never blocked.
@@ -46,11 +46,11 @@ from velaray.journal.worker import Worker
 KEPT_VERSIONS: Final = 3
 """Manifest versions that are kept, so that a reader finds the one it listed."""
 READ_TRIES: Final = 100
-"""How often a reader that loses against the clean-up looks again."""
+"""How often a reader looks again after a clean-up has removed the version it listed."""
 MAKE_TRIES: Final = 100
-"""How often a journal's directory is made anew while its parents are being removed."""
+"""How often a journal's directory is created again while another process removes its parents."""
 REMOVE_TRIES: Final = 100
-"""How often a journal is emptied while a former owner still creates something in it."""
+"""How often a journal is emptied while a former owner still creates files in it."""
 
 JOURNALS: Final = "journals"
 NUMBERS: Final = "numbers"
@@ -93,7 +93,7 @@ def _fsync_directory(path: Path) -> None:
 
 
 def _fsync_if_there(path: Path) -> None:
-    """Sync a directory that somebody else may remove."""
+    """Sync a directory that another process may remove."""
     try:
         _fsync_directory(path)
     except SyncFailed:
@@ -102,8 +102,8 @@ def _fsync_if_there(path: Path) -> None:
 
 
 def _remove_directory(path: Path) -> bool:
-    """Remove a directory unless something is in it; who removes it at the same time may be
-    first. Returns whether it is gone."""
+    """Remove a directory unless it has content; another process may remove it first. Returns
+    whether it no longer exists."""
     try:
         path.rmdir()
     except FileNotFoundError:
@@ -259,8 +259,8 @@ class _FileWriter:
             _write_all(self._fd, (ZEROS,), start)
 
     def _cut_or_keep(self, size: int, zeros: int, error: OSError) -> None:
-        """Remove what a refused write left behind the end; but a frame that is whole, with no
-        room for zeros, stays: a newer owner may have counted it already."""
+        """Remove what a refused write left behind the end. A whole frame without room for zeros
+        stays: a newer owner may have counted it already."""
         end = self._end
         try:
             # Zeros only come with a frame that ends beyond what there was.
@@ -274,7 +274,7 @@ class _FileWriter:
 
     def _sync(self) -> None:
         # Out of space counts as failed here as well: the frame is complete in the page cache,
-        # somebody may have read it, so it can't be taken back.
+        # a newer owner may have read it, so it must stay.
         try:
             os.fdatasync(self._fd)
         except OSError as error:
@@ -298,7 +298,7 @@ class _FileWriter:
     def _close(self) -> None:
         if self._fd >= 0:
             if self._dead is None and self._ahead.reach > self._end:
-                # Nothing depends on it: zeros behind the last frame say nothing.
+                # Nothing depends on it: zeros behind the last frame are ignored.
                 with suppress(OSError):
                     os.ftruncate(self._fd, self._end)
             os.close(self._fd)
@@ -471,7 +471,7 @@ class FileStore:
                 os.close(_link_file(self._numbers, str(number), owner.encode(), "new-"))
                 break
             except LedgerExists:
-                # Each try that fails means that somebody else got a number.
+                # Each failed try means that another process took the number.
                 number += 1
         _fsync_directory(self._numbers)
         self._number_hint = number

@@ -4,8 +4,8 @@ A ledger is a header, then frames. A frame is what one group commit wrote: a fix
 then records. A record is two lengths (event, blob), the event's bytes, the blob's bytes.
 
 Every checksum is salted with 8 bytes that the ledger's header carries and with the offset
-of the frame, so that neither a frame inside somebody's payload nor one copied from elsewhere
-in the same file passes for a frame of the ledger.
+of the frame, so that neither a frame inside a payload nor one copied from elsewhere in the
+same file passes for a frame of the ledger.
 
 After a frame is synced and the owner's epoch confirmed, the ledger's *commit mark* is
 overwritten: one small record, kept beside the ledger, of how far it is acknowledged. Whatever

@@ -1,10 +1,10 @@
-"""The end of ledgers: journals of deleted actors, and what may be deleted at all.
+"""Deletion of ledgers: journals of deleted actors, and ledgers that are no longer listed.
 
-Two phases. First a ledger stops being listed: `Journal.unlist`, or `bury` for all of a journal.
-Who does so has announced it before, so that somebody is told to do the rest, whatever crashes.
-Then, whenever, `dispose` deletes it. A ledger that isn't listed never will be, so what `dispose`
-finds out stays true while it deletes; and it believes nothing but what is stored, so that who asks
-can do no harm. (Two-phase deletion: PIP-186; here also for ledgers that were never listed.)
+Deletion has two phases. First a ledger is removed from the manifest: `Journal.unlist`, or `bury`
+for a whole journal. The caller has announced it before, so the second phase is done even after a
+crash. Later `dispose` deletes the ledger. A ledger that isn't listed never will be, so the findings
+of `dispose` stay true while it deletes. It relies on stored data alone, so a wrong request does no
+harm. (Two-phase deletion: PIP-186; here also for ledgers that were never listed.)
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from velaray.journal.recovery import is_owned
 from velaray.journal.store import LedgerStore
 
 Announce = Callable[[Sequence[int]], Awaitable[None]]
-"""Tells whoever deletes that these ledgers are to go. Durable when it returns."""
+"""Announces that these ledgers must be deleted. Durable when it returns."""
 
 
 class Fate(StrEnum):
-    """What became of a ledger that was to be deleted. The first two are success."""
+    """The outcome of deleting a ledger. The first two are success."""
 
     DELETED = "deleted"
     GONE = "gone"
@@ -34,12 +34,12 @@ class Fate(StrEnum):
 
 
 async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
-    """List nothing of the journal of a deleted actor any more, for ever.
+    """Remove the journal of a deleted actor from its manifest, for ever.
 
-    Whoever still owns it is fenced. When this returns, every ledger that is stored was announced,
-    and the journal is dead, or nothing of it is stored; it may be called again after any failure.
-    Ledgers may be announced twice. Raises what ``announce`` raises, `CorruptJournal`,
-    `StorageFull`, `SyncFailed`, `Contended`.
+    This fences its owner. On return every stored ledger was announced, and the journal is dead, or
+    nothing of it is stored; it may be called again after any failure. Ledgers may be announced
+    twice. Raises what ``announce`` raises, `CorruptJournal`, `StorageFull`, `SyncFailed`,
+    `Contended`.
     """
     announced: set[int] = set()
     for _ in range(OPEN_TRIES):
@@ -68,16 +68,16 @@ async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
 
 
 async def _ledgers(store: LedgerStore, journal: str, manifest: Manifest) -> list[int]:
-    """All that is listed or stored, ascending."""
+    """All listed and stored ledgers, ascending."""
     listed = {info.ledger_id for info in manifest.ledgers}
     return sorted(listed.union(await store.list_ledgers(journal)))
 
 
 async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
-    """Delete a ledger of ``journal`` that isn't listed, if it is one.
+    """Delete a ledger of ``journal`` unless it is listed.
 
-    Raises `CorruptJournal` if the manifest can't be read, and what deleting raises; then it may
-    be there or not, and the call may be repeated.
+    Raises `CorruptJournal` if the manifest can't be read, and what deleting raises; then the ledger
+    may or may not exist, and the call may be repeated.
     """
     stored = await store.read_manifest(journal)
     manifest = decode_manifest(store.location(journal), stored.data) if stored else None
@@ -99,13 +99,13 @@ async def dispose(store: LedgerStore, journal: str, ledger_id: int) -> Fate:
 
 
 def _may_be_listed(manifest: Manifest, ledger_id: int) -> bool:
-    """Whether it is, or will be if its creation goes well."""
+    """Whether the ledger is listed, or will be if its creation succeeds."""
     listed = any(info.ledger_id == ledger_id for info in manifest.ledgers)
     return listed or ledger_id >= manifest.ledger_id(manifest.next_index)
 
 
 async def _remove_if_empty(store: LedgerStore, journal: str, manifest: Manifest) -> None:
-    # What is stored from there on was created by an owner that didn't know that it is none.
+    # Ledgers from there on were created by a fenced owner.
     end = manifest.ledger_id(manifest.next_index)
     if not await store.has_ledgers(journal, end):
         await store.delete_journal(journal)

@@ -94,7 +94,7 @@ class _Sealed:
 
 @dataclass(frozen=True, slots=True)
 class _Unfinished:
-    """A frame in whose middle the last read stopped, before ``entry``."""
+    """The frame in which the last read stopped, before ``entry``."""
 
     reader: LedgerReader
     frame: Frame
@@ -102,7 +102,7 @@ class _Unfinished:
 
 
 class _Wanted:
-    """What a read still takes."""
+    """The remaining limits of a read."""
 
     def __init__(self, first: int, max_entries: int, max_bytes: int) -> None:
         self.entries: list[Entry] = []
@@ -111,7 +111,8 @@ class _Wanted:
         self._left = max_bytes
 
     def take(self, reader: LedgerReader, frame: Frame) -> int | None:
-        """Take from a frame; returns the id of the first entry that was too much, if any."""
+        """Take entries from a frame; returns the id of the first entry beyond the limits,
+        if any."""
         ledger_id, entry = reader.header.ledger_id, frame.header.entry
         for event, blob in reader.pairs(frame):
             if blob is None:
@@ -180,14 +181,12 @@ class Journal:
     ) -> Journal:
         """Become the owner of journal ``key`` (the text of an actor key) and read it.
 
-        Creates the journal if there is none. Takes the next epoch first, which fences the
-        former owner, then reads; what was read is durable and in `recovered`, until `start`
-        lets go of it. Nothing can be staged before `start`. ``clock_ms`` stamps frames and
-        sealed ledgers.
+        Creates the journal if there is none. Takes the next epoch first, which fences the former
+        owner, then reads. The result is durable; `recovered` has it until `start`. Nothing can be
+        staged before `start`. ``clock_ms`` stamps frames and sealed ledgers.
 
-        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched),
-        `Buried`, `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning,
-        `UnsafeKey`.
+        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched), `Buried`,
+        `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
         """
         manifest, version = await _take_epoch(store, key)
         journal = cls(store, key, settings or JournalSettings(), clock_ms, manifest, version)
@@ -263,7 +262,7 @@ class Journal:
 
     @property
     def stored(self) -> Mapping[str, StoredSegment]:
-        """Where the segments of the newest checkpoint are that this owner wrote."""
+        """The places of the segments of this owner's newest checkpoint."""
         return self._stored
 
     @property
@@ -273,25 +272,25 @@ class Journal:
 
     @property
     def needed(self) -> frozenset[int]:
-        """The ids of the ledgers that recovery may need: the last two, and what their checkpoints
-        refer to. If the newer of the two is damaged, the other one will do."""
+        """The ids of the ledgers that recovery may need: the last two, and those that their
+        checkpoints refer to. If the newer of the two is damaged, the other one suffices."""
         before = (place.ledger_id for place in self._stored_before.values())
         return self.referred.union(before, (info.ledger_id for info in self.ledgers[-2:]))
 
     def leave(self, ledger_ids: Iterable[int]) -> None:
-        """Have the checkpoints to come refer to none of these ledgers: they are to go."""
+        """Make later checkpoints refer to none of these ledgers, which will be removed."""
         self._leaving = frozenset(ledger_ids)
 
     @property
     def unsynced(self) -> int:
-        """Bytes that a loss of power may take back: 0 unless the journal is relaxed."""
+        """Bytes that a loss of power may remove: 0 unless the journal is relaxed."""
         if self._behind is None or self._live is None:
             return 0
         return self._live.bytes - self._behind.bytes
 
     @property
     def synced_offset(self) -> int:
-        """The offset after the last entry that no loss of power takes back."""
+        """The offset after the last entry that survives a loss of power."""
         known = self._behind or self._live
         return known.next_offset if known else 0
 
@@ -307,12 +306,12 @@ class Journal:
 
     @property
     def should_roll_for_memory(self) -> bool:
-        """Whether the current ledger has so many records that a checkpoint is worth its cost."""
+        """Whether the current ledger has enough records for an early checkpoint."""
         return self._live is not None and self._live.records >= self._settings.early_records
 
     @property
     def failure(self) -> JournalError | None:
-        """Why this owner can't write any more (None: it can)."""
+        """The error that ended this owner's writing; None if it can write."""
         return self._failure
 
     # ---------------------------------------------------------------- writing
@@ -341,19 +340,20 @@ class Journal:
     async def commit(self) -> int:
         """Make everything staged durable, as one frame; returns the last durable sequence.
 
-        On return the records are synced and the epoch was confirmed after the sync: they
-        may be acknowledged. In a relaxed journal entries alone may be `unsynced`: they are
-        written, the epoch was confirmed after that, and a loss of power, or a sync that fails,
-        may take back what comes after any of them. With nothing staged it does nothing.
-        Records may be staged meanwhile; they belong to the next commit. One commit at a time.
+        On return the records are synced and the epoch was confirmed after the sync: they may be
+        acknowledged. In a relaxed journal a commit of entries alone may be left `unsynced`: it is
+        written, and the epoch was confirmed after that, but a loss of power, or a failed sync, may
+        remove it or any part of it. With nothing staged the call does nothing. Records that are
+        staged meanwhile belong to the next commit. One commit at a time.
 
-        Raises `StorageFull`: nothing of the frame counts. All staged records, those staged
-        meanwhile too, are dropped and their sequences will be used again; the owner's state
-        must go back to what is durable (`reload`). The journal stays readable and a later
-        commit may succeed.
-        Raises `Fenced` or `SyncFailed`: fatal, acknowledge nothing, close. After
-        `SyncFailed` the records may or may not be there for the next owner. A commit that
-        is cancelled leaves the journal unusable, for the same reason.
+        Raises `StorageFull`: nothing of the frame counts. All staged records, including those
+        staged meanwhile, are dropped and their sequences will be reused; the owner's state must
+        return to what is durable (`reload`). The journal stays readable and a later commit may
+        succeed.
+
+        Raises `Fenced` or `SyncFailed`: fatal, acknowledge nothing, close. After `SyncFailed` the
+        next owner may or may not find the records. A cancelled commit leaves the journal unusable,
+        for the same reason.
         """
         self._check_writable("commit")
         if not self._staged_records:
@@ -404,7 +404,7 @@ class Journal:
         self._behind = None
 
     async def _write(self, work: Coroutine[Any, Any, bool], what: str) -> None:
-        """Let the writer do ``work``; whatever it fails with but a full disk is for good."""
+        """Run ``work`` of the writer; any failure but a full disk is permanent."""
         assert self._reader is not None
         self._busy = what
         try:
@@ -422,7 +422,7 @@ class Journal:
             raise self._failure
 
     def _frame(self) -> tuple[LedgerInfo, list[Buffer], bytes]:
-        """The staged records as a frame, and what the ledger will be with it."""
+        """The staged records as a frame, and the ledger's state after it."""
         assert self._live is not None and self._reader is not None
         live, salt = self._live, self._reader.header.salt
         # Most frames are small, and joining them at once costs the least.
@@ -464,15 +464,14 @@ class Journal:
     async def start(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Start the first ledger of this owner, with its state as checkpoint.
 
-        ``segments`` is the state after everything in `recovered`, ``digest`` the caller's
-        digest of it. Segments that are stored already (in `recovered`, or in `stored` after
-        the last checkpoint) stay where they are, but for those that are too old. Returns the
-        new ledger's id. When it returns the predecessor is sealed, `stored` says where the
-        segments are, and records may be staged.
+        ``segments`` is the state after everything in `recovered`, ``digest`` the caller's digest of
+        it. Stored segments (in `recovered`, or in `stored` after the last checkpoint) stay where
+        they are, except those that are too old. Returns the new ledger's id. On return the
+        predecessor is sealed, `stored` has the places of the segments, and records may be staged.
 
-        Raises `StorageFull` (nothing changed, try again later), `Fenced`, `SyncFailed`
-        (both fatal), `Contended`; `CorruptJournal` if a segment that is to be copied can't be
-        read (nothing changed).
+        Raises `StorageFull` (nothing changed, try again later), `Fenced`, `SyncFailed` (both
+        fatal), `Contended`; `CorruptJournal` if a segment can't be read for copying (nothing
+        changed).
         """
         if self._writer is not None:
             raise Misuse(f"journal {self.key}: started already; use roll")
@@ -481,9 +480,9 @@ class Journal:
     async def roll(self, segments: Mapping[str, Segment], digest: bytes) -> int:
         """Seal the current ledger and start the next one; returns its id.
 
-        ``segments`` is the state after the last durable record: nothing may be staged and
-        no commit running. What is unsynced is synced first. Guarantees and errors are those
-        of `start`; after `StorageFull` the current ledger goes on.
+        ``segments`` is the state after the last durable record: nothing may be staged and no commit
+        running. Unsynced entries are synced first. Guarantees and errors are those of `start`;
+        after `StorageFull` the current ledger continues.
         """
         self._check_writable("roll")
         await self.sync()
@@ -545,8 +544,7 @@ class Journal:
         return header.ledger_id
 
     async def _with_copies(self, segments: Mapping[str, Segment]) -> Mapping[str, Segment]:
-        """The same, but as bytes what lies in ledgers that are too old to be referred to, or are
-        to go."""
+        """The segments, with those in old or removed ledgers as bytes."""
         near = {info.ledger_id for info in self.ledgers[-MAX_REFERRED:]} - self._leaving
         return {
             name: segment
@@ -556,12 +554,12 @@ class Journal:
         }
 
     async def unlist(self, ledger_ids: Collection[int]) -> None:
-        """List these sealed ledgers no more: from now on they are no part of the journal.
+        """Remove these sealed ledgers from the manifest: they are no longer part of the journal.
 
-        Their names are never used again, and they are never listed again: whoever finds them
-        stored may delete them. Not during a commit. Raises `Misuse` for ledgers that aren't
-        listed or that are `needed`; `StorageFull` (nothing changed); `Fenced`, `SyncFailed`
-        (fatal; then the next owner may find them unlisted).
+        Their names are never reused or listed again, so their files may be deleted. Not during a
+        commit. Raises `Misuse` for ledgers that aren't listed or that are `needed`; `StorageFull`
+        (nothing changed); `Fenced`, `SyncFailed` (fatal; then the next owner may find them
+        unlisted).
         """
         self._check_writable("unlist")
         known = {info.ledger_id for info in self.ledgers} - self.needed
@@ -730,12 +728,12 @@ class Journal:
         return index
 
     async def confirm(self) -> bool:
-        """Look whether this owner is still the newest one, without writing anything.
+        """Check, without writing, whether this owner is still the newest one.
 
-        For owners that may have nothing to write for long: every commit looks anyway. True:
-        it was the newest one at a moment after the call. False: that isn't known, since the
-        manifest is being written, which will tell, or the journal has failed.
-        Raises `Fenced`, after which nothing can be staged any more.
+        For owners that may not write for long: every commit checks anyway. True: it was the newest
+        one at a moment after the call. False: unknown, since the manifest is being written, which
+        checks as well, or the journal has failed. Raises `Fenced`, after which nothing can be
+        staged any more.
         """
         if self._failure is not None or self._busy in _MANIFEST_MOVES:
             return False
@@ -747,9 +745,9 @@ class Journal:
         raise self._failure
 
     async def close(self) -> None:
-        """Stop writing; staged records are forgotten. Idempotent. The store stays open.
+        """Stop writing and drop the staged records. Idempotent. The store stays open.
 
-        What is unsynced stays so until the next owner opens the journal: `sync` first.
+        Unsynced entries stay unsynced until the next owner opens the journal: `sync` first.
         """
         if self._failure is None:
             self._failure = Misuse(f"journal {self.key} is closed")
@@ -777,7 +775,7 @@ async def _frame_before(cursor: FrameCursor, first: int) -> Frame | None:
 
 
 def _nobody(error: JournalError) -> None:
-    """Nobody wants to be told."""
+    """The default of `on_lost`."""
 
 
 async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:

@@ -35,7 +35,7 @@ class LedgerInfo:
     entries (records with a blob) of the journal before this ledger, ``data_offset`` is where
     history starts in the file, behind the checkpoint. ``sealed_ms`` is 0 while open.
     ``refers_from`` is the oldest ledger that has a segment of the checkpoint. Once a ledger from
-    there on is no longer listed, the checkpoint isn't ``whole``: nobody can start from it.
+    there on is no longer listed, the checkpoint isn't ``whole``: recovery can't use it.
     """
 
     ledger_id: int
@@ -66,8 +66,8 @@ class LedgerInfo:
         return self.first_offset + self.entries
 
     def grown(self, records: int, entries: int, end: int) -> LedgerInfo:
-        """The same ledger with so many more records and entries, ending at ``end``. Once per
-        commit, hence not by `replace`."""
+        """The same ledger with more records and entries, ending at ``end``. It runs once per
+        commit; `replace` would be slower."""
         return LedgerInfo(
             self.ledger_id,
             self.first_sequence,
@@ -120,8 +120,8 @@ class Manifest:
         return replace(self, epoch=self.epoch + 1, next_index=next_index)
 
     def without(self, ledger_ids: Collection[int]) -> Manifest:
-        """The same without these ledgers. What others need of them isn't whole any more, but for
-        the last two: who unlists a ledger knows that those don't need it."""
+        """The manifest without these ledgers. Checkpoints that refer to them are no longer whole,
+        except the last two, which the caller knows not to need them."""
         kept = [info for info in self.ledgers if info.ledger_id not in ledger_ids]
         older = (
             replace(info, whole=False) if _needs(info, ledger_ids) else info for info in kept[:-2]

@@ -1,10 +1,10 @@
 """A store in memory, with the failures of real storage on demand.
 
-A `MemoryDisk` is what survives; each process of a simulation has its own `MemoryStore` on
-it. What was written but not synced is visible to everybody, as in an operating system's
-page cache, until `MemoryDisk.power_loss`. The ``hook`` of a store is awaited before each
-step and may wait, raise `StorageFull`, `SyncFailed` or `TornWrite`, or any exception of its
-own that stands for the death of the process.
+A `MemoryDisk` survives; each process of a simulation has its own `MemoryStore` on it. Unsynced
+writes are visible to all stores, as in an operating system's page cache, until
+`MemoryDisk.power_loss`. The ``hook`` of a store is awaited before each step and may wait, raise
+`StorageFull`, `SyncFailed` or `TornWrite`, or any exception of its own that stands for the death of
+the process.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class _Files:
 
 
 class MemoryDisk:
-    """What several stores share and what outlives them. ``capacity`` (bytes of ledgers and
-    manifests; None: no limit) may be changed at any time."""
+    """The content that several stores share and that outlives them. ``capacity`` (bytes of ledgers
+    and manifests; None: no limit) may be changed at any time."""
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity
@@ -121,10 +121,10 @@ class MemoryDisk:
         self._writes = 0
 
     def power_loss(self, keep: Callable[[int], Iterable[int]] = lambda count: ()) -> None:
-        """Lose what wasn't synced, but for the sectors that ``keep`` chooses.
+        """Lose unsynced writes, except the sectors that ``keep`` chooses.
 
-        ``keep`` gets the number of sectors of one unsynced write, in the order of writing,
-        and returns the indexes of those that had reached the disk.
+        ``keep`` gets the number of sectors of one unsynced write, in the order of writing, and
+        returns the indexes of those that had reached the disk.
         """
         for files in self._journals.values():
             files.indexes.clear()
@@ -295,7 +295,7 @@ class MemoryStore:
             await self.hook(step, journal)
 
     def salt(self) -> bytes:
-        """8 bytes that the seed determines."""
+        """8 bytes determined by the seed."""
         self._salts += 1
         return blake2b(f"{self._seed}:{self._salts}".encode(), digest_size=8).digest()
 

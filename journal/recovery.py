@@ -1,4 +1,4 @@
-"""Reading back what a journal holds: the newest checkpoint and everything after it."""
+"""Recovery of a journal: the newest checkpoint and everything after it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from velaray.journal.store import LedgerStore
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a journal held when it was read.
+    """The content of a journal when it was read.
 
-    ``checkpoint`` is None for a journal without history. ``records`` are all records after
-    the checkpoint, in order, without their blobs. ``damaged`` lists newer checkpoints that
-    couldn't be read; the state is exact nevertheless, since all history after the older
-    checkpoint was read in their place. Somebody should look at those files.
+    ``checkpoint`` is None for a journal without history. ``records`` are all records after the
+    checkpoint, in order, without their blobs. ``damaged`` lists newer checkpoints that couldn't be
+    read; the state is exact nevertheless, since all history after the older checkpoint was read
+    instead. An operator should look at those files.
     """
 
     checkpoint: Checkpoint | None = None
@@ -39,12 +39,11 @@ class Tail:
 async def recover(
     store: LedgerStore, journal: str, ledgers: tuple[LedgerInfo, ...], unreadable: Unreadable
 ) -> tuple[Recovered, Tail | None]:
-    """Read the newest readable checkpoint and what follows it.
+    """Read the newest readable checkpoint and the records after it.
 
-    ``ledgers`` are the listed ones; only the last may be unsealed, and its counts are not
-    trusted. ``unreadable`` is told if a segment of the checkpoint can't be read again later.
-    Raises `CorruptJournal` or `NotStored` if anything that is needed for an exact
-    state is damaged or missing.
+    ``ledgers`` are the listed ones; only the last may be unsealed, and its counts are not trusted.
+    ``unreadable`` is called if a segment of the checkpoint can't be read again later. Raises
+    `CorruptJournal` or `NotStored` if anything needed for an exact state is damaged or missing.
     """
     if not ledgers:
         return Recovered(), None
@@ -109,7 +108,7 @@ async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) ->
     for ledger_id in await store.list_ledgers(journal):
         if ledger_id in listed or ledger_id >= manifest.ledger_id(manifest.next_index):
             continue
-        with suppress(NotStored):  # somebody deletes it just now, or only its index is there
+        with suppress(NotStored):  # it is being deleted, or only its index is there
             if not await is_owned(store, journal, ledger_id):
                 continue
         await store.delete_ledger(journal, ledger_id)
@@ -118,12 +117,12 @@ async def sweep_orphans(store: LedgerStore, journal: str, manifest: Manifest) ->
 
 
 async def is_owned(store: LedgerStore, journal: str, ledger_id: int) -> bool:
-    """Whether a stored ledger is the journal's, or too damaged to be anybody's. Raises
+    """Whether a stored ledger is the journal's, or too damaged to belong to any. Raises
     `NotStored`."""
     try:
         await LedgerReader.open(store, journal, ledger_id)
     except CorruptJournal as error:
         # A header that was never completed belongs to a creation that was cut short. One
-        # that is complete and names somebody else isn't ours to delete.
+        # that is complete and names another journal must stay.
         return not error.detail.startswith("the header names")
     return True

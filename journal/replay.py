@@ -49,9 +49,9 @@ class Fold(Protocol):
 
 @dataclass(slots=True)
 class LedgerReport:
-    """What verifying one ledger found. ``problems`` is empty for a sound one;
-    ``unacknowledged`` counts the bytes behind the last whole frame, but for zeros at the end;
-    ``kept_segments`` how many of the checkpoint's ``segments`` are in earlier ledgers."""
+    """The findings on one verified ledger. ``problems`` is empty for a sound one;
+    ``unacknowledged`` counts the bytes behind the last whole frame, without zeros at the end;
+    ``kept_segments`` counts the checkpoint's ``segments`` that are in earlier ledgers."""
 
     ledger_id: int
     file: str

@@ -43,7 +43,7 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """The offset of whatever follows."""
+        """The offset after the frame."""
         return self.offset + FRAME_HEADER_SIZE + self.header.length
 
     @property
@@ -123,7 +123,7 @@ class LedgerReader:
         return FrameCursor(self, start, end, chunk)
 
     async def tail(self, start: int, sequence: int) -> AsyncIterator[Frame]:
-        """The frames from ``start`` (first record ``sequence``) to an end that nobody noted.
+        """The frames from ``start`` (first record ``sequence``) to an unrecorded end.
 
         What follows the last frame yielded is not known to be acknowledged. Raises
         `CorruptJournal` if a frame is bad or missing before the place that the ledger's mark

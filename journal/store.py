@@ -1,11 +1,10 @@
-"""What a journal asks of the place where it is kept.
+"""The interface of the storage of journals.
 
 A store is like an object store: named objects per journal, a manifest that is replaced by
-compare-and-set, ledgers that one writer appends to and everybody may read. Formats are the
-business of other modules; a store sees bytes.
+compare-and-set, ledgers with one writer and any number of readers. Other modules define the
+formats; a store sees bytes.
 
-``journal`` is always the text of an actor key. No journal's text is a path prefix of
-another's.
+``journal`` is always the text of an actor key. No journal's text is a path prefix of another's.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ class LedgerWriter(Protocol):
     async def append_unsynced(self, buffers: Sequence[Buffer], *, confirm: int) -> bool:
         """`append` without the sync, and without a mark.
 
-        What is written survives the death of the process. After a loss of power any part of
-        what was written since the last sync may be missing.
+        Written bytes survive the death of the process. After a loss of power any part of the bytes
+        since the last sync may be missing.
         """
         ...
 
@@ -70,7 +69,7 @@ class LedgerWriter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release the file; zeros behind its end are cut off. What isn't synced stays so.
+        """Release the file; zeros behind its end are cut off. Unsynced bytes stay unsynced.
         Idempotent."""
         ...
 
@@ -85,11 +84,11 @@ class LedgerStore(Protocol):
         ...
 
     def salt(self) -> bytes:
-        """8 bytes that nobody can guess (or, in simulation, that the seed determines)."""
+        """8 unguessable bytes (in simulation, determined by the seed)."""
         ...
 
     def location(self, journal: str, ledger_id: int | None = None) -> str:
-        """Where a ledger (or the journal) is, for people: a path or an address."""
+        """The location of a ledger (or the journal), for people: a path or an address."""
         ...
 
     async def read_manifest(self, journal: str) -> StoredManifest | None:
@@ -114,11 +113,11 @@ class LedgerStore(Protocol):
         ...
 
     async def release(self, journal: str, version: int) -> None:
-        """Let go of what `holds` needs for ``version``: nobody will ask for it any more."""
+        """Release what `holds` needs for ``version``, which isn't asked for any more."""
         ...
 
     async def claim_number(self, owner: str) -> int:
-        """A journal number (1, 2, ..., after the store's base) that nobody else ever gets. A crash
+        """A unique journal number (1, 2, ..., after the store's base), never given twice. A crash
         right after leaves a gap."""
         ...
 
@@ -153,8 +152,8 @@ class LedgerStore(Protocol):
         ...
 
     async def sync_ledger(self, journal: str, ledger_id: int) -> None:
-        """Make durable what a former writer may have left unsynced, and forget caches, so
-        that the next read tells what is stored. Raises `NotStored`."""
+        """Make the unsynced bytes of a former writer durable, and drop caches, so that the next
+        read returns what is stored. Raises `NotStored`."""
         ...
 
     async def write_index(self, journal: str, ledger_id: int, data: bytes) -> None:

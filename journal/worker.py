@@ -62,10 +62,10 @@ class _Job(Generic[T]):
 
 
 class Worker:
-    """One thread that carries out calls one after the other, in the order of `run`.
+    """One thread that runs calls one after the other, in the order of `run`.
 
-    It starts with the first call. The loop of that call is told in the short way; others
-    that use the same worker are told in the usual one.
+    It starts with the first call. The loop of that call is notified directly, through a file
+    descriptor; other loops that use the same worker are notified by ``call_soon_threadsafe``.
     """
 
     def __init__(self, name: str) -> None:
@@ -111,8 +111,8 @@ class Worker:
         if HAS_BELL:
             self._home, self._bell = loop, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             loop.add_reader(self._bell, self._answer)
-        # A process that ends without closing its store isn't held up: what it wrote and
-        # nobody was told of may or may not be there, as after a crash.
+        # A process that ends without closing its store isn't held up: unconfirmed writes may
+        # or may not be there, as after a crash.
         self._thread = Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 

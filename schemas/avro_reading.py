@@ -24,7 +24,7 @@ _PROMOTED = {
     "bytes": {"string"},
 }
 MOST_PROBLEMS = 20
-"""So many are told at most."""
+"""The most problems that are reported."""
 
 
 class Problem(NamedTuple):

@@ -59,8 +59,8 @@ class SchemaInfo:
 
     ``data`` is the schema's own text or bytes (Avro's JSON for AVRO, JSON and PROTOBUF; Pulsar's
     JSON around a file descriptor set for PROTOBUF_NATIVE; empty for primitive types). ``name`` and
-    ``properties`` are for people and clients; no comparison looks at them but for KEY_VALUE, whose
-    properties say what key and value are.
+    ``properties`` are for people and clients. Comparisons ignore them, except for KEY_VALUE, whose
+    properties define key and value.
     """
 
     type: SchemaType

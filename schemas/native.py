@@ -141,7 +141,7 @@ def _missing(each: FieldDescriptor, writer: Descriptor, labels: _Labels) -> str:
 
 
 def _types(reader: FieldDescriptor, writer: FieldDescriptor) -> str:
-    """What is wrong between the types of two fields of one number; "" if nothing is."""
+    """The incompatibility of the types of two fields with one number; "" if there is none."""
     if reader.type != writer.type and writer.type not in _READS.get(reader.type, ()):
         return f"of type {_type(reader)} can't read {_type(writer)} (number {reader.number})"
     into, outof = reader.enum_type, writer.enum_type

@@ -72,9 +72,9 @@ def legacy_id(info: SchemaInfo) -> str | None:
 
 
 def identity(info: SchemaInfo) -> bytes:
-    """32 bytes that are the same for schemas that count as one, and for no others.
+    """32 bytes that are equal for schemas that count as one, and differ for others.
 
-    ``info`` is valid. Name and properties don't count, but for the encoding of KEY_VALUE.
+    ``info`` is valid. Name and properties are ignored, except the encoding of KEY_VALUE.
     """
     if info.type in AVRO_FORMS and legacy_id(info) is None:
         content = canonical_avro(parse_avro(info.data)).encode()

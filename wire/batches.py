@@ -1,8 +1,7 @@
-"""The payload of a batch: writing one, and finding the messages in one.
+"""The payload of a batch: encoding it, and locating its messages.
 
-Each message is ``[u32 size][SingleMessageMetadata][payload]``. Metadata of a message that has
-nothing but its payload depends on the payload's length alone, so neither side needs protobuf
-for it.
+Each message is ``[u32 size][SingleMessageMetadata][payload]``. The metadata of a message without
+other fields depends on the payload's length alone, so neither side needs protobuf for it.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ _SIZE = Struct(">I")
 _PAYLOAD_SIZE = 0x18
 _NULL_VALUE = b"\x48\x01"
 PLAIN = SingleMessageMetadata(payload_size=0)
-"""What a message without key, properties and times has beside its payload: nothing."""
+"""The metadata of a message without key, properties and times: none."""
 
 
 @lru_cache(maxsize=1024)
 def plain_head(size: int) -> bytes:
-    """What comes before a payload of ``size`` bytes that has neither key nor properties."""
+    """The head of a payload of ``size`` bytes without key and properties."""
     single = b"\x18" + varint(size)
     return _SIZE.pack(len(single)) + single
 
 
 @lru_cache(maxsize=4096)
 def keyed_head(key: bytes, size: int) -> bytes:
-    """What comes before a payload of ``size`` bytes with a key."""
+    """The head of a payload of ``size`` bytes with a key."""
     single = b"\x12" + varint(len(key)) + key + b"\x18" + varint(size)
     return _SIZE.pack(len(single)) + single
 
 
 def null_head(key: bytes | None) -> bytes:
-    """What stands for a tombstone; no payload follows."""
+    """The head of a tombstone; no payload follows."""
     named = b"" if key is None else b"\x12" + varint(len(key)) + key
     single = named + b"\x18\x00" + _NULL_VALUE
     return _SIZE.pack(len(single)) + single
@@ -80,10 +79,10 @@ def pack(values: Sequence[bytes | None], keys: Sequence[str | None] | None) -> b
 
 
 class BatchLayout:
-    """Where the messages of an uncompressed payload are.
+    """The places of the messages in an uncompressed payload.
 
-    Messages are numbered from 0 on, also the only one of a payload that is no batch. A batch
-    of equal heads is recognised without a step per message.
+    Messages are numbered from 0 on, also the only one of a payload that is no batch. A batch of
+    equal heads is recognised without a step per message.
     """
 
     __slots__ = ("_data", "_ends", "_head", "_singles", "_start", "_starts", "_stride", "count")
@@ -172,12 +171,12 @@ class BatchLayout:
         return sum(self._ends[first:end]) - sum(self._starts[first:end])
 
     def single(self, index: int) -> SingleMessageMetadata | None:
-        """What message ``index`` has beside its payload; None if nothing."""
+        """The metadata of message ``index``; None if it has only a payload."""
         return self._singles.get(index)
 
     @property
     def plain(self) -> bool:
-        """Whether no message has anything beside its payload."""
+        """Whether no message has metadata."""
         return not self._singles
 
     def values(self, first: int, end: int) -> list[bytes]:

@@ -24,7 +24,7 @@ KEEP_ALIVE = 30.0
 """Seconds of silence before a PING, and again before the connection is given up."""
 
 HIGH_WATER = 1024 * 1024
-"""Bytes that wait to be sent from which on a connection is not `writable`."""
+"""Unsent bytes from which on a connection is not `writable`."""
 
 _FLUSH_AT = 64 * 1024
 _LARGE = 4 * 1024
@@ -57,9 +57,9 @@ def write_some(fd: int, buffers: Sequence[bytes | memoryview]) -> Sequence[bytes
 
 
 class ConnectionHandler(Protocol):
-    """Who a `WireConnection` reports to. All calls come from the event loop, one at a time.
+    """The handler of a `WireConnection`. All calls come from the event loop, one at a time.
 
-    An exception that a handler lets out closes that connection and no other.
+    An exception that a handler raises closes that connection and no other.
     """
 
     def on_connected(self, connection: WireConnection) -> None:
@@ -85,17 +85,17 @@ class ConnectionHandler(Protocol):
 class WireConnection(asyncio.BufferedProtocol):
     """Frames in and out of one socket, with keep-alive and bounded memory.
 
-    Memory: the receive buffer never exceeds the largest frame (``max_message_size`` plus
-    10 KiB). What waits to be sent stays below ``high_water`` plus 64 KiB plus one frame, if
-    whoever sends unasked (deliveries) does so only while `writable`: while the peer doesn't
-    read, nothing is read from it either, so that answers can't pile up.
+    Memory: the receive buffer never exceeds the largest frame (``max_message_size`` plus 10 KiB).
+    Unsent bytes stay below ``high_water`` plus 64 KiB plus one frame, if unrequested frames
+    (deliveries) are sent only while `writable`: while the peer doesn't read, nothing is read from
+    it either, so answers can't pile up.
 
-    PING is sent after ``keep_alive`` seconds in which nothing came; after as many more the
-    connection closes with `PeerSilentError`. A peer that takes nothing of what waits for it
-    during one such interval (they follow each other) is closed with `PeerNotReadingError`.
+    PING is sent after ``keep_alive`` seconds without input; after as many more the connection
+    closes with `PeerSilentError`. A peer that takes none of the unsent bytes during one such
+    interval (the intervals follow each other) is closed with `PeerNotReadingError`.
 
-    A frame that can't be served is answered with ERROR, if this is the server's side and its
-    request id could be read; else it closes the connection with that `FrameError`.
+    On the server's side a frame that can't be served is answered with ERROR if its request id could
+    be read; else it closes the connection with that `FrameError`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     @property
     def bytes_written(self) -> int:
-        """All that was ever given to `write` and its like, but for what came after the end."""
+        """The bytes ever passed to `write` and similar methods, without those after the end."""
         return self._flushed + self._pending_size
 
     def writelines(self, frames: Iterable[bytes | memoryview]) -> None:
@@ -195,9 +195,9 @@ class WireConnection(asyncio.BufferedProtocol):
     # --- closing ---------------------------------------------------------------------------
 
     def close(self, error: Exception | None = None) -> None:
-        """Send what waits, then close; ``error`` is what `on_closed` will be told.
+        """Send the unsent bytes, then close; ``error`` goes to `on_closed`.
 
-        A peer that doesn't take what waits is cut off after ``keep_alive`` seconds.
+        A peer that doesn't take them is cut off after ``keep_alive`` seconds.
         """
         if self.closed:
             return
@@ -220,9 +220,9 @@ class WireConnection(asyncio.BufferedProtocol):
     def detach(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Hand the socket over to ``protocol``, paused; returns its transport.
 
-        What waits to be sent goes out first. Bytes that were received and not handled are
-        given to ``protocol.data_received`` before this returns. The handler hears nothing
-        more of this connection, not even `on_closed`.
+        Unsent bytes are sent first. Bytes that were received and not handled are passed to
+        ``protocol.data_received`` before this returns. The handler gets no more calls for this
+        connection, not even `on_closed`.
         """
         self._flush()
         self.closed = True
@@ -246,7 +246,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`: first with the frames that were received before."""
+        """Continue after `pause_reading`: first with the frames that were received before."""
         if self._paused:
             self._paused = False
             self._loop.call_soon(self._resume)
@@ -344,7 +344,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._handle_frames()
 
     def eof_received(self) -> None:
-        """The peer sends nothing more: it gets what waits for it, then the connection closes."""
+        """The peer has closed its side: send it the unsent bytes, then close the connection."""
         self.close()
 
     def pause_writing(self) -> None:

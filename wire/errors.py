@@ -1,4 +1,4 @@
-"""What can go wrong on the wire, by name; and the error codes that Pulsar's clients know."""
+"""The errors of the protocol, and the error codes that Pulsar's clients know."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class FrameParser:
         self._filled |= self._end == len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Put ``data`` into the buffer, which grows as far as that needs."""
+        """Put ``data`` into the buffer, which grows as needed."""
         waiting = self._end - self._start
         if len(self._buffer) - self._end < len(data):
             self._replace_buffer(max(len(self._buffer), waiting + len(data)))
@@ -227,7 +227,7 @@ class FrameParser:
         return Frame(command, None)
 
     def _judge_sizes(self, available: int) -> None:
-        # Sizes are judged as soon as they're there: nobody waits for a frame that can't be.
+        # Sizes are checked at once: an impossible frame isn't waited for.
         if available < 4:
             self._needed = 0
             return

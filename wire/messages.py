@@ -1,7 +1,7 @@
-"""What is inside an entry: metadata, payload, batches. For clients, and for cold server paths.
+"""The content of an entry: metadata, payload, batches. For clients, and for cold server paths.
 
-Servers keep entries opaque; they come here only to answer questions about one entry (its
-publish time, how many messages it holds).
+Servers keep entries opaque; they use this module only to answer questions about one entry (its
+publish time, its number of messages).
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def key_hash(entry: Buffer) -> int:
 
 
 def delivery_time(entry: bytes) -> int:
-    """When the entry is to be delivered, in ms since 1970; 0 if at once.
+    """The delivery time of an entry in ms since 1970; 0 if it has none.
 
-    Cheap for entries that say nothing about it. What can't be read says nothing.
+    Cheap for entries without one. An unreadable entry has none.
     """
     if len(entry) < ENTRY_HEADER_SIZE:
         return 0

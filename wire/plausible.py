@@ -1,7 +1,7 @@
-"""Whether the numbers that come with an entry can be true.
+"""Checks of the numbers that come with an entry.
 
-Servers count messages by what a SEND says, without looking into the entry. A count that no
-payload can hold would use up the permits of every consumer.
+Servers count messages by the number in a SEND, without reading the entry. A count that no payload
+can hold would use up the permits of every consumer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METADATA_SIZE_AT = ENTRY_HEADER_SIZE - 4
 
 
 def fault_of(send: Send, entry: bytes) -> str:
-    """What can't be true of a SEND and its entry, for people; "" if everything can."""
+    """The contradiction between a SEND and its entry, for people; "" if there is none."""
     highest = send.highest_sequence_id
     if send.sequence_id > INT64_MAX:
         return f"sequence_id {send.sequence_id} is above {INT64_MAX}, the largest one"
@@ -52,7 +52,7 @@ def fault_of(send: Send, entry: bytes) -> str:
 
 
 def _fault_of_batch(metadata: MessageMetadata, size: int) -> str:
-    """What can't be true of a batch whose payload has ``size`` bytes; "" if everything can."""
+    """The contradiction of a batch with a payload of ``size`` bytes; "" if there is none."""
     count = metadata.num_messages_in_batch
     if metadata.compression:
         if metadata.uncompressed_size > size * EXPANSION:

@@ -1,10 +1,10 @@
-"""Words of geo-replication on the wire: names, properties and kinds of markers.
+"""Geo-replication on the wire: names, properties and kinds of markers.
 
-A replicator is an ordinary producer of the remote partition that is called
-`replicator_name(source, target)`. Its entries carry in their metadata which cluster they came
-from (``replicated_from``) and where they are there (`SOURCE_POSITION`); all else is as the first
-producer sent it. What isn't an entry is a marker: its metadata has a ``marker_type``, its payload
-is one of the messages of ``replication.proto``. See docs/decisions/0024-geo-replication.md.
+A replicator is an ordinary producer of the remote partition with the name `replicator_name(source,
+target)`. The metadata of its entries has the cluster that they came from (``replicated_from``) and
+their positions there (`SOURCE_POSITION`); the rest is as the first producer sent it. Other entries
+are markers: their metadata has a ``marker_type``, and their payload is one of the messages of
+``replication.proto``. See docs/decisions/0024-geo-replication.md.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SOURCE_POSITION = "__MSG_PROP_REPL_SOURCE_POSITION"
 """The property that says where the source has the entry: "ledger:entry"."""
 REPLICATOR_PREFIX = ids.REPLICATOR_PREFIX
 REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
-"""The property of a subscription whose progress is to be replicated ("true")."""
+"""The property of a subscription with replicated progress ("true")."""
 PULL_PREFIX = "velaray-pull."
 """Begins the names of subscriptions in other clusters which topics are pulled with."""
 _LONGEST = len("9223372036854775807:9223372036854775807")
 CLIENT_VERSION = "velaray-replicator"
-"""How a replicator, or whoever moves a tenant, presents itself in CONNECT: it means this very
-cluster, wherever the tenant is at home."""
+"""The client version in CONNECT of a replicator or a tenant migration: it addresses this very
+cluster, even if the tenant's home is another one."""
 
 
 DATA_ID = "velaray.data"
@@ -84,7 +84,7 @@ def pull_subscription(cluster: str) -> str:
 
 
 def is_replicated(properties: Mapping[str, str]) -> bool:
-    """Whether the progress of a subscription with these properties is to be replicated."""
+    """Whether a subscription with these properties has replicated progress."""
     return properties.get(REPLICATED_SUBSCRIPTION) == "true"
 
 

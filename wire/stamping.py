@@ -1,4 +1,4 @@
-"""What a replicator does with one stored entry: pass it over, or stamp it and send it on."""
+"""A replicator's decision on a stored entry: skip it, or stamp it and send it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class PassedOver(StrEnum):
     """Why an entry isn't replicated."""
 
     UNDECODABLE = "undecodable"
-    """Nobody can read its metadata, hence nobody can stamp it."""
+    """Its metadata is unreadable, so it can't be stamped."""
     MARKER = "marker"
-    """It isn't a message of anybody's."""
+    """It is a marker and not a message."""
     FOREIGN = "foreign"
-    """It came from another cluster: who has it sends it on itself."""
+    """It came from another cluster, which replicates it itself."""
     ELSEWHERE = "elsewhere"
-    """Its producer named the clusters that it is for, and this isn't one."""
+    """Its producer named the destination clusters, and this isn't one."""
     EXPIRED = "expired"
-    """It is older than the topic keeps messages for."""
+    """It is older than the topic's time to keep messages."""
 
 
 Judged = PassedOver | tuple[MessageMetadata, int]
@@ -34,9 +34,9 @@ Judged = PassedOver | tuple[MessageMetadata, int]
 
 
 def judge(entry: bytes, target: str, too_old_ms: int, *, everything: bool = False) -> Judged:
-    """The metadata of an entry that ``target`` is to have, and where its payload begins; else why
-    not. What was published before ``too_old_ms`` is expired (0: nothing is). ``everything``: it
-    is to have all messages, wherever they came from and whomever they were meant for."""
+    """The metadata of an entry that goes to ``target``, and the start of its payload; else the
+    reason why it doesn't. An entry from before ``too_old_ms`` is expired (0: none is).
+    ``everything``: all entries go, whatever their origin and destination."""
     opened = _open(entry)
     if isinstance(opened, PassedOver):
         return opened
@@ -49,9 +49,9 @@ def judge(entry: bytes, target: str, too_old_ms: int, *, everything: bool = Fals
 
 
 def judge_pulled(entry: bytes, known: Collection[str], too_old_ms: int) -> Judged:
-    """As `judge`, of an entry that is pulled from another cluster: whoever reads it there is to
-    read it here, whichever clusters its producer named. What came there from one of the
-    clusters ``known`` comes here from that one."""
+    """`judge` for an entry that is pulled from another cluster: readers there may read it here,
+    even if its producer named other clusters. Entries that came there from one of the clusters
+    ``known`` are pulled from that cluster."""
     opened = _open(entry)
     if isinstance(opened, PassedOver):
         return opened
@@ -77,12 +77,12 @@ def transaction_of(metadata: MessageMetadata) -> TransactionId | None:
 
 
 def label(metadata: MessageMetadata, transaction: TransactionId) -> None:
-    """Say of which transaction the entry is."""
+    """Set the transaction in an entry's metadata."""
     metadata.txnid_most_bits, metadata.txnid_least_bits = transaction
 
 
 def labelled(entry: bytes, transaction: TransactionId) -> bytes:
-    """The entry, which says of which transaction it is; one that nobody can read stays as it is."""
+    """The entry with the transaction in its metadata; an unreadable one stays as it is."""
     try:
         metadata, start = open_entry(entry)
     except MalformedEntryError:
@@ -116,10 +116,10 @@ def stamped(
     transaction: TransactionId | None = None,
     schema_version: bytes = b"",
 ) -> bytes:
-    """The entry with a `stamp`, given its metadata as it came, and where its payload begins. It is
-    labelled with ``transaction``, and of this version of its schema, if it has one.
+    """The entry with a `stamp`; ``metadata`` is its own, and its payload begins at ``start``. It is
+    labelled with ``transaction`` and ``schema_version``, if given.
 
-    What is to be said is put behind the encoded metadata where that is all, as protobuf allows:
+    Additions are appended to the encoded metadata where that suffices, as protobuf allows; then
     nothing is encoded again.
     """
     payload = memoryview(entry)[start:]

@@ -30,7 +30,7 @@ def _long_varint(number: int) -> bytes:
 
 
 cached_varint = lru_cache(maxsize=4096)(varint)
-"""`varint` for numbers that come again and again: ledger ids, producer and consumer ids."""
+"""`varint` for recurring numbers: ledger ids, producer and consumer ids."""
 
 
 def read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:

@@ -86,7 +86,7 @@ class SetTenantHome:
 
 
 def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None:
-    """The event that registers a cluster; None if it is registered in the same shape."""
+    """The decision to register a cluster; None if it is registered in the same shape."""
     name = check_name("cluster", command.cluster)
     wanted = Cluster(command.service_url, command.admin_url, command.token, command.progress)
     found = state.clusters.get(name)
@@ -98,7 +98,7 @@ def decide_register(state: Catalog, command: RegisterCluster) -> Decision | None
 
 
 def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
-    """The event that changes a cluster; None if nothing changes."""
+    """The decision to change a cluster; None if nothing changes."""
     name = command.cluster
     found = state.clusters.get(name)
     if found is None:
@@ -116,7 +116,8 @@ def decide_update(state: Catalog, command: UpdateCluster) -> Decision | None:
 
 
 def decide_meet(state: Catalog, command: MeetCluster) -> Decision | None:
-    """The event of a cluster's first reported data id, which must never change afterwards."""
+    """The decision to record a cluster's data id: the first one is recorded and must never
+    change."""
     name, found = command.cluster, state.clusters.get(command.cluster)
     if found is None or name == state.own or found.data_id == command.data_id:
         return None
@@ -213,7 +214,7 @@ def _replicating_to(state: Catalog, cluster: str) -> Iterator[Scope]:
 
 
 def decide_home(state: Catalog, command: SetTenantHome) -> Decision | None:
-    """The event that sets a tenant's home; None if it is there already."""
+    """The decision to set a tenant's home; None if it is there already."""
     tenant, cluster = check_name("tenant", command.tenant), command.cluster
     if cluster and cluster not in state.clusters:
         return refuse(Reason.NOT_FOUND, f"no cluster {cluster!r}: register it first")

@@ -59,7 +59,7 @@ def newest_grave(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic |
 
 
 def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision | None:
-    """The event of `BeginPurge`; None if the purge has begun or is over."""
+    """The decision on `BeginPurge`; None if the purge has begun or is over."""
     grave = state.graves.get(command.incarnation)
     if grave is None or grave.begun:
         return None
@@ -72,7 +72,7 @@ def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision |
 
 
 def decide_end(state: Catalog, command: EndPurge) -> Decision | None:
-    """The event of `EndPurge`; None if the purge has ended."""
+    """The decision on `EndPurge`; None if the purge has ended."""
     grave = state.graves.get(command.incarnation)
     if grave is None:
         return None

@@ -29,7 +29,7 @@ def pull_problem(state: Catalog, value: bytes) -> Refusal | None:
 
 
 def pulling_from(state: Catalog, cluster: str) -> Iterator[Scope]:
-    """The topics that policies pull from a cluster."""
+    """The scopes whose policy pulls from a cluster."""
     for scope, values in state.policies.items():
         if PULL_FROM in values and cluster in json.loads(values[PULL_FROM]):
             yield scope

@@ -626,7 +626,7 @@ def _ensure_topic(state: Catalog, command: EnsureTopic) -> Decision:
 
 
 def unsupported(name: TopicName) -> str | None:
-    """The fault of a topic's name, independent of its namespace; None if it is valid."""
+    """The reason why a topic isn't supported; None if it is."""
     if name.domain == "persistent":
         return None
     return f"velaray doesn't support non-persistent topics, such as {name}: use persistent://"

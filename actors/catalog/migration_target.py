@@ -49,7 +49,7 @@ class EndArrival:
 
 
 def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
-    """The event of `ExpectTenant`; None if the tenant is expected."""
+    """The decision on `ExpectTenant`; None if the tenant is expected."""
     tenant, source = check_name("tenant", command.tenant), command.source
     if source not in state.clusters or source == state.own:
         return refuse(Reason.NOT_FOUND, f"no other cluster {source!r} is known here: register it")
@@ -77,7 +77,7 @@ def is_expected(arrival: Arrival | None) -> TypeGuard[Arrival]:
 
 
 def decide_end(state: Catalog, command: EndArrival) -> Decision | None:
-    """The event of `EndArrival`; None if it ended with that outcome."""
+    """The decision on `EndArrival`; None if it ended with that outcome."""
     tenant, known = command.tenant, state.arrivals.get(command.tenant)
     if known is None or (known.source, known.number) != (command.source, command.number):
         why = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"

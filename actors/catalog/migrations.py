@@ -89,7 +89,7 @@ def is_fenced(state: Catalog, tenant: str) -> bool:
 
 
 def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decision | None:
-    """The event of `BeginMigration`; None if an equal one has begun."""
+    """The decision on `BeginMigration`; None if an equal one has begun."""
     tenant, target = command.tenant, command.target
     running = current(state, tenant)
     if running is not None:
@@ -125,7 +125,7 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
 
 
 def decide_advance(state: Catalog, command: AdvanceMigration, now_ms: int) -> Decision | None:
-    """The event of `AdvanceMigration`; None if the migration is there."""
+    """The decision on `AdvanceMigration`; None if the migration is there."""
     tenant, phase = command.tenant, command.phase
     found = state.migrations.get(tenant)
     if found is None or found.number != command.number:
@@ -139,7 +139,7 @@ def decide_advance(state: Catalog, command: AdvanceMigration, now_ms: int) -> De
 
 
 def decide_roll_back(state: Catalog, command: RollBackMigration, now_ms: int) -> Decision | None:
-    """The event of `RollBackMigration`; None if the roll-back has begun or ended."""
+    """The decision on `RollBackMigration`; None if the roll-back has begun or ended."""
     tenant = command.tenant
     found = state.migrations.get(tenant)
     if found is None:

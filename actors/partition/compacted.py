@@ -1,14 +1,13 @@
-"""Which compacted view of a partition is current: the partition's part of compaction.
+"""Generations of compacted entries: the partition's part of compaction.
 
-A compaction makes a new *generation*: it is begun, its entries are copied into a journal of its
-own, and one event publishes it. Its horizon is the max-read offset at its beginning, so that all
-below is decided; entries that are hidden there (`velaray.actors.partition.transactions`) are not
-copied. Until it is published, the former generation is current. Generations that are no longer
-current, or that were given up, are swept; the state lists them until the host confirms that nothing
-of them is stored. One compaction runs at a time.
+A compaction makes a new *generation*: it begins, its entries are copied into a journal of its own,
+and one event publishes it. Its horizon is the max-read offset at its beginning, so everything below
+is decided; hidden entries there (`velaray.actors.partition.transactions`) aren't copied. The
+previous generation is current until then. Superseded and abandoned generations are swept; the state
+lists them until the host confirms that nothing of them is stored. One compaction runs at a time.
 
-Commands: `BeginCompaction`, `PublishCompaction`, `ConfirmCompactionSwept`.
-Events: CompactionBegun, CompactionPublished, CompactionSwept.
+Commands: `BeginCompaction`, `PublishCompaction`, `ConfirmCompactionSwept`. Events: CompactionBegun,
+CompactionPublished, CompactionSwept.
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ from velaray.events.events_pb2 import CompactionBegun, CompactionPublished, Comp
 
 @dataclass(frozen=True, slots=True)
 class BeginCompaction:
-    """Compact everything that may be read now. Reply: `Generation`, the new one; or `NothingNew`.
+    """Begin to compact everything that may be read now. Reply: the new `Generation`, or
+    `NothingNew`.
 
-    Refused CONFLICT while one runs.
+    Refused CONFLICT while a compaction runs.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class PublishCompaction:
-    """All of the generation's ``entries`` are durable: it is the current one from now on.
+    """Make a generation current; all of its ``entries`` are durable.
 
-    Reply: `Generation`. Refused CONFLICT if it isn't the one that was begun last.
+    Reply: `Generation`. Refused CONFLICT if another one was begun since.
     """
 
     generation: int
@@ -43,8 +43,8 @@ class PublishCompaction:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmCompactionSwept:
-    """Nothing of a generation is stored any more. Reply: `SweptCompaction`, also if that was
-    known. Of the one that was begun last this says that it came to nothing.
+    """Confirm that nothing of a generation is stored any more. Reply: `SweptCompaction`, also if
+    that was known. For the generation that was begun last it means that its compaction failed.
 
     Refused CONFLICT for the current one.
     """
@@ -54,17 +54,17 @@ class ConfirmCompactionSwept:
 
 @dataclass(frozen=True, slots=True)
 class SweptCompaction:
-    """Done."""
+    """The confirmation is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingNew:
-    """What may be read of the log has not grown since the current generation was begun."""
+    """The readable part of the log hasn't grown since the current generation was begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A compacted view of all entries below ``horizon``; ``entries`` of them are kept.
+    """A compacted view of all entries below ``horizon``, with ``entries`` entries.
 
     ``published_ms`` is 0 until it is current.
     """
@@ -78,8 +78,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Compactions:
-    """What the journal says of compaction. ``retired``: superseded generations that may still
-    be stored."""
+    """The partition's generations. ``retired``: superseded generations that may still be stored."""
 
     last: int = 0
     current: Generation | None = None
@@ -88,17 +87,17 @@ class Compactions:
 
     @property
     def horizon(self) -> int:
-        """The first offset that the current view doesn't cover; 0 without one."""
+        """The first offset beyond the current view; 0 without one."""
         return 0 if self.current is None else self.current.horizon
 
     def leftovers(self) -> list[int]:
-        """The generations that a new activation has to sweep."""
+        """The generations that a new activation must sweep."""
         begun = [] if self.begun is None else [self.begun.number]
         return [*self.retired, *begun]
 
 
 def decide(state: Compactions, max_read_offset: int, command: Any, now_ms: int) -> Decision:
-    """What a command of this module leads to; ``max_read_offset`` is the partition's."""
+    """The decision on a command of this module; ``max_read_offset`` is the partition's."""
     match command:
         case BeginCompaction():
             return _begin(state, max_read_offset, now_ms)

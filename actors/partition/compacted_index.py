@@ -1,8 +1,8 @@
-"""What a generation of compacted entries holds: the index of its journal.
+"""The index of a generation of compacted entries: the machine of its journal.
 
-The journal of a generation has the kept entries, in the order of the log, and then one event
-that completes it. Nothing is decided here: who compacts stages the events, and this machine says
-what they come to, for its checkpoints, for readers and for who verifies the journal.
+The journal of a generation has the kept entries, in the order of the log, and then one event that
+completes it. The machine decides nothing: the compactor stages the events, and the machine folds
+them, for checkpoints, for readers and for verification of the journal.
 
 Events: EntryCompacted, GenerationCompleted.
 """
@@ -31,10 +31,10 @@ _ITEM = "Q"
 
 @dataclass(slots=True)
 class CompactedIndex:
-    """Which offsets are kept, ascending, and what is kept of batches kept in part, by offset.
+    """The kept offsets, ascending, and the masks of partly kept batches, by offset.
 
-    ``horizon`` is 0 until the generation is complete: all below it was compacted. ``ledgers`` are
-    those that held what is kept, as (ledger id, offset of its entry 0).
+    ``horizon`` is 0 until the generation is complete: then everything below it is compacted.
+    ``ledgers`` are those of the kept entries, as (ledger id, offset of its entry 0).
     """
 
     offsets: array[int] = field(default_factory=lambda: array(_ITEM))
@@ -47,7 +47,7 @@ class CompactedIndexMachine:
     """Folds the journal of one generation."""
 
     def initial(self) -> CompactedIndex:
-        """Nothing kept yet."""
+        """An empty index."""
         return CompactedIndex()
 
     def decide(self, state: CompactedIndex, command: Any, now_ms: int) -> Decision:

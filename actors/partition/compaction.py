@@ -1,14 +1,14 @@
-"""What compaction keeps of a log: of every key the newest message, if it isn't a tombstone.
+"""The rules of compaction: the newest message of each key stays, unless it is a tombstone.
 
-Two passes over the entries below the horizon, in order: the first (`NewestByKey.see`) learns
-where each key's newest message is, the second (`NewestByKey.kept`) asks of every entry which of
-its messages stay. Nothing here knows how an entry is coded: it comes as `Contents`.
+Two passes visit the entries below the horizon in order. The first (`NewestByKey.see`) finds each
+key's newest message, the second (`NewestByKey.kept`) gives the messages of each entry that stay.
+The encoding of entries is unknown here: they come as `Contents`.
 
-A message with an empty value is a tombstone: it removes its key and isn't kept itself. One
-without key is dropped, unless such messages are retained. A batch is judged message by message.
-The chunks of a large message are one message, as new as its last chunk; those of a message that
-isn't complete below the horizon stay, since the rest may follow. What can't be looked into
-(an encrypted batch, an entry that isn't well formed) stays as it is.
+A message with an empty value is a tombstone: it removes its key and isn't kept itself. A message
+without a key is dropped, unless such messages are retained. A batch is judged message by message.
+The chunks of a large message are one message, as new as its last chunk; chunks of a message that is
+incomplete below the horizon stay, since the rest may follow. Unreadable entries (encrypted batches,
+malformed entries) stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 KEY_BUDGET = 256 << 20
-"""Bytes that the keys of one compaction may take in memory, by `KEY_OVERHEAD` and their text."""
+"""Bytes of memory for the keys of one compaction, by `KEY_OVERHEAD` and their text."""
 KEY_OVERHEAD = 200
 """Bytes that a key takes beside its text: a dict's slot, a string's head, a place."""
 
@@ -25,11 +25,11 @@ _INDEX_BITS = 24
 
 
 class TooManyKeys(Exception):
-    """The keys of a topic don't fit the memory that a compaction may use."""
+    """The keys of a topic exceed the memory that a compaction may use."""
 
 
 class Item(NamedTuple):
-    """A message as compaction sees it. ``gone``: an earlier compaction took it out."""
+    """A message as compaction sees it. ``gone``: an earlier compaction removed it."""
 
     key: str | None
     empty: bool
@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which chunk of which large message an entry is."""
+    """The large message that an entry belongs to, and the number of its chunk."""
 
     uuid: str
     chunk_id: int
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The messages of an entry; None if it can't be looked into."""
+    """The messages of an entry; None if it is unreadable."""
 
     items: tuple[Item, ...] | None
     part: Part | None = None
@@ -58,7 +58,7 @@ def everything(contents: Contents) -> int:
 
 
 class NewestByKey:
-    """What one compaction knows of the log's keys; memory is bounded by ``key_budget``."""
+    """The newest messages by key of one compaction; memory is bounded by ``key_budget``."""
 
     def __init__(self, *, retain_without_key: bool = False, key_budget: int = KEY_BUDGET) -> None:
         self._retain = retain_without_key
@@ -70,11 +70,12 @@ class NewestByKey:
 
     @property
     def keys(self) -> int:
-        """How many keys have a value."""
+        """The number of keys with a value."""
         return len(self._newest)
 
     def see(self, offset: int, contents: Contents) -> None:
-        """Learn of the next entry. Raises `TooManyKeys`; then nothing can be compacted."""
+        """Visit the next entry of the first pass. Raises `TooManyKeys`; then the topic can't be
+        compacted."""
         items = contents.items
         if items is None:
             return
@@ -106,7 +107,7 @@ class NewestByKey:
     def _see_chunk(self, offset: int, item: Item, part: Part) -> None:
         offsets = self._open.setdefault(part.uuid, [])
         if part.chunk_id == 0:
-            offsets.clear()  # it was begun anew: nobody can make use of the former beginning
+            offsets.clear()  # the message was restarted: its earlier chunks are useless
         offsets.append(offset)
         if part.chunk_id + 1 < part.chunks:
             return
@@ -117,7 +118,7 @@ class NewestByKey:
             self._complete[offset] = tuple(offsets)
 
     def kept(self, offset: int, contents: Contents) -> int:
-        """Which messages of the entry stay: bit i set = message i does. After the first pass."""
+        """The messages of the entry that stay: bit i set = message i does. After the first pass."""
         if contents.items is None:
             return 1
         if contents.part is not None:

@@ -1,8 +1,7 @@
-"""Entries that are to be delivered later, and when: part of a partition's state.
+"""The index of delayed entries: part of a partition's state.
 
-An entry that carries a delivery time is in the index from its append on, until
-DelayedEntriesDue says that its time has come. Whoever serves the partition knows from the
-index alone, without reading any entry, what must wait, and until when.
+An entry with a delivery time is in the index from its append until DelayedEntriesDue removes it.
+The index alone, without the entries, tells the host which entries must wait, and until when.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _FIELDS = Struct(">HQIH")
 
 
 class DelayedEntry(NamedTuple):
-    """One entry; ordered by time. ``key_hash`` is 0 if none was recorded.
+    """One entry, ordered by time. ``key_hash`` is 0 if none was recorded.
 
-    ``messages`` is 0 of a chunk of a large message: then the entry itself says what matters.
+    ``messages`` is 0 for a chunk of a large message, whose entry must be read instead.
     """
 
     deliver_at_ms: int
@@ -37,14 +36,14 @@ class DelayedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDelayed:
-    """The time of all entries up to ``until_ms`` has come. Reply: `ReleasedDelayed`."""
+    """Release all entries with a delivery time up to ``until_ms``. Reply: `ReleasedDelayed`."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedDelayed:
-    """How many entries are delayed still."""
+    """The number of entries that are still delayed."""
 
     left: int
 
@@ -62,7 +61,7 @@ class DelayedIndex:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[DelayedEntry]:
-        """All entries, in no certain order."""
+        """All entries, in arbitrary order."""
         return iter(self._heap)
 
     def __eq__(self, other: object) -> bool:
@@ -73,19 +72,19 @@ class DelayedIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, entry: DelayedEntry) -> None:
-        """An entry was appended that is to be delivered later."""
+        """Add an appended entry."""
         heapq.heappush(self._heap, entry)
 
     def is_due(self, until_ms: int) -> bool:
-        """Whether an entry's time has come."""
+        """Whether any entry is due at ``until_ms``."""
         return bool(self._heap) and self._heap[0].deliver_at_ms <= until_ms
 
     def next_ms(self) -> int | None:
-        """When the first entry is due."""
+        """The earliest delivery time."""
         return self._heap[0].deliver_at_ms if self._heap else None
 
     def take(self, until_ms: int) -> list[DelayedEntry]:
-        """Remove the entries whose time has come; returns them, by time."""
+        """Remove the entries that are due; returns them, by time."""
         taken = []
         while self.is_due(until_ms):
             taken.append(heapq.heappop(self._heap))
@@ -123,7 +122,7 @@ class DelayedIndex:
 
 
 def decide(index: DelayedIndex, command: ReleaseDelayed) -> Decision:
-    """What the command leads to."""
+    """The decision on the command."""
     due = index.is_due(command.until_ms)
     left = sum(entry.deliver_at_ms > command.until_ms for entry in index) if due else len(index)
     events = (DelayedEntriesDue(until_ms=command.until_ms),) if due else ()
@@ -131,7 +130,7 @@ def decide(index: DelayedIndex, command: ReleaseDelayed) -> Decision:
 
 
 def appended(index: DelayedIndex, event: EntryAppended, offset: int) -> None:
-    """An entry that carries a delivery time was appended at ``offset``."""
+    """Record an entry with a delivery time, appended at ``offset``."""
     if event.deliver_at_ms > event.at_ms:
         messages = 0 if event.chunk_uuid else event.messages or 1
         index.add(DelayedEntry(event.deliver_at_ms, offset, messages, event.key_hash))

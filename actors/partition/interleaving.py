@@ -1,21 +1,20 @@
-"""De-duplication for producers whose batches interleave.
+"""De-duplication for producers with interleaved batches.
 
-A producer that batches by key sends, of one flush, a batch per key: messages 0, 5 and 9 in
-one, messages 1 to 8 but 5 in the next. The second has a lower highest sequence id than the
-first and is no duplicate. Comparing with the highest id seen would drop it, and the client
-would be told that it was stored.
+A producer that batches by key sends a batch per key in each flush: for example messages 0, 5 and 9
+in one, and messages 1 to 8 except 5 in the next. The second has a lower highest sequence id than
+the first and is no duplicate. A comparison with the highest id alone would drop it, and still
+answer it with a receipt.
 
-Such a producer gives itself away before anything can be mistaken: the batches of a flush are
-sent in the order of their first messages, so what comes before an entry with a lower id is a
-*sparse* batch, one that spans more ids than it has messages. From the first sparse batch on
-the exact (first, highest) ids of the newest entries are remembered, and an entry is a
-duplicate only if it is one of them, or older than all of them.
+Such a producer is recognised in time: the batches of a flush are sent in the order of their first
+messages, so an entry with a lower id follows a *sparse* batch, one that spans more ids than it has
+messages. From the first sparse batch on the exact (first, highest) ids of the newest entries are
+remembered, and an entry is a duplicate only if it is one of them, or older than all of them.
 """
 
 from __future__ import annotations
 
 WINDOW = 4096
-"""Entries remembered; far more than a client has under way at once."""
+"""Remembered entries; far more than a client sends at once."""
 
 
 class Interleaving:
@@ -42,7 +41,7 @@ class Interleaving:
         return first < self.floor or self.entries.get(first) == highest
 
     def add(self, first: int, highest: int) -> None:
-        """The entry is stored."""
+        """Record a stored entry."""
         self.entries.pop(first, None)
         self.entries[first] = highest
         if len(self.entries) > WINDOW:
@@ -52,5 +51,5 @@ class Interleaving:
 
 
 def is_sparse(first: int, highest: int, messages: int) -> bool:
-    """Whether a batch spans ids of messages that it doesn't hold."""
+    """Whether a batch spans more ids than it has messages."""
     return highest - first + 1 > messages

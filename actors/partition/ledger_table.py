@@ -1,12 +1,12 @@
-"""Which ledger holds which offsets of a partition: offset <-> position, exact and nearest.
+"""The ledgers of a partition and their offsets: offset <-> position, exact and nearest.
 
-An offset counts the entries of a partition since it was created. A ledger holds a run of
-consecutive offsets, its entry ids starting at 0. The table is two sorted lists, ledger ids
-and the offset of each ledger's entry 0, so every question is a bisection. A ledger that got
-no entry before the next one was opened isn't kept: nothing can be found in it.
+An offset counts the entries of a partition since its creation. A ledger holds a run of consecutive
+offsets, with entry ids from 0 on. The table is two sorted lists, ledger ids and the offset of each
+ledger's entry 0, so every look-up is a bisection. A ledger without entries that was followed by
+another isn't kept.
 
-Ledgers are trimmed away whole, in any order, but for the last one. The offsets of trimmed ones
-stay theirs; nothing is found at them any more.
+Ledgers are trimmed as a whole, in any order, except the last one. The offsets of trimmed ledgers
+aren't reused and hold no entries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from velaray.events.ids import LEDGER_INDEX_BITS, Position
 
 
 class NoSuchEntryError(LookupError):
-    """No entry has this offset or position: never written, or trimmed away."""
+    """No entry has this offset or position: it was never written, or is trimmed."""
 
 
 class LedgerRun(NamedTuple):
@@ -32,7 +32,7 @@ class LedgerRun(NamedTuple):
 
 
 class LedgerSpan(NamedTuple):
-    """The offsets that one ledger holds: its entry 0 is at ``first``, ``end`` isn't its own."""
+    """The offsets of one ledger: from ``first``, its entry 0, up to ``end``, exclusive."""
 
     ledger_id: int
     first: int
@@ -50,9 +50,8 @@ class LedgerTable:
         end_offset: int = 0,
         gone: Iterable[int] = (),
     ) -> None:
-        """``ledgers``: (ledger id, offset of its entry 0), ascending; ``gone``: those that are
-        trimmed away between others, by id.
-        """
+        """``ledgers``: (ledger id, offset of its entry 0), ascending; ``gone``: the ids of trimmed
+        ones between others."""
         pairs = list(ledgers)
         self._ids = [ledger_id for ledger_id, _ in pairs]
         self._firsts = [first for _, first in pairs]
@@ -77,17 +76,17 @@ class LedgerTable:
     def ledgers(self) -> list[tuple[int, int]]:
         """(ledger id, offset of its entry 0) of every ledger, ascending.
 
-        With those that are `gone`, but not those that were trimmed away before the oldest.
+        Includes those that are `gone`, but not those that were trimmed before the oldest.
         """
         return list(zip(self._ids, self._firsts, strict=True))
 
     def gone(self) -> list[int]:
-        """The ids of ledgers that are trimmed away between others, ascending."""
+        """The ids of trimmed ledgers between others, ascending."""
         return sorted(self._gone)
 
     @property
     def first_offset(self) -> int:
-        """The offset of the oldest entry that is kept; `end_offset` if there is none."""
+        """The offset of the oldest stored entry; `end_offset` if there is none."""
         return self._firsts[0] if self._firsts else self.end_offset
 
     @property
@@ -96,17 +95,17 @@ class LedgerTable:
         return bool(self._ids)
 
     def is_closed(self, ledger_id: int) -> bool:
-        """Whether a ledger, if it is of this journal, takes no more entries."""
+        """Whether a ledger of this journal takes no more entries."""
         return bool(self._ids) and ledger_id < self._ids[-1]
 
     def may_hold(self, ledger_id: int) -> bool:
-        """Whether it can be a ledger of this journal, by the journal's number: also one that is
-        trimmed away, or that there isn't yet."""
+        """Whether the id can be one of this journal, by the journal's number; also a trimmed or a
+        future ledger's."""
         own = self._ids[-1] if self._ids else -1
         return own >> LEDGER_INDEX_BITS == ledger_id >> LEDGER_INDEX_BITS and own >= 0
 
     def open(self, ledger_id: int) -> None:
-        """Entries appended from now on are in ``ledger_id``, from its entry 0 on."""
+        """Append to ``ledger_id`` from now on, from its entry 0 on."""
         if self._ids and self._firsts[-1] == self.end_offset:
             self._ids[-1] = ledger_id
         else:
@@ -114,14 +113,14 @@ class LedgerTable:
             self._firsts.append(self.end_offset)
 
     def trim(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are trimmed away; the last one, and unknown ones, stay as they are."""
+        """Trim ledgers; the last one, and unknown ones, are ignored."""
         self._gone.update(set(ledger_ids).intersection(self._ids[:-1]))
         while self._ids and self._ids[0] in self._gone:
             self._gone.remove(self._ids.pop(0))
             del self._firsts[0]
 
     def gone_ranges(self) -> list[tuple[int, int]]:
-        """The offsets that are trimmed away, as ascending (first, last + 1) that don't touch."""
+        """The trimmed offsets, as ascending (first, last + 1) that don't touch."""
         ranges = [(0, self.first_offset)] if self.first_offset else []
         for ledger_id in self.gone():
             _, first, end = self._span(bisect_left(self._ids, ledger_id))
@@ -132,7 +131,7 @@ class LedgerTable:
         return ranges
 
     def kept_from(self, offset: int) -> int:
-        """The first offset at or after ``offset`` that isn't trimmed away, or `end_offset`."""
+        """The first offset at or after ``offset`` that isn't trimmed, or `end_offset`."""
         if offset < self.first_offset:
             return self.first_offset
         if self._gone and offset < self.end_offset:
@@ -143,7 +142,8 @@ class LedgerTable:
         return min(offset, self.end_offset)
 
     def kept_before(self, offset: int) -> int:
-        """The last offset before ``offset`` that isn't trimmed away; `first_offset` - 1 if none."""
+        """The last offset before ``offset`` that isn't trimmed; `first_offset` - 1 if there is
+        none."""
         offset = min(offset, self.end_offset) - 1
         if offset < self.first_offset:
             return self.first_offset - 1
@@ -154,11 +154,11 @@ class LedgerTable:
         return offset
 
     def append(self) -> None:
-        """One entry went into the ledger opened last; the same as ``end_offset += 1``."""
+        """Count an entry in the last ledger; the same as ``end_offset += 1``."""
         self.end_offset += 1
 
     def next_position(self) -> Position:
-        """Where the next entry will be. There must be an open ledger."""
+        """The position of the next entry. There must be an open ledger."""
         # Runs for every entry: without the constructor's own call.
         at = self._ids[-1], self.end_offset - self._firsts[-1]
         return tuple.__new__(Position, at)
@@ -178,7 +178,7 @@ class LedgerTable:
     def span_of(self, offset: int) -> LedgerSpan:
         """The ledger that holds the entry at ``offset``. Raises `NoSuchEntryError`.
 
-        For who looks up many neighbours: the last ledger's end is as of now.
+        For look-ups of many neighbours; the end of the last ledger is the present one.
         """
         self.position_of(offset)
         return self._span(bisect_right(self._firsts, offset) - 1)
@@ -203,11 +203,11 @@ class LedgerTable:
         raise NoSuchEntryError(f"no entry at position {position}")
 
     def at_or_after(self, position: Position) -> int:
-        """The first offset whose position isn't before ``position``; `end_offset` if none.
+        """The first offset whose position isn't before ``position``; `end_offset` if there is none.
 
-        ``EARLIEST`` gives `first_offset`, ``LATEST`` gives `end_offset`; a position beyond
-        the end of its ledger gives the first offset of the next one, a trimmed one that of
-        the next one that is kept.
+        ``EARLIEST`` gives `first_offset`, ``LATEST`` gives `end_offset`; a position beyond the end
+        of its ledger gives the first offset of the next one, a trimmed one that of the next stored
+        ledger.
         """
         index = bisect_left(self._ids, position.ledger_id)
         if index == len(self._ids):
@@ -219,17 +219,18 @@ class LedgerTable:
         return self.kept_from(min(first + max(position.entry_id, 0), border))
 
     def at_or_before(self, position: Position) -> int:
-        """The last offset whose position isn't after ``position``, `first_offset` - 1 if none.
+        """The last offset whose position isn't after ``position``; `first_offset` - 1 if there is
+        none.
 
-        It may be trimmed away: for those who acknowledge up to there.
+        It may be trimmed: it serves cumulative acknowledgements.
         """
         return self.at_or_after(Position(position.ledger_id, position.entry_id + 1)) - 1
 
     def position_before(self, offset: int) -> Position:
-        """The position of the last entry kept before ``offset``, for example of a mark-delete.
+        """The position of the last stored entry before ``offset``, for example of a mark-delete.
 
-        If there is no such entry: the place before the first entry of the oldest ledger,
-        (-1, -1) if there is no ledger. ``offset`` beyond `end_offset` counts as that.
+        Without such an entry: the place before the first entry of the oldest ledger, or (-1, -1)
+        without a ledger. An ``offset`` beyond `end_offset` counts as that.
         """
         kept = self.kept_before(offset)
         if kept >= self.first_offset:
@@ -239,8 +240,8 @@ class LedgerTable:
     def runs(self, first: int, end: int, *, with_gone: bool = False) -> Iterator[LedgerRun]:
         """The entries at offsets ``first`` to ``end`` - 1, ledger by ledger.
 
-        Offsets that the partition doesn't hold are left out, but for ledgers that are `gone`
-        if they are asked for.
+        Offsets without stored entries are left out; those of ledgers that are `gone` are included
+        on request.
         """
         first, end = max(first, self.first_offset), min(end, self.end_offset)
         while first < end:

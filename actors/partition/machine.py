@@ -1,10 +1,9 @@
-"""The partition: a log of entries, who wrote them, and the names of its subscriptions.
+"""The machine of a partition: a log of entries, its producers, and its subscriptions' names.
 
-An entry is opaque; the machine sees who sent it and under which sequence id, and gives it the
-next offset. States: a partition takes entries from the first ledger on that its journal opens;
-once terminated it takes none, for ever. A producer name gets a small number with its first
-entry and keeps it until it is forgotten; numbers, subscription incarnations and topic epochs
-come from counters and are never given twice.
+An entry is opaque; the machine sees its producer and sequence id, and gives it the next offset. A
+partition takes entries from the first ledger of its journal on; once terminated it never takes any
+again. A producer name gets a small number with its first entry and keeps it until it is forgotten;
+numbers, subscription incarnations and topic epochs come from counters and are never reused.
 
 De-duplication is by producer name and sequence id, of a batch by its highest one. Ids that a
 producer skipped may still arrive; see `velaray.actors.partition.skipped_sequence_ids`. The chunks
@@ -15,11 +14,11 @@ The last sequence id is tracked whether de-duplication is on or not. Batches by 
 
 Parts of the state have modules of their own in this package:
 
-- `compacted`: which generation of compacted entries is current;
-- `delayed`: which entries are delivered later, and when;
-- `transactions`: which entries belong to undecided or aborted transactions;
-- `unsettled_sequence_ids`: the sequence ids that an abort releases;
-- `outgoing_transactions` and `remote_transactions`: transactions that go to, and come from, other
+* `compacted`: the current generation of compacted entries;
+* `delayed`: entries with a delivery time;
+* `transactions`: entries of undecided and aborted transactions;
+* `unsettled_sequence_ids`: the sequence ids that an abort releases;
+* `outgoing_transactions` and `remote_transactions`: transactions that go to, and come from, other
   clusters.
 
 Entries that another cluster stored first (*replicated* entries) are de-duplicated by their position
@@ -137,7 +136,7 @@ from velaray.events.segments import Segment, StoredSegment
 
 @dataclass(slots=True)
 class Chunk:
-    """One part of a message that is too large for one entry; ``chunk_id`` is 0 to chunks - 1."""
+    """A chunk of a message that is too large for one entry; ``chunk_id`` is 0 to chunks - 1."""
 
     uuid: str
     chunk_id: int
@@ -145,8 +144,8 @@ class Chunk:
 
 
 class Replicated(NamedTuple):
-    """Which cluster stored an entry first, and where; ``after`` is what its replicator sent just
-    before, if it did."""
+    """The cluster that stored an entry first, and its position there; ``after`` is the position of
+    the entry that the replicator sent just before, if any."""
 
     cluster: str
     position: Position
@@ -157,22 +156,23 @@ class Replicated(NamedTuple):
 class Publish:
     """Append an entry of ``messages`` messages; ``blob`` is stored as it is.
 
-    Reply: `Published`; `Duplicate` if ``deduplicate`` and the producer's entry is there
-    already; refused TERMINATED, or UNAVAILABLE while no ledger is open. A
-    ``highest_sequence_id`` below ``sequence_id`` (an entry that is no batch) counts as that.
+    Reply: `Published`; `Duplicate` if ``deduplicate`` is set and the producer's entry is stored
+    already; refused TERMINATED, or UNAVAILABLE while no ledger is open. A ``highest_sequence_id``
+    below ``sequence_id`` (an entry that is no batch) counts as that.
 
     ``deliver_at_ms`` (0: at once) and ``key_hash`` are kept for `velaray.actors.partition.delayed`;
-    refused NOT_ALLOWED if that is more than ``max_delay_ms`` away, unless that is 0.
+    refused NOT_ALLOWED if the delay is more than ``max_delay_ms``, unless that is 0.
 
-    Of a producer that is ``exact`` only an entry that was stored is a duplicate: ids that it
-    skips may still come. So may those that an entry with ``deliver_at_ms`` skips.
+    For an ``exact`` producer only a stored entry is a duplicate: ids that it skips may still
+    arrive. So may those that an entry with ``deliver_at_ms`` skips.
 
-    The first entry of a ``transaction`` must not come before its coordinator has said that it
+    The first entry of a ``transaction`` must not come before its coordinator has confirmed that it
     is open and has this partition as a participant: the machine doesn't ask.
 
-    Of a ``replicated`` entry producer and sequence ids are those that it had in that cluster. It
-    is a `Duplicate`, whatever ``deduplicate``, unless it is behind all that came from there; and
-    refused UNAVAILABLE if what was sent before it isn't stored: that would be one for ever.
+    A ``replicated`` entry has the producer and sequence ids of that cluster. It is a `Duplicate`,
+    whatever ``deduplicate``, unless it is behind everything that arrived from there. It is refused
+    UNAVAILABLE if the entry that was sent before it isn't stored: that one would become a duplicate
+    for ever.
     """
 
     producer: str
@@ -192,7 +192,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Damaged:
-    """An entry that didn't arrive as it was sent. Refused INVALID, in its turn."""
+    """An entry that was damaged in transit. Refused INVALID, in its turn."""
 
     detail: str
 
@@ -208,27 +208,28 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Nothing was stored: the producer's entry with this sequence id is there already."""
+    """Nothing was stored: the producer's entry with this sequence id is stored already."""
 
     sequence_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseTopicEpoch:
-    """An exclusive producer takes over. Reply: `TopicEpoch`, greater than all before."""
+    """Raise the topic epoch for an exclusive producer. Reply: `TopicEpoch`, greater than all
+    before."""
 
     producer_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEpoch:
-    """The topic epoch now."""
+    """The present topic epoch."""
 
     epoch: int
 
 
 class StartAt(Enum):
-    """Where a new subscription starts, when not at a certain offset."""
+    """The start of a new subscription that isn't at a given offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -238,11 +239,11 @@ class StartAt(Enum):
 class CreateSubscription:
     """Create a subscription, unless one of this name exists. Reply: `SubscriptionRef`.
 
-    ``start`` is the first offset it will receive; offsets that are trimmed away count as the
-    oldest one kept, offsets beyond the end are refused INVALID. If the subscription exists,
-    start and properties are ignored and its own ref is the reply. A new one is refused
-    NOT_ALLOWED if there are ``limit`` (0: any number) already. For one that reads compacted
-    (``compacted``) nothing below the horizon is trimmed away.
+    ``start`` is the first offset it will receive; trimmed offsets count as the oldest stored one,
+    offsets beyond the end are refused INVALID. If the subscription exists, start and properties are
+    ignored and its own ref is the reply. A new one is refused NOT_ALLOWED if there are ``limit``
+    (0: any number) already. A ``compacted`` subscription reads compacted entries: nothing below the
+    horizon is trimmed for it.
     """
 
     name: str
@@ -254,12 +255,12 @@ class CreateSubscription:
 
 @dataclass(frozen=True, slots=True)
 class DeleteSubscription:
-    """Reply: the deleted `SubscriptionRef`; refused NOT_FOUND. Its journal is for the host to
-    delete, which then says `ConfirmSwept`: until then `PartitionState.deleted` has it.
+    """Delete a subscription. Reply: the deleted `SubscriptionRef`; refused NOT_FOUND. The host
+    deletes its journal and then sends `ConfirmSwept`: until then `PartitionState.deleted` has it.
 
-    With an incarnation (not 0) only that one is deleted, so that a command that arrives late
-    or twice can't delete a later subscription of the same name. With ``idle_before_ms`` (not 0)
-    it is refused BUSY unless the subscription has had no consumers since then at least.
+    With an incarnation (not 0) only that one is deleted, so a late or repeated command can't delete
+    a later subscription of the same name. ``idle_before_ms`` (not 0) makes the command refused BUSY
+    unless the subscription has had no consumers since then at least.
     """
 
     name: str
@@ -269,21 +270,21 @@ class DeleteSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSwept:
-    """Nothing of a deleted subscription is stored any more. Reply: `Swept`, also if that was
-    known.
-    """
+    """Confirm that nothing of a deleted subscription is stored any more. Reply: `Swept`, also if
+    that was known."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Done."""
+    """The confirmation is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Take no more entries. Reply: `Terminated`; doing it again changes nothing."""
+    """Terminate the topic: it takes no more entries. Reply: `Terminated`; a repetition changes
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +297,11 @@ class Terminated:
 
 @dataclass(frozen=True, slots=True)
 class FindProducer:
-    """Where a producer left off. Reply: `ProducerAt`.
+    """Find a producer's last sequence id. Reply: `ProducerAt`.
 
-    A command, not a look at the state: it takes its turn after every entry sent before. It changes
-    nothing, unless the producer begins ``anew``: what its predecessor skipped never comes.
+    It is a command rather than a read because it must follow every entry sent before. It changes
+    nothing, unless the producer begins ``anew``: then the ids that its predecessor skipped never
+    arrive.
     """
 
     name: str
@@ -323,9 +325,8 @@ class ForgetProducer:
 
 @dataclass(frozen=True, slots=True)
 class ExpireProducers:
-    """Forget producers that sent nothing since ``before_ms``, and the most silent ones beyond
-    ``keep``; never one whose name is in ``connected``. Reply: `Forgotten`.
-    """
+    """Drop producers that sent nothing since ``before_ms``, and the longest silent ones beyond
+    ``keep``; never one whose name is in ``connected``. Reply: `Forgotten`."""
 
     before_ms: int
     keep: int = 10_000
@@ -334,7 +335,7 @@ class ExpireProducers:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Producers whose state was dropped, by name."""
+    """The producers whose state was dropped, by name."""
 
     names: tuple[str, ...]
 
@@ -357,7 +358,7 @@ def _is_duplicate(producer: Producer, first: int, highest: int, chunk: Chunk | N
 
 
 def _skips(producer: Producer | None, sequence_id: int) -> int:
-    """How many ids that weren't skipped before the producer skips with this one."""
+    """The number of ids that the producer newly skips with this one."""
     if producer is None:
         return sequence_id
     if producer.interleaving is not None:
@@ -578,7 +579,7 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
 
 
 def _arrived_late(producer: Producer, event: EntryAppended, highest: int) -> None:
-    """Ids that were skipped have come. Of a batch that is sparse only the first one is known."""
+    """Remove skipped ids that have arrived. Of a sparse batch only the first id is known."""
     assert producer.skipped is not None
     first = event.sequence_id
     sparse = is_sparse(first, highest, event.messages or 1)
@@ -616,7 +617,7 @@ def _transaction_ended(state: PartitionState, event: TransactionEnded) -> None:
 
 
 def _is_kept_out(state: PartitionState, command: Any) -> bool:
-    """Whether a command may not come through a fence."""
+    """Whether a fence forbids a command."""
     match command:
         case Publish() | Damaged() | RaiseTopicEpoch() | Terminate() | DeleteSubscription():
             return True
@@ -626,14 +627,14 @@ def _is_kept_out(state: PartitionState, command: Any) -> bool:
 
 
 class PartitionMachine:
-    """Decides for one topic partition."""
+    """The machine of one topic partition."""
 
     def initial(self) -> PartitionState:
         """An empty log without a ledger."""
         return PartitionState()
 
     def decide(self, state: PartitionState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        """The decision on ``command``. Raises TypeError for a command of another machine."""
         if state.fence.up and _is_kept_out(state, command):
             return migration_fence.objection()
         match command:
@@ -794,8 +795,8 @@ class PartitionMachine:
         undecided, chunks_end, skipped, foreign (producers), origins, origin/<n>/<cluster>, fence,
         outgoing, outgoing/<n>, arriving.
 
-        A segment of what is hidden, of origins or of what is outgoing that didn't change since a
-        checkpoint is where that has it.
+        Segments of hidden entries, origins and outgoing transactions that didn't change since a
+        checkpoint are given by their places.
         """
         everybody = [state.by_index[index] for index in sorted(state.by_index)]
         numbered = [known for known in everybody if not known.origin]
@@ -883,7 +884,8 @@ class PartitionMachine:
         )
 
     def settle(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
-        """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+        """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
+        memory."""
         transactions.settle(state.transactions, stored)
         origins.settle(state.origins, stored)
         outgoing_transactions.settle(state.outgoing, stored)
@@ -897,11 +899,11 @@ _RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence", 
 
 
 _PLAIN = tuple(each.name for each in dataclass_fields(Producer))[:-3]
-"""Fields of a producer that a checkpoint keeps as they are."""
+"""The fields of a producer that a checkpoint keeps as they are."""
 
 
 def _producer_fields(producer: Producer) -> list[Any]:
-    """All but the origin and what is skipped."""
+    """All fields except the origin and the skipped ids."""
     interleaving = producer.interleaving
     return [
         *(getattr(producer, name) for name in _PLAIN),

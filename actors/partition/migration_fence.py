@@ -1,8 +1,8 @@
 """The fence around a partition whose tenant moves to another cluster: rules of its machine.
 
-Behind it nothing is appended, no subscription is made or deleted, no producer takes over; what
-transactions wrote can still be decided. Replicators read on. It is put up for one migration and
-taken down for that one: what arrives late of an earlier one changes nothing.
+Behind the fence nothing is appended, no subscription is created or deleted, and no producer takes
+over; transactions can still be decided, and replicators continue to read. A fence is put up and
+taken down for one migration: late commands of an earlier one change nothing.
 
 Commands: `FencePartition`, `UnfencePartition`. Events: PartitionFenced, PartitionUnfenced.
 """
@@ -19,7 +19,7 @@ from velaray.events.events_pb2 import PartitionFenced, PartitionUnfenced
 
 @dataclass(frozen=True, slots=True)
 class FencePartition:
-    """Put up the fence for a migration. Reply: `FenceIs`, also if it is up for that one.
+    """Put up the fence for a migration. Reply: `FenceIs`, also for a repetition.
 
     Refused CONFLICT if the migration is over.
     """
@@ -29,28 +29,29 @@ class FencePartition:
 
 @dataclass(frozen=True, slots=True)
 class UnfencePartition:
-    """A migration came to nothing. Reply: `FenceIs`; a later one's fence stays up."""
+    """Take down the fence of a migration that was rolled back. Reply: `FenceIs`; a later
+    migration's fence stays up."""
 
     migration: int
 
 
 @dataclass(frozen=True, slots=True)
 class FenceIs:
-    """For which migration the fence is up; 0: it isn't."""
+    """The migration of the fence; 0: there is none."""
 
     migration: int
 
 
 @dataclass(slots=True)
 class Fence:
-    """For which migration it is ``up`` (0: none), and up to which one they are ``over``."""
+    """The migration whose fence is ``up`` (0: none), and the newest one that is ``over``."""
 
     up: int = 0
     over: int = 0
 
 
 def decide(fence: Fence, command: FencePartition | UnfencePartition) -> Decision:
-    """What a command of this module leads to."""
+    """The decision on a command of this module."""
     migration = command.migration
     if isinstance(command, FencePartition):
         if migration <= fence.over or migration < fence.up:
@@ -77,6 +78,6 @@ def check(fence: Fence) -> None:
 
 
 def objection() -> Decision:
-    """The refusal of what may not come through."""
+    """The refusal of a command that the fence forbids."""
     why = "the topic is moving to another cluster: look it up again"
     return refuse(Reason.UNAVAILABLE, why)

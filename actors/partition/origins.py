@@ -1,16 +1,16 @@
-"""Which entries of a partition another cluster stored first, and where: part of its state.
+"""The origins of a partition's entries: part of its state.
 
-The cluster that stored an entry first is its *origin*. Of each origin the partition keeps the
-position of the newest entry that came, and runs: so many entries from a source position on are
-the entries from a local offset on. Both ascend, so either can be found from the other by
-bisection. An entry that no origin has is this cluster's own.
+The cluster that stored an entry first is its *origin*. For each origin the partition keeps the
+position of the newest entry that arrived, and runs: a number of entries from a source position on
+that are the entries from a local offset on. Both ascend, so a bisection finds either from the
+other. Entries without an origin are this cluster's own.
 
-What isn't behind an origin's newest position has been here: it is a duplicate, whatever became
-of it. Since a replicator sends in order, that is all there is to know.
+An entry at or before its origin's newest position is a duplicate, even if it isn't stored any more.
+Since replicators send in order, the newest position suffices.
 
-Runs are kept in blocks that don't change once they are full, so a checkpoint writes the last one
-alone. As the log is trimmed whole blocks go with it, but for the newest `KEPT_BLOCKS`: so for a
-while it's still known where what is trimmed away came from.
+Runs are kept in blocks that don't change once they are full, so a checkpoint writes only the last
+one. Trimming the log removes whole blocks, except the newest `KEPT_BLOCKS`, so the origins of
+trimmed entries stay known for a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from velaray.events.segments import Segment, StoredSegment
 BLOCK = 4096
 """Runs per block: 128 KiB."""
 KEPT_BLOCKS = 16
-"""Blocks of trimmed entries that are kept, of each origin."""
+"""Blocks of trimmed entries that are kept for each origin."""
 
 NOWHERE = Position(-1, -1)
 """Before every position."""
@@ -45,7 +45,7 @@ LAST_ENTRY = (1 << 32) - 3
 
 
 def place_before(position: Position) -> Position:
-    """A place behind all that is before a position, and before that."""
+    """The place directly before a position."""
     ledger_id, entry_id = position
     return Position(ledger_id, entry_id - 1) if entry_id else Position(ledger_id - 1, LAST_ENTRY)
 
@@ -64,14 +64,14 @@ class Run(NamedTuple):
         return self.offset + self.size
 
     def within(self, first: int, end: int) -> Run:
-        """What of it is at the local offsets ``first`` to ``end`` - 1."""
+        """The part of the run at the local offsets ``first`` to ``end`` - 1."""
         skipped = max(first - self.offset, 0)
         size = min(self.end, end) - self.offset - skipped
         return Run(self.ledger_id, self.entry_id + skipped, self.offset + skipped, size)
 
 
 class _Block:
-    """Runs, by columns; ``stored`` is where a checkpoint has them, unless they changed since."""
+    """Runs, by columns; ``stored`` is their place in a checkpoint, unless they changed since."""
 
     __slots__ = ("entries", "ledgers", "offsets", "sizes", "stored")
 
@@ -102,7 +102,7 @@ class _Block:
         return self.offsets[-1] + self.sizes[-1]
 
     def last_at_or_before(self, position: Position) -> int:
-        """The number of the last run that begins at or before a position; -1 if none does."""
+        """The number of the last run that begins at or before a position; -1 if there is none."""
         ledger_id, entry_id = position
         low = bisect_left(self.ledgers, ledger_id)
         high = bisect_right(self.ledgers, ledger_id, low)
@@ -126,7 +126,7 @@ _BY_POSITION = attrgetter("first_position")
 
 
 class Origin:
-    """What came from one cluster. Positions are that cluster's."""
+    """The entries that arrived from one cluster. Positions are that cluster's."""
 
     __slots__ = ("_blocks", "_dropped", "last", "last_offset")
 
@@ -154,15 +154,15 @@ class Origin:
 
     @property
     def first_offset(self) -> int:
-        """The local offset of the oldest entry that is known of; beyond all if none is."""
+        """The local offset of the oldest known entry; beyond all offsets if there is none."""
         return self._blocks[0].first_offset if self._blocks else 1 << 62
 
     def has(self, position: Position) -> bool:
-        """Whether the entry isn't behind the newest one that came: it has been here."""
+        """Whether the entry has arrived before: it isn't behind the newest one."""
         return position <= self.last
 
     def append(self, position: Position, offset: int) -> None:
-        """The entry at ``position``, behind all before it, is stored at ``offset``."""
+        """Record the entry at ``position``, behind all before it, as stored at ``offset``."""
         ledger_id, entry_id = self.last
         last = self._blocks[-1] if self._blocks else None
         consecutive = position == (ledger_id, entry_id + 1) and offset == self.last_offset + 1
@@ -190,12 +190,12 @@ class Origin:
     # -- from positions to offsets -------------------------------------------------
 
     def _place_of(self, position: Position) -> tuple[int, int]:
-        """The block and the run that begin last at or before a position; (-1, -1): none does."""
+        """The last block and run that begin at or before a position; (-1, -1) if there are none."""
         at = bisect_right(self._blocks, position, key=_BY_POSITION) - 1
         return at, self._blocks[at].last_at_or_before(position) if at >= 0 else -1
 
     def offset_of(self, position: Position) -> int | None:
-        """The local offset of the entry; None if it didn't come, or isn't known any more."""
+        """The local offset of the entry; None if it didn't arrive, or isn't known any more."""
         at, index = self._place_of(position)
         if at < 0:
             return None
@@ -205,7 +205,8 @@ class Origin:
         return run.offset + skipped if known else None
 
     def at_or_after(self, position: Position) -> int | None:
-        """The local offset of the first entry that isn't before ``position``; None if none is."""
+        """The local offset of the first entry that isn't before ``position``; None if there is
+        none."""
         found = self.offset_of(position)
         if found is not None:
             return found
@@ -217,7 +218,8 @@ class Origin:
         return self._blocks[at + 1].first_offset if at + 1 < len(self._blocks) else None
 
     def before(self, position: Position) -> int:
-        """The local offset after the last entry that isn't behind ``position``; 0 if none is."""
+        """The local offset after the last entry that isn't behind ``position``; 0 if there
+        is none."""
         at, index = self._place_of(position)
         if at < 0:
             return 0
@@ -227,8 +229,8 @@ class Origin:
         return run.offset + min(position.entry_id - run.entry_id + 1, run.size)
 
     def offsets(self, first: Position, last: Position) -> list[Range]:
-        """Where the entries from ``first`` to ``last`` are, as far as they came: ascending ranges
-        that don't touch."""
+        """The local ranges of the arrived entries from ``first`` to ``last``: ascending, and never
+        touching."""
         start = self.at_or_after(first)
         if start is None:
             return []
@@ -243,7 +245,8 @@ class Origin:
     # -- from offsets to positions -------------------------------------------------
 
     def runs(self, first: int, end: int) -> Iterator[Run]:
-        """What of the local offsets ``first`` to ``end`` - 1 came from here, ascending."""
+        """The parts of the local offsets ``first`` to ``end`` - 1 that came from this cluster,
+        ascending."""
         if first >= end:
             return
         at = max(bisect_right(self._blocks, first, key=_BY_OFFSET) - 1, 0)
@@ -257,7 +260,8 @@ class Origin:
                     yield run.within(first, end)
 
     def next_offset(self, first: int, end: int) -> int:
-        """The first local offset from ``first`` on that came from here; ``end`` if none did."""
+        """The first local offset from ``first`` on that came from this cluster; ``end`` if there is
+        none."""
         return next((run.offset for run in self.runs(first, end)), end)
 
     def last_before(self, end: int) -> Position:
@@ -272,8 +276,8 @@ class Origin:
         return Position(run.ledger_id, run.entry_id + min(run.end, end) - run.offset - 1)
 
     def begin_of(self, offset: int) -> int | None:
-        """Where the entries begin that came one after the other up to this local offset; None if
-        what is there didn't come from here."""
+        """The beginning of the consecutive entries up to this local offset; None if the entry there
+        has another origin."""
         at = bisect_right(self._blocks, offset, key=_BY_OFFSET) - 1
         if at < 0:
             return None
@@ -297,7 +301,7 @@ class Origin:
             require(newest, "the newest entry of an origin ends its last run", repr(self.last))
 
     def snapshot(self) -> tuple[list[int], dict[int, Segment]]:
-        """What a checkpoint has to keep: a few numbers, and the blocks by number."""
+        """The content of a checkpoint: a few numbers, and the blocks by number."""
         blocks: dict[int, Segment] = {
             number: block.stored or block.encode()
             for number, block in enumerate(self._blocks, self._dropped)
@@ -314,14 +318,14 @@ class Origin:
         return origin
 
     def settle(self, stored: Mapping[int, StoredSegment]) -> None:
-        """A checkpoint has the blocks, as they are, at these places."""
+        """Note the places of the unchanged blocks in a checkpoint."""
         for number, place in stored.items():
             self._blocks[number - self._dropped].stored = place
 
 
 @dataclass(slots=True)
 class Origins:
-    """All of a partition, by the names of the clusters."""
+    """The origins of a partition, by cluster name."""
 
     by_cluster: dict[str, Origin] = field(default_factory=dict)
 
@@ -329,7 +333,7 @@ class Origins:
         return bool(self.by_cluster)
 
     def append(self, cluster: str, position: Position, offset: int) -> None:
-        """An entry of ``cluster`` is stored at ``offset``."""
+        """Record an entry of ``cluster``, stored at ``offset``."""
         origin = self.by_cluster.get(cluster)
         if origin is None:
             origin = self.by_cluster[cluster] = Origin()
@@ -341,12 +345,12 @@ class Origins:
             origin.trim(first_offset)
 
     def last(self, cluster: str) -> Position:
-        """The newest position that came of a cluster; `NOWHERE` if none did."""
+        """The newest position that arrived from a cluster; `NOWHERE` if there is none."""
         origin = self.by_cluster.get(cluster)
         return NOWHERE if origin is None else origin.last
 
     def came(self, first: int, end: int) -> list[tuple[str, Run]]:
-        """What of the local offsets ``first`` to ``end`` - 1 came from which cluster, ascending."""
+        """The parts of the local offsets ``first`` to ``end`` - 1 with their origins, ascending."""
         found = [
             (cluster, run)
             for cluster, origin in self.by_cluster.items()
@@ -355,7 +359,7 @@ class Origins:
         return sorted(found, key=lambda each: each[1].offset)
 
     def own(self, first: int, end: int) -> list[Range]:
-        """What of the local offsets ``first`` to ``end`` - 1 came from nowhere, ascending."""
+        """The parts of the local offsets ``first`` to ``end`` - 1 without an origin, ascending."""
         return gaps(first, end, [(run.offset, run.end) for _, run in self.came(first, end)])
 
 
@@ -392,13 +396,13 @@ def restore(segments: Mapping[str, bytes]) -> Origins:
 
 
 def settle(state: Origins, stored: Mapping[str, StoredSegment]) -> None:
-    """A checkpoint of the state is durable: what doesn't change isn't written again."""
+    """Note where a durable checkpoint has the blocks: unchanged ones aren't written again."""
     for cluster, number, name in _blocks_among(stored):
         state.by_cluster[cluster].settle({number: stored[name]})
 
 
 def _blocks_among(names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
-    """Of the segments that are blocks: the cluster, the number, the name."""
+    """The cluster, number and name of each segment that is a block."""
     for name in names:
         if name.startswith(_PREFIX):
             number, _, cluster = name.removeprefix(_PREFIX).partition("/")

@@ -1,15 +1,16 @@
 """Committed transactions whose entries go to other clusters: part of a partition's state.
 
-Another cluster is to show all of a transaction's entries, of all partitions, or none. So it must
-be told which partitions there are, and by each when it has brought all it has. The partition
-keeps each transaction that was committed while replicators had still to read entries of it, by a
-*number* of its own: where its last entry is, the clusters that *wait* for it, and its
-*participants* in each. Those are known only when all partitions have applied the commit: the
-coordinator names them then, unless this partition is the only one. A cluster is dropped from it
-once it has confirmed that it knows of all entries, or isn't replicated to any more; a transaction
-that no cluster waits for is forgotten.
+Another cluster must show all of a transaction's entries, of all partitions, or none. So it needs
+the list of partitions, and from each the notice that all its entries have arrived. The partition
+keeps each transaction that was committed while replicators had entries of it to read, by a *number*
+of its own: the place of its last entry, the clusters that *wait* for it, and its *participants* for
+each. The participants are known only when all partitions have applied the commit: then the
+coordinator names them, unless this partition is the only one. A cluster is dropped when it has
+confirmed that it knows of all entries, or isn't replicated to any more; a transaction without
+waiting clusters is dropped.
 
-Of transactions that other clusters began nothing is kept, nor of any before the first replicator.
+Nothing is kept of transactions that other clusters began, or that ended before the first replicator
+existed.
 
 Commands: `NameParticipants`, `ConfirmReplicated`. Events: ParticipantsNamed,
 TransactionsReplicated; TransactionEnded if it names clusters; SubscriptionDeleted of a replicator.
@@ -41,10 +42,10 @@ _PREFIX = "outgoing/"
 
 @dataclass(frozen=True, slots=True)
 class NameParticipants:
-    """Which partitions have entries for which cluster; ``clusters`` are those that wait here.
+    """Name the partitions with entries for each cluster; ``clusters`` are those that wait here.
 
-    All partitions have applied the commit. Reply: `Named`, also if it was known or no cluster
-    waits any more.
+    All partitions have applied the commit. Reply: `Named`, also if it was known or no cluster waits
+    any more.
     """
 
     transaction: TransactionId
@@ -53,12 +54,13 @@ class NameParticipants:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The participants are known, if anybody is still to be told of them."""
+    """The participants are recorded, as far as a cluster still waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmReplicated:
-    """A cluster knows that it has all of these. Reply: `Confirmed`, also if that was known."""
+    """Confirm that a cluster knows of all these transactions. Reply: `Confirmed`, also if that was
+    known."""
 
     cluster: str
     numbers: Sequence[int]
@@ -66,13 +68,14 @@ class ConfirmReplicated:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Done."""
+    """The confirmation is recorded."""
 
 
 @dataclass(slots=True)
 class OutgoingTransaction:
-    """``last`` is the offset of its last entry, at ``position``. ``participants``: by cluster; None
-    until they are known; of a cluster that isn't in it this partition is the only one."""
+    """A transaction with its last entry at offset ``last`` and ``position``. ``participants`` by
+    cluster: None until they are known; for a cluster that isn't in it this partition is the only
+    one."""
 
     number: int
     transaction: TransactionId
@@ -84,8 +87,8 @@ class OutgoingTransaction:
 
 @dataclass(slots=True)
 class Outgoing:
-    """By number, ascending, and the numbers by transaction; ``replicators``: where each cluster's
-    began to read, which the partition's subscriptions say."""
+    """Transactions by number, ascending, and numbers by transaction; ``replicators``: the offset at
+    which each cluster's replicator began to read, from the partition's subscriptions."""
 
     by_number: dict[int, OutgoingTransaction] = field(default_factory=dict)
     numbers: dict[TransactionId, int] = field(default_factory=dict)
@@ -103,23 +106,23 @@ class Outgoing:
         return None if number is None else self.by_number[number]
 
     def unnamed(self, transaction: TransactionId) -> tuple[str, ...]:
-        """The clusters that wait for a transaction whose participants aren't known."""
+        """The clusters that wait for a transaction with unknown participants."""
         found = self.find(transaction)
         return () if found is None or found.participants is not None else tuple(found.waiting)
 
     def clusters(self, last: int) -> list[str]:
-        """Those whose replicators are to read the entry at offset ``last``."""
+        """The clusters whose replicators must read the entry at offset ``last``."""
         return sorted(name for name, start in self.replicators.items() if start <= last)
 
     def after(self, number: int, cluster: str) -> Iterator[OutgoingTransaction]:
-        """Those behind a number that a cluster waits for, ascending."""
+        """The transactions behind a number that a cluster waits for, ascending."""
         for each in self.by_number.values():  # ascending: numbers are given in order
             if each.number > number and cluster in each.waiting:
                 yield each
 
 
 def decide(state: Outgoing, command: NameParticipants | ConfirmReplicated) -> Decision:
-    """What a command of this module leads to."""
+    """The decision on a command of this module."""
     if isinstance(command, NameParticipants):
         waiting = state.unnamed(command.transaction)
         if not waiting:
@@ -139,8 +142,8 @@ def decide(state: Outgoing, command: NameParticipants | ConfirmReplicated) -> De
 
 
 def ended(state: Outgoing, event: TransactionEnded, last: int, position: Position) -> None:
-    """A transaction was committed that goes somewhere; ``last`` and ``position`` say where its
-    last entry is."""
+    """Add a committed transaction that goes to other clusters; ``last`` and ``position`` are those
+    of its last entry."""
     transaction = TransactionId(event.coordinator, event.sequence)
     number = state.next_number
     state.next_number += 1
@@ -163,13 +166,13 @@ def evolve(state: Outgoing, event: ParticipantsNamed | TransactionsReplicated) -
 
 
 def subscription_created(state: Outgoing, name: str, start_offset: int) -> None:
-    """If it is a replicator's, its cluster gets what is committed from now on."""
+    """Begin to keep transactions for the cluster of a new replicator's subscription."""
     if name.startswith(REPLICATOR_PREFIX):
         state.replicators[name.removeprefix(REPLICATOR_PREFIX)] = start_offset
 
 
 def subscription_deleted(state: Outgoing, name: str) -> None:
-    """If it is a replicator's, its cluster gets nothing more."""
+    """Drop the cluster of a deleted replicator's subscription."""
     if name.startswith(REPLICATOR_PREFIX):
         cluster = name.removeprefix(REPLICATOR_PREFIX)
         del state.replicators[cluster]
@@ -234,7 +237,7 @@ def restore(segments: Mapping[str, bytes], starts: Mapping[str, int]) -> Outgoin
 
 
 def settle(state: Outgoing, stored: Mapping[str, StoredSegment]) -> None:
-    """A checkpoint has the blocks, as they are, at these places."""
+    """Note the places of the unchanged blocks in a checkpoint."""
     for block in _blocks(stored):
         state.stored[block] = stored[f"{_PREFIX}{block}"]
 

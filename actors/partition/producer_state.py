@@ -10,9 +10,9 @@ from velaray.actors.partition.skipped_sequence_ids import Skipped
 
 @dataclass(slots=True)
 class Producer:
-    """What is known of a producer name. Sequence ids are -1 until there is one. One that sends
-    to another cluster, its ``origin``, has nothing to do with an own one of the same name.
-    ``skipped`` are ids that may still come; None if there are none."""
+    """The state of a producer name. Sequence ids are -1 until there is one. A producer that sends
+    to another cluster, its ``origin``, is distinct from a local one of the same name. ``skipped``
+    are ids that may still arrive; None if there are none."""
 
     index: int
     name: str

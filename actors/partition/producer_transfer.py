@@ -1,9 +1,9 @@
-"""Producers that move from another cluster: what that knew of their sequence ids, part of a
-partition's state.
+"""Producers that move from another cluster, with their sequence ids: part of a partition's state.
 
-A producer that goes on here with its sequence ids, and sends again what it has no receipt for, is
-to have its duplicates found. So what the other cluster knew of it is *adopted*: added to what is
-known here. That only ever grows: adopting again, or something older, changes nothing.
+A producer that continues here with its sequence ids sends again what it has no receipt for, and
+these duplicates must be recognised. So the other cluster's state of the producer is *adopted*:
+merged into the state here. The merged state only grows: adopting it again, or an older one, changes
+nothing.
 
 Command: `AdoptProducers`. Events: ProducerRegistered, ProducerAdopted.
 """
@@ -27,11 +27,11 @@ from velaray.events.events_pb2 import InterleavedEntries, ProducerAdopted, Produ
 
 
 class ProducerRow(NamedTuple):
-    """What is to be adopted of one producer; sequence ids are -1 where there is none.
+    """The state of one producer to adopt; sequence ids are -1 where there is none.
 
-    ``chunk`` is the message of which not all chunks are stored: sequence id, uuid, last chunk.
-    ``interleaved`` are the floor and the newest entries, (first, highest), as in
-    `velaray.actors.partition.interleaving`; ``skipped`` the ids that may still come, as in
+    ``chunk`` is the incompletely stored message: sequence id, uuid, last chunk. ``interleaved`` are
+    the floor and the newest entries, (first, highest), as in
+    `velaray.actors.partition.interleaving`; ``skipped`` the ids that may still arrive, as in
     `velaray.actors.partition.skipped_sequence_ids`.
     """
 
@@ -45,10 +45,10 @@ class ProducerRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdoptProducers:
-    """Know of producers what ``rows`` say, besides what is known. Reply: `Adopted`.
+    """Merge the states in ``rows`` into those of producers. Reply: `Adopted`.
 
-    With ``origin``: what is remembered of all that replicated entries of that cluster say, for
-    the case that it can't be asked. Refused INVALID if a row can't be meant.
+    With ``origin``: use what replicated entries of that cluster say of its producers, in case it
+    can't be asked. Refused INVALID if a row is malformed.
     """
 
     rows: Sequence[ProducerRow] = ()
@@ -57,13 +57,13 @@ class AdoptProducers:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Of how many producers more is known now than before."""
+    """The number of producers whose state changed."""
 
     producers: int
 
 
 def row_of(producer: Producer) -> ProducerRow:
-    """What is known of a producer, for another partition to adopt."""
+    """The state of a producer, for another partition to adopt."""
     chunk = (producer.chunk_sequence_id, producer.chunk_uuid, producer.chunk_id)
     known = producer.interleaving
     interleaved = None if known is None else (known.floor, list(known.entries.items()))
@@ -73,24 +73,24 @@ def row_of(producer: Producer) -> ProducerRow:
 
 
 def without_skipped(producer: Producer) -> ProducerAdopted:
-    """The event after which the producer is known as it is, but no skipped ids may still come."""
+    """The event that sets a producer's state, without skipped ids."""
     return _event(producer.index, row_of(producer)._replace(skipped=()))
 
 
 def plain_rows(state: PartitionState) -> list[list[Any]]:
-    """The rows of this cluster's producers, for `read_rows` in another cluster. Versions that know
-    nothing of skipped ids read the rows without any."""
+    """The rows of this cluster's producers, for `read_rows` in another cluster. Versions without
+    skipped ids read the rows without any."""
     return [list(row if row.skipped else row[:-1]) for row in rows_of(state)]
 
 
 def rows_of(state: PartitionState, origin: str = "") -> list[ProducerRow]:
-    """Of all producers of a cluster (empty: of this one), in the order of their numbers."""
+    """The rows of all producers of a cluster (empty: this one), in the order of their numbers."""
     numbered = (state.by_index[number] for number in sorted(state.by_index))
     return [row_of(known) for known in numbered if known.origin == origin]
 
 
 def read_rows(rows: Sequence[Any]) -> list[ProducerRow]:
-    """Rows that came as plain lists. Raises `ValueError` or `TypeError` if they are malformed."""
+    """Rows from plain lists. Raises `ValueError` or `TypeError` if they are malformed."""
     found = []
     for name, at_ms, last, (sequence_id, uuid, chunk_id), interleaved, *rest in rows:
         entries = None
@@ -104,7 +104,7 @@ def read_rows(rows: Sequence[Any]) -> list[ProducerRow]:
 
 
 def decide(state: PartitionState, command: AdoptProducers) -> Decision:
-    """See `AdoptProducers`."""
+    """The decision on `AdoptProducers`."""
     rows = [*command.rows, *(rows_of(state, command.origin) if command.origin else ())]
     for row in rows:
         if not row.name or row.last_sequence_id < -1 or row.at_ms < 0:
@@ -141,12 +141,12 @@ def _merged(known: ProducerRow, told: ProducerRow) -> ProducerRow:
         skipped=_skipped_by_both(known, told, last),
     )
     if merged == known:
-        return known  # when it was heard of last doesn't matter by itself
+        return known  # a newer time of activity alone changes nothing
     return merged._replace(at_ms=max(known.at_ms, told.at_ms))
 
 
 def _skipped_by_both(known: ProducerRow, told: ProducerRow, last: int) -> tuple[Range, ...]:
-    """The ids up to the last one that neither has seen."""
+    """The ids that neither has seen."""
     unseen = RangeSet([*known.skipped, (known.last_sequence_id + 1, last + 1)])
     also = [*told.skipped, (told.last_sequence_id + 1, last + 1)]
     return tuple(run for first, end in also for run in unseen.within(first, end))
@@ -159,7 +159,7 @@ def _seen(row: ProducerRow) -> tuple[int, Sequence[tuple[int, int]]]:
 def _union(
     known: tuple[int, Sequence[tuple[int, int]]], told: tuple[int, Sequence[tuple[int, int]]]
 ) -> tuple[int, Sequence[tuple[int, int]]]:
-    """What either has seen, as far as a window goes; the former's order if it says it all."""
+    """The ids that either has seen, within the window; in the former's order if it has them all."""
     floor, entries = max(known[0], told[0]), dict(known[1])
     new = {first: highest for first, highest in told[1] if first >= floor}
     if floor == known[0] and new.keys() <= entries.keys():
@@ -190,7 +190,7 @@ def _event(number: int, row: ProducerRow) -> ProducerAdopted:
 
 
 def evolve(producer: Producer, event: ProducerAdopted) -> None:
-    """The producer is known so from now on."""
+    """Set the producer's state."""
     producer.at_ms = event.at_ms
     producer.last_sequence_id = event.last_sequence_id
     producer.chunk_sequence_id = event.chunk_sequence_id

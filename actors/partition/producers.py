@@ -1,13 +1,13 @@
-"""The producers that are connected to a partition now: who may send, who waits, who must go.
+"""The producers that are connected to a partition, and those that wait.
 
-Volatile: nothing here is journaled, and a partition that restarts begins with an empty
-registry. The one durable part of access modes is the topic epoch, which the partition machine
-owns; an answer with ``raise_epoch`` obliges the host to run `RaiseTopicEpoch` and to tell the
-client nothing before that is durable. The registry counts the producer as connected meanwhile.
+Volatile: nothing here is journaled, and a restarted partition begins with an empty registry. The
+one durable part of access modes is the topic epoch, which the partition machine owns. An answer
+with ``raise_epoch`` obliges the host to run `RaiseTopicEpoch` and to answer the client only when
+that is durable. Meanwhile the registry counts the producer as connected.
 
-A producer is named by ``key``, which the host chooses (say: connection and producer id), and
-by its name, unique among connected and waiting producers; names of producers that brought
-none are made by the host.
+A producer is identified by ``key``, which the host chooses (for example connection and producer
+id), and by its name, unique among connected and waiting producers; the host makes names for
+producers without one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class ProducerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The producer may send, once the topic epoch is raised (if it is to be).
+    """The producer may send, after the topic epoch is raised if ``raise_epoch`` is set.
 
-    ``replaced`` is its own earlier connection, which is dead to the client: forget it.
-    ``fenced`` are producers to close with CLOSE_PRODUCER, ``refused`` are waiting ones to
-    answer FENCED. None of them is in the registry any more; don't report them disconnected.
+    ``replaced`` is its own earlier connection, which is dead to the client: drop it. ``fenced`` are
+    producers to close with CLOSE_PRODUCER, ``refused`` are waiting ones to answer FENCED. None of
+    them is in the registry any more; don't report them disconnected.
     """
 
     raise_epoch: bool = False
@@ -60,16 +60,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The producer waits its turn: success with producer_ready = false, and later a
-    `Promotion`. ``replaced`` as in `Accepted`.
-    """
+    """The producer must wait: success with producer_ready = false, and later a `Promotion`.
+    ``replaced`` as in `Accepted`."""
 
     replaced: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A waiting producer became exclusive: raise the topic epoch, then tell it so."""
+    """A waiting producer became exclusive: raise the topic epoch, then notify it."""
 
     key: Hashable
     name: str
@@ -78,8 +77,8 @@ class Promotion:
 class ProducerRegistry:
     """Producers connected to one partition, and those that wait for it.
 
-    Either any number of shared producers is connected or one exclusive one; producers wait,
-    in order, only while somebody is connected.
+    Either any number of shared producers is connected or one exclusive one; producers wait, in
+    order, only while others are connected.
     """
 
     def __init__(self) -> None:
@@ -178,9 +177,9 @@ class ProducerRegistry:
         return None
 
     def disconnect(self, key: Hashable) -> Promotion | None:
-        """A producer or a waiting one is gone; an unknown key changes nothing.
+        """Remove a connected or waiting producer; an unknown key changes nothing.
 
-        Returns who takes its place.
+        Returns the producer that takes its place.
         """
         self._waiting.pop(key, None)
         if self._connected.pop(key, None) is None or self._connected or not self._waiting:

@@ -1,26 +1,27 @@
 """Transactions of other clusters: part of a partition's state.
 
-An entry of one is stored like any entry of an open transaction, under an id that no transaction of
-this cluster has (`foreign_id`): nobody gets it, nor what is behind it. No coordinator of this
-cluster knows of it, and the other cluster isn't asked: its replicators say of each partition when
-it has all its entries (then the transaction is *complete* here), and which partitions there are.
-One of those, the first by name, is the transaction's *keeper*. It collects which of them *arrived*,
-and *judges*: once all have, the transaction is released, by one event. So the decision is this
-cluster's, and everything that it needs is here. The partitions where it arrived are told then,
-again and again, until they have applied it. A transaction of a single partition needs no keeper:
-once it is complete it is released.
+An entry of such a transaction is stored like any entry of an open transaction, under an id that no
+transaction of this cluster has (`foreign_id`), so neither it nor later entries are delivered. No
+coordinator of this cluster knows the transaction, and the other cluster isn't asked. Its
+replicators report when a partition has all its entries (then the transaction is *complete* there),
+and the list of partitions. The first of those by name is the transaction's *keeper*. It collects
+the partitions where the transaction *arrived*, and *judges*: when all have it, one event releases
+the transaction. So the decision, and everything that it needs, is in this cluster. The keeper then
+informs the partitions until they have applied it. A transaction of a single partition needs no
+keeper: it is released when it is complete.
 
-What isn't released can be given up, when its cluster is lost: by the keeper if it is complete
-anywhere, else by the partition itself, which then will never let it arrive. Entries that come after
-that are hidden like those before. A keeper that hears of it gives up too. Which of the two it was
-never changes.
+A transaction that isn't released can be given up when its cluster is lost: by the keeper if it is
+complete anywhere, else by the partition itself, which then never lets it arrive. Later entries of
+it are hidden like earlier ones. A keeper that learns of it gives up as well. The outcome never
+changes.
 
-Of completions as of entries the last position is kept, for each cluster: what isn't behind it was
-told before.
+The last position of completions, as of entries, is kept for each cluster: completions up to it are
+duplicates.
 
 Commands: `TakeComplete`, `EndForeign`, `Arrive`, `GiveUp`, `ForgetForeign`. Events:
 ForeignTransactionComplete, ForeignTransactionEnded, ForeignTransactionArrived,
-ForeignTransactionJudged, ForeignTransactionForgotten; and TransactionEnded of what has entries.
+ForeignTransactionJudged, ForeignTransactionForgotten; and TransactionEnded of a transaction with
+entries.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from velaray.events.ids import Position, TransactionId
 from velaray.events.segments import Segment
 
 COORDINATORS = 1 << 16
-"""A cluster whose transactions are replicated has fewer coordinators than this."""
+"""The bound of the number of coordinators in a cluster whose transactions are replicated."""
 
 _FOREIGN = 1 << 62
 _NAME_BITS = 46
@@ -56,7 +57,7 @@ NOWHERE = Position(-1, -1)
 
 
 def foreign_id(cluster: str, transaction: TransactionId) -> TransactionId:
-    """How a transaction of another cluster is called here. Raises ValueError if it is none."""
+    """The local id of another cluster's transaction. Raises ValueError if it is none."""
     coordinator, sequence = transaction
     if not 0 <= coordinator < COORDINATORS or sequence < 1:
         raise ValueError(f"no transaction of cluster {cluster!r} is called {transaction}")
@@ -65,17 +66,17 @@ def foreign_id(cluster: str, transaction: TransactionId) -> TransactionId:
 
 
 def is_foreign(transaction: TransactionId) -> bool:
-    """Whether it is another cluster's."""
+    """Whether the id is that of another cluster's transaction."""
     return transaction.coordinator >= _FOREIGN
 
 
 def called_there(transaction: TransactionId) -> TransactionId:
-    """How its own cluster calls it."""
+    """Its id in its own cluster."""
     return TransactionId(transaction.coordinator % COORDINATORS, transaction.sequence)
 
 
 def name_of(transaction: TransactionId) -> str:
-    """As people read it."""
+    """The id as text, for people."""
     if is_foreign(transaction):
         return f"transaction {called_there(transaction)} of another cluster"
     return f"transaction {transaction}"
@@ -83,8 +84,8 @@ def name_of(transaction: TransactionId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """All entries of a transaction that come here are stored, the last of them was at ``position``
-    in its cluster; ``topics`` are the partitions that get some."""
+    """All entries of a transaction for this partition are stored, the last one at ``position`` in
+    its cluster; ``topics`` are the partitions with entries."""
 
     transaction: TransactionId
     topics: Sequence[str]
@@ -101,18 +102,18 @@ class TakeComplete:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Those of them that are new."""
+    """The new completions."""
 
     transactions: tuple[TransactionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EndForeign:
-    """The keeper's verdict, durable there; or (not ``judged``) that it is given up without one.
-    ``over``: the keeper knows that it is complete here, as whenever it is to be committed.
+    """Apply the keeper's durable verdict; not ``judged``: the transaction is given up without one.
+    ``over``: the keeper knows that it is complete here, which holds for every commit.
 
-    Reply: `ForeignEnded`; doing it again changes nothing. Refused CONFLICT if it was given up and
-    is to be committed, or is complete and isn't judged.
+    Reply: `ForeignEnded`; a repetition changes nothing. Refused CONFLICT for a commit of a
+    transaction that was given up, or for a complete one without a verdict.
     """
 
     transaction: TransactionId
@@ -123,15 +124,16 @@ class EndForeign:
 
 @dataclass(frozen=True, slots=True)
 class ForeignEnded:
-    """It isn't ongoing here; ``entries``: it was."""
+    """The transaction is over here; ``entries``: it was ongoing."""
 
     entries: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """To the keeper: it is complete at ``topic``, where it was ``given_up`` before or not. Reply:
-    `Judged`. Refused INVALID if it doesn't go there, or elsewhere than was said before."""
+    """Report to the keeper that the transaction is complete at ``topic``, where it was ``given_up``
+    before or not. Reply: `Judged`. Refused INVALID if it doesn't go there, or if an earlier report
+    named other partitions."""
 
     transaction: TransactionId
     topic: str
@@ -141,7 +143,7 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """To the keeper: give it up, unless it is released. Reply: `Judged`."""
+    """Make the keeper give the transaction up, unless it is released. Reply: `Judged`."""
 
     transaction: TransactionId
     topics: Sequence[str]
@@ -149,27 +151,28 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Whether it is released; None while that is open."""
+    """Whether the transaction is released; None while it is open."""
 
     commit: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetForeign:
-    """To the keeper: all its partitions have applied the verdict, when it was complete there.
-    Reply: `Forgotten`; refused CONFLICT if it isn't judged or hasn't arrived everywhere."""
+    """Confirm to the keeper that all partitions have applied the verdict, when the transaction was
+    complete there. Reply: `Forgotten`; refused CONFLICT if it isn't judged or hasn't arrived
+    everywhere."""
 
     transaction: TransactionId
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Nothing is kept of it."""
+    """The transaction is removed."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What its keeper knows of a transaction; ``commit`` is the verdict, None before it."""
+    """The keeper's state of a transaction; ``commit`` is the verdict, None before it."""
 
     topics: tuple[str, ...]
     arrived: set[str] = field(default_factory=set)
@@ -177,15 +180,18 @@ class Kept:
 
     @property
     def missing(self) -> list[str]:
-        """Where it hasn't arrived."""
+        """The partitions where it hasn't arrived."""
         return [topic for topic in self.topics if topic not in self.arrived]
 
 
 @dataclass(slots=True)
 class RemoteTransactions:
-    """``complete``: the partitions of those that are complete here and not over; ``given_up``:
-    those that were given up and aren't over; ``kept``: those of which this is the keeper;
-    ``heard``: the newest completion's position in each cluster."""
+    """The transactions of other clusters.
+
+    ``complete``: the partitions of open transactions that are complete here; ``given_up``: open
+    ones that were given up; ``kept``: those of which this partition is the keeper; ``heard``: the
+    newest completion's position in each cluster.
+    """
 
     complete: dict[TransactionId, tuple[str, ...]] = field(default_factory=dict)
     given_up: set[TransactionId] = field(default_factory=set)
@@ -197,7 +203,7 @@ Command = TakeComplete | EndForeign | Arrive | GiveUp | ForgetForeign
 
 
 def decide(state: RemoteTransactions, entries: Transactions, command: Command) -> Decision:
-    """What a command of this module leads to; ``entries`` says what is ongoing."""
+    """The decision on a command of this module; ``entries`` has the ongoing transactions."""
     match command:
         case TakeComplete():
             return _take(state, command)
@@ -339,7 +345,8 @@ def _keep(
 
 
 def check(state: RemoteTransactions, entries: Transactions) -> None:
-    """Raise `InvariantViolation` if an invariant is broken; ``entries`` says what is ongoing."""
+    """Raise `InvariantViolation` if an invariant is broken; ``entries`` has the ongoing
+    transactions."""
     for transaction, topics in state.complete.items():
         goes = is_foreign(transaction) and bool(topics)
         require(goes, "what is complete is foreign and goes somewhere", str(transaction))

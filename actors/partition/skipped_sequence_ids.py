@@ -67,7 +67,7 @@ class Skipped:
             del self._firsts[0], self._ends[0]
 
     def remove(self, first: int, end: int) -> None:
-        """Remove ``first`` to ``end`` - 1, as far as they are there."""
+        """Remove those of ``first`` to ``end`` - 1 that are there."""
         low = max(bisect_right(self._firsts, first) - 1, 0)
         high = bisect_right(self._firsts, end - 1)
         runs = list(zip(self._firsts[low:high], self._ends[low:high], strict=True))
@@ -94,7 +94,8 @@ def _within(run: Range, first: int, end: int) -> list[Range]:
 
 
 def to_fields(skipped: Iterable[Range]) -> list[int]:
-    """What a checkpoint keeps: of each run its distance from the one before, and its length."""
+    """The content of a checkpoint: for each run its distance from the previous one, and its
+    length."""
     fields, at = [], 0
     for first, end in skipped:
         fields += [first - at, end - first]

@@ -18,7 +18,7 @@ from velaray.actors.partition.unsettled_sequence_ids import UnsettledSequenceIds
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRef:
-    """A subscription; the incarnation tells it from others that had or will have its name."""
+    """A subscription; the incarnation distinguishes it from earlier and later ones of its name."""
 
     name: str
     incarnation: int
@@ -38,10 +38,10 @@ class Subscription:
 class PartitionState:
     """The state of a partition: everything in its journal except the entries themselves.
 
-    ``deleted`` has the names of deleted subscriptions by incarnation, while something of them
-    may be stored; ``trimmed`` the ledgers that can no longer be read but are still listed, with the
-    bytes of their entries. No entry from ``chunks_end`` on is a chunk. ``foreign`` are the
-    producers of other clusters, by origin and name.
+    ``deleted`` has the names of deleted subscriptions by incarnation, while parts of them may be
+    stored; ``trimmed`` the ledgers that are unreadable but still listed, with the bytes of their
+    entries. No entry from ``chunks_end`` on is a chunk. ``foreign`` are the producers of other
+    clusters, by origin and name.
     """
 
     table: LedgerTable = field(default_factory=LedgerTable)
@@ -72,11 +72,11 @@ class PartitionState:
 
     @property
     def first_offset(self) -> int:
-        """The offset of the oldest entry that is kept; `end_offset` if there is none."""
+        """The offset of the oldest stored entry; `end_offset` if there is none."""
         return self.table.first_offset
 
     @property
     def max_read_offset(self) -> int:
-        """Nothing at or beyond it may be given to anybody; see
+        """The offset from which on nothing may be delivered; see
         `velaray.actors.partition.transactions`."""
         return self.transactions.max_read_offset(self.table.end_offset)

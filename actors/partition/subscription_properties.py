@@ -1,4 +1,4 @@
-"""The properties of subscriptions after their creation: rules of the partition's machine.
+"""Changes of subscriptions' properties: rules of the partition's machine.
 
 Command: `SetProperty`. Event: SubscriptionPropertiesSet.
 """
@@ -14,7 +14,7 @@ from velaray.events.events_pb2 import SubscriptionPropertiesSet
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """Give a property of a subscription this value; none: it has no such property any more.
+    """Set a property of a subscription, or remove it (without a value).
 
     Reply: `PropertiesAre`. Refused NOT_FOUND if there is no such subscription.
     """
@@ -26,13 +26,13 @@ class SetProperty:
 
 @dataclass(frozen=True, slots=True)
 class PropertiesAre:
-    """They are as asked for; whether they weren't."""
+    """The properties are as requested, and whether the command changed them."""
 
     changed: bool
 
 
 def decide(state: PartitionState, command: SetProperty) -> Decision:
-    """See `SetProperty`."""
+    """The decision on `SetProperty`."""
     known = state.subscriptions.get(command.name)
     if known is None:
         return refuse(Reason.NOT_FOUND, f"no subscription {command.name!r}")
@@ -46,7 +46,7 @@ def decide(state: PartitionState, command: SetProperty) -> Decision:
 
 
 def evolve(state: PartitionState, event: SubscriptionPropertiesSet) -> None:
-    """They are these."""
+    """Apply the event."""
     for known in state.subscriptions.values():
         if known.ref.incarnation == event.incarnation:
             known.properties = dict(event.properties)

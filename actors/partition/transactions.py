@@ -1,18 +1,18 @@
-"""The transactions that have entries in a partition: part of its state.
+"""The transactions with entries in a partition: part of its state.
 
-An entry of a transaction is appended like any other and takes the next offset. The transaction
-is *ongoing* here from its first entry on, until it is ended: then its entries count as any
-others, or, if it was aborted, are *hidden*: nobody ever gets them, neither when they are read
-again, nor when their delivery time has come, nor by compaction. Everything below the *max-read
-offset* is decided: it is where the ongoing transaction that began first begins, or the end of
-the log. It never goes back, and nothing at or beyond it is given to anybody.
+An entry of a transaction is appended like any other and takes the next offset. The transaction is
+*ongoing* here from its first entry until its end. A commit makes its entries count as any others;
+an abort *hides* them: they are never delivered, neither by re-reading, nor at their delivery time,
+nor by compaction. Everything below the *max-read offset* is decided: it is the first offset of the
+ongoing transaction that began first, or the end of the log. It never decreases, and nothing at or
+beyond it is delivered.
 
-Nothing is kept of transactions that are over, but for what is hidden. So whoever publishes the
-first entry of a transaction must know from its coordinator that it is open and has this partition
-as a participant; and ending a transaction that isn't ongoing, or again, changes nothing.
+Only hidden entries are kept of ended transactions. So the publisher of a transaction's first entry
+must know from its coordinator that it is open and has this partition as a participant. Ending a
+transaction that isn't ongoing, or ending it again, changes nothing.
 
-The end takes no entry of the log: its event is the marker. What is hidden is kept in segments
-(`velaray.actors.sets.acknowledged_ranges`), of which a checkpoint writes those that changed.
+The end takes no entry of the log: its event is the marker. Hidden entries are kept in segments
+(`velaray.actors.sets.acknowledged_ranges`); a checkpoint writes those that changed.
 
 Command: `EndTransaction`. Events: TransactionEnded, and EntryAppended of a transaction's entry.
 """
@@ -40,10 +40,10 @@ _HIDDEN = "hidden/"
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """The coordinator's verdict. Reply: `Ended`; doing it again changes nothing.
+    """Apply the coordinator's verdict. Reply: `Ended`; a repetition changes nothing.
 
-    The verdict must be durable at the coordinator. A terminated topic takes it as well. ``alone``:
-    no other partition is a participant.
+    The verdict must be durable at the coordinator. A terminated topic accepts it as well.
+    ``alone``: no other partition is a participant.
     """
 
     transaction: TransactionId
@@ -53,10 +53,9 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The transaction isn't ongoing here. ``ranges`` are its entries as ascending (first,
-    last + 1), if it was; ``max_read_offset`` is as it is once this is durable. ``clusters`` are
-    those that it goes to from here, while its participants there aren't known.
-    """
+    """The transaction isn't ongoing here any more. ``ranges`` are its entries as ascending (first,
+    last + 1), if it was; ``max_read_offset`` is the one after the event. ``clusters`` are those
+    that it goes to from here, while its participants there are unknown."""
 
     ranges: tuple[Range, ...]
     max_read_offset: int
@@ -65,15 +64,14 @@ class Ended:
 
 @dataclass(slots=True)
 class Transactions:
-    """``ongoing``: ascending ranges of each one's entries, in the order of their first entries;
-    ``hidden``: the entries of aborted ones, as far as they are kept.
-    """
+    """``ongoing``: the ascending ranges of each transaction's entries, in the order of their first
+    entries; ``hidden``: the entries of aborted ones, unless they are trimmed."""
 
     ongoing: OrderedDict[TransactionId, list[Range]] = field(default_factory=OrderedDict)
     hidden: AcknowledgedRanges = field(default_factory=AcknowledgedRanges)
 
     def max_read_offset(self, end_offset: int) -> int:
-        """Everything below it is decided; ``end_offset`` is the log's."""
+        """The offset below which everything is decided; ``end_offset`` is the log's."""
         for ranges in self.ongoing.values():
             return ranges[0][0]
         return end_offset
@@ -82,8 +80,7 @@ class Transactions:
 def decide(
     state: Transactions, end_offset: int, command: EndTransaction, clusters: Sequence[str] = ()
 ) -> Decision:
-    """What the command leads to; ``end_offset`` is the log's. What is committed goes to
-    ``clusters``."""
+    """The decision on the command; ``end_offset`` is the log's. A commit goes to ``clusters``."""
     transaction = command.transaction
     if transaction not in state.ongoing:
         return Decision(reply=Ended((), state.max_read_offset(end_offset)))
@@ -102,7 +99,7 @@ def decide(
 
 
 def appended(state: Transactions, event: EntryAppended, offset: int) -> None:
-    """An entry of a transaction was appended at ``offset``."""
+    """Record an entry of a transaction at ``offset``."""
     transaction = TransactionId(event.txn_coordinator, event.txn_sequence)
     ranges = state.ongoing.setdefault(transaction, [])
     if ranges and ranges[-1][1] == offset:
@@ -112,7 +109,7 @@ def appended(state: Transactions, event: EntryAppended, offset: int) -> None:
 
 
 def evolve(state: Transactions, event: TransactionEnded) -> None:
-    """A transaction is over."""
+    """End a transaction."""
     ranges = state.ongoing.pop(TransactionId(event.coordinator, event.sequence))
     if not event.commit:
         for first, end in ranges:
@@ -169,12 +166,13 @@ def restore(segments: Mapping[str, bytes]) -> Transactions:
 
 
 def settle(state: Transactions, stored: Mapping[str, StoredSegment]) -> None:
-    """A checkpoint of the state is durable: what isn't needed now may leave memory."""
+    """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
+    memory."""
     state.hidden.settle(_numbered(stored))
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
-    """The segments of what is hidden by their numbers."""
+    """The segments of hidden entries by their numbers."""
     return {
         int(name.removeprefix(_HIDDEN)): segment
         for name, segment in segments.items()

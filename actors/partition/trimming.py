@@ -1,14 +1,13 @@
-"""Which ledgers of a partition may go: rules of the partition's machine.
+"""Trimming of ledgers: rules of the partition's machine.
 
-A ledger goes as a whole, when nobody needs it: every durable subscription has all of it, it is
-out of retention, and no transaction that has entries in it or before it is open. That one before
-it is still needed otherwise doesn't keep it. The current ledger never goes. What goes can't be
-read from then on; what is stored of it waits until the journal lists it no more, and is deleted
-then.
+A ledger is trimmed as a whole when it is no longer needed: every durable subscription has all of
+it, retention doesn't keep it, and no open transaction has entries in it or before it. An earlier
+ledger that is still needed doesn't keep it. The current ledger is never trimmed. A trimmed ledger
+is unreadable at once; its files are deleted after the journal has removed it from the manifest.
 
-Retention keeps the newest so many bytes of the log, whoever has them, and what was written in
-the last so many milliseconds: a ledger is out of it when either limit lets it go. A limit of -1
-keeps everything; both 0 keep nothing.
+Retention keeps the newest bytes of the log, acknowledged or not, and the entries of the last
+milliseconds; a ledger is out of retention when either limit releases it. A limit of -1 keeps
+everything; both 0 keep nothing.
 
 Commands: `Trim`, `ForgetTrimmed`, `NoteActivity`. Events: EntriesTrimmed, LedgersUnlisted,
 SubscriptionIdle.
@@ -31,7 +30,7 @@ from velaray.events.events_pb2 import (
 
 @dataclass(frozen=True, slots=True)
 class ClosedLedger:
-    """A ledger that takes no more entries: the bytes of its entries, and when it was closed."""
+    """A closed ledger: the bytes of its entries, and its closing time."""
 
     ledger_id: int
     bytes: int
@@ -40,7 +39,8 @@ class ClosedLedger:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What a subscription has: everything before an offset, and these whole ledgers beyond."""
+    """The acknowledged part of a log for trimming: everything before an offset, and these whole
+    ledgers beyond."""
 
     acked_before: int
     ledgers: frozenset[int] = frozenset()
@@ -48,12 +48,12 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Let go of what may go. Reply: `Trimmed`.
+    """Trim all ledgers that may be trimmed. Reply: `Trimmed`.
 
-    ``ledgers`` are the closed ones, ascending; others stay. ``open_bytes`` are those of the
-    current ledger's entries. ``consumed`` tells by incarnation what each durable subscription
-    has, durably; while one is missing, nothing goes. Retention as in the module's text. Of a
-    topic that is ``compacting``, or ever was compacted, only what is compacted goes.
+    ``ledgers`` are the closed ones, ascending; others stay. ``open_bytes`` are those of the current
+    ledger's entries. ``consumed`` has the durable progress of each durable subscription, by
+    incarnation; while one is missing, nothing is trimmed. Retention as in the module's docstring.
+    If the topic is ``compacting``, or ever was compacted, only compacted ledgers are trimmed.
     """
 
     ledgers: Sequence[ClosedLedger]
@@ -66,22 +66,22 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """The ledgers that went, ascending."""
+    """The trimmed ledgers, ascending."""
 
     ledger_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTrimmed:
-    """The journal doesn't list these trimmed ledgers any more. Reply: `Trimmed`, those that were
-    known."""
+    """Confirm that the manifest doesn't list these trimmed ledgers any more. Reply: `Trimmed`, with
+    those that were known."""
 
     ledger_ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class NoteActivity:
-    """A subscription has consumers, or has none (``active`` false). Reply: `Activity`.
+    """Note that a subscription has consumers, or has none (``active`` false). Reply: `Activity`.
 
     Refused NOT_FOUND if there is no subscription of this incarnation.
     """
@@ -93,13 +93,13 @@ class NoteActivity:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Since when a subscription has had no consumers; 0: it has some."""
+    """The time since which a subscription has had no consumers; 0: it has some."""
 
     idle_since_ms: int
 
 
 def decide_trim(state: PartitionState, command: Trim, now_ms: int) -> Decision:
-    """See `Trim`."""
+    """The decision on `Trim`."""
     table, newer = state.table, command.open_bytes
     going: list[ClosedLedger] = []
     for ledger in reversed(command.ledgers):
@@ -122,7 +122,7 @@ def decide_trim(state: PartitionState, command: Trim, now_ms: int) -> Decision:
 
 
 def decide_forget(state: PartitionState, command: ForgetTrimmed) -> Decision:
-    """See `ForgetTrimmed`."""
+    """The decision on `ForgetTrimmed`."""
     known = sorted(state.trimmed.keys() & set(command.ledger_ids))
     events = (LedgersUnlisted(ledger_ids=known),) if known else ()
     return Decision(events, Trimmed(tuple(known)))
@@ -131,7 +131,7 @@ def decide_forget(state: PartitionState, command: ForgetTrimmed) -> Decision:
 def is_out_of_retention(
     retention_ms: int, retention_bytes: int, newer_bytes: int, age_ms: int
 ) -> bool:
-    """Whether retention lets go of a ledger closed ``age_ms`` ago, before ``newer_bytes``."""
+    """Whether retention releases a ledger closed ``age_ms`` ago, before ``newer_bytes``."""
     return 0 <= retention_ms <= age_ms or 0 <= retention_bytes <= newer_bytes
 
 
@@ -149,7 +149,7 @@ def _is_needless(state: PartitionState, ledger_id: int, command: Trim) -> bool:
 
 
 def decide_activity(state: PartitionState, command: NoteActivity, now_ms: int) -> Decision:
-    """See `NoteActivity`."""
+    """The decision on `NoteActivity`."""
     known = state.subscriptions.get(command.name)
     if known is None or known.ref.incarnation != command.incarnation:
         return refuse(Reason.NOT_FOUND, f"no subscription {command.name!r}")
@@ -161,7 +161,7 @@ def decide_activity(state: PartitionState, command: NoteActivity, now_ms: int) -
 
 
 def evolve_trimmed(state: PartitionState, event: EntriesTrimmed) -> None:
-    """Ledgers went."""
+    """Apply the event."""
     state.table.trim(ledger.ledger_id for ledger in event.ledgers)
     state.transactions.hidden.drop_before(state.first_offset)
     state.origins.trim(state.first_offset)
@@ -169,13 +169,13 @@ def evolve_trimmed(state: PartitionState, event: EntriesTrimmed) -> None:
 
 
 def evolve_unlisted(state: PartitionState, event: LedgersUnlisted) -> None:
-    """What was trimmed is listed no more."""
+    """Apply the event."""
     for ledger_id in event.ledger_ids:
         del state.trimmed[ledger_id]
 
 
 def evolve_idle(state: PartitionState, event: SubscriptionIdle) -> None:
-    """A subscription has lost its last consumer, or has one again."""
+    """Apply the event."""
     for known in state.subscriptions.values():
         if known.ref.incarnation == event.incarnation:
             known.idle_since_ms = event.since_ms

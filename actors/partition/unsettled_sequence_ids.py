@@ -1,12 +1,12 @@
-"""Sequence ids of messages whose transactions are undecided: part of a partition's state.
+"""Sequence ids of messages in undecided transactions: part of a partition's state.
 
-A message takes its producer's sequence id when it is stored, so that it is stored once. If its
-transaction is aborted the id is free again: who sends the message once more, in another
-transaction, under the same id, has it stored. What is kept for that is, for each ongoing
-transaction of a producer, up to where the ids were used without it.
+A stored message uses its producer's sequence id, so it is stored once. An abort of its transaction
+releases the id: the producer can send the message again, in another transaction, under the same id.
+For this the state keeps, for each ongoing transaction of a producer, the highest id that was used
+outside of it.
 
-An id stays used if its producer has sent anything else since, or batches by key: then what came
-later may have been judged by it.
+An id stays used if its producer has sent anything else since, or batches by key, since
+de-duplication may have compared later entries with it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from velaray.events.ids import TransactionId
 
 @dataclass(slots=True)
 class UnsettledSequenceIds:
-    """Of one producer: the transaction of its newest entry (None: of none), and up to which
-    sequence id it had got when each ongoing one began its newest run of entries.
-    """
+    """One producer's transactions: that of its newest entry (None: none), and the producer's
+    highest sequence id when each ongoing one began its newest run of entries."""
 
     newest: TransactionId | None = None
     before: dict[TransactionId, int] = field(default_factory=dict)
@@ -34,7 +33,7 @@ class UnsettledSequenceIds:
 def appended(
     known: dict[int, UnsettledSequenceIds], producer: Producer, event: EntryAppended
 ) -> None:
-    """An entry is about to be counted as its producer's newest one."""
+    """Record an entry before it is counted as its producer's newest one."""
     mine = known.get(producer.index)
     if mine is None:
         if not event.txn_sequence:
@@ -55,7 +54,7 @@ def ended(
     producers: Mapping[int, Producer],
     event: TransactionEnded,
 ) -> None:
-    """A transaction is over: after an abort its ids are free again."""
+    """End a transaction; an abort releases its ids."""
     transaction = TransactionId(event.coordinator, event.sequence)
     for index, mine in list(known.items()):
         before = mine.before.pop(transaction, None)
@@ -86,7 +85,7 @@ def check(known: Mapping[int, UnsettledSequenceIds], ongoing: Mapping[Transactio
 
 
 def to_fields(known: Mapping[int, UnsettledSequenceIds]) -> list[Any]:
-    """What a checkpoint keeps."""
+    """The content of a checkpoint."""
     return [
         [index, mine.newest, [[*transaction, last] for transaction, last in mine.before.items()]]
         for index, mine in sorted(known.items())
