@@ -1,0 +1,154 @@
+"""The administration client: one object for each kind of resource, and a method for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from velaray.client.admin.clusters import Clusters
+from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, Requests
+from velaray.client.admin.ledgers import Ledgers
+from velaray.client.admin.migrations import FailOvers, Migrations, Pulls
+from velaray.client.admin.namespaces import Namespaces, Policies
+from velaray.client.admin.schemas import Schemas
+from velaray.client.admin.subscriptions import Subscriptions
+from velaray.client.admin.tenants import Tenants
+from velaray.client.admin.topics import Topics
+from velaray.client.admin.transactions import Transactions
+
+GroupT = TypeVar("GroupT")
+ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
+
+
+def _call(
+    group: Callable[[Requests], GroupT], method: Callable[Concatenate[GroupT, P], ResultT]
+) -> Callable[Concatenate[Requests, P], ResultT]:
+    """Return a method of `Admin` that calls ``method`` of a resource's class."""
+
+    @wraps(method)
+    def call(self: Requests, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        return method(group(self), *args, **kwargs)
+
+    return call
+
+
+class Admin(AdminConnection):
+    """A cluster's admin interface.
+
+    Each kind of resource has an object, such as ``admin.topics``. Calling the object lists the
+    resources: ``admin.topics()``. Its methods change them: ``admin.topics.create("flights")``.
+    Each of these methods is also a method of `Admin`: ``admin.create_topic("flights")``.
+
+    Every method raises an `AdminError`: `NotFound`, `Conflict`, `NotAllowed`,
+    `PreconditionFailed`, `Invalid`, `Unauthorized` or `Unavailable` where those fit. After
+    `Unavailable` a change may have taken effect. Every call except `skip` can be repeated safely.
+
+    The short name ``flights`` stands for ``persistent://public/default/flights``. The name of a
+    partition stands for that partition alone. A tenant's home cluster answers questions about the
+    tenant's partitions, topics and schemas.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout_s: float = 90.0,
+        client_version: str | None = None,
+    ) -> None:
+        """``timeout_s`` limits every request; ``client_version`` is sent as the user agent.
+        Raises `ValueError` if ``url`` isn't http(s)."""
+        super().__init__(url, token=token, timeout_s=timeout_s, client_version=client_version)
+        self.clusters = Clusters(self)
+        self.tenants = Tenants(self)
+        self.migrations = Migrations(self)
+        self.pulls = Pulls(self)
+        self.failovers = FailOvers(self)
+        self.namespaces = Namespaces(self)
+        self.policies = Policies(self)
+        self.topics = Topics(self)
+        self.subscriptions = Subscriptions(self)
+        self.schemas = Schemas(self)
+        self.transactions = Transactions(self)
+        self.ledgers = Ledgers(self)
+
+    health = _call(Clusters, Clusters.health)
+    cluster_names = _call(Clusters, Clusters.names)
+    cluster = _call(Clusters, Clusters.get)
+    create_cluster = _call(Clusters, Clusters.create)
+    update_cluster = _call(Clusters, Clusters.update)
+    delete_cluster = _call(Clusters, Clusters.delete)
+    replication = _call(Clusters, Clusters.replication)
+    give_up = _call(Clusters, Clusters.give_up)
+
+    tenant = _call(Tenants, Tenants.get)
+    create_tenant = _call(Tenants, Tenants.create)
+    update_tenant = _call(Tenants, Tenants.update)
+    delete_tenant = _call(Tenants, Tenants.delete)
+    tenant_metadata = _call(Tenants, Tenants.metadata)
+    tenant_home = _call(Tenants, Tenants.home)
+    set_tenant_home = _call(Tenants, Tenants.set_home)
+
+    examine_migration = _call(Migrations, Migrations.examine)
+    migrate_tenant = _call(Migrations, Migrations.start)
+    migration = _call(Migrations, Migrations.get)
+    roll_back_migration = _call(Migrations, Migrations.roll_back)
+    pull_tenant = _call(Pulls, Pulls.start)
+    finish_pull = _call(Pulls, Pulls.finish)
+    fail_over_tenant = _call(FailOvers, FailOvers.start)
+    received_from = _call(FailOvers, FailOvers.received)
+
+    create_namespace = _call(Namespaces, Namespaces.create)
+    delete_namespace = _call(Namespaces, Namespaces.delete)
+    policy = _call(Policies, Policies.get)
+    set_policy = _call(Policies, Policies.set)
+    remove_policy = _call(Policies, Policies.remove)
+    policies_of = _call(Policies, Policies.get_all)
+    set_policy_of = _call(Policies, Policies.set_on)
+    remove_policy_of = _call(Policies, Policies.remove_from)
+
+    create_topic = _call(Topics, Topics.create)
+    delete_topic = _call(Topics, Topics.delete)
+    undelete_topic = _call(Topics, Topics.undelete)
+    partitions = _call(Topics, Topics.partitions)
+    grow_partitions = _call(Topics, Topics.grow)
+    stats = _call(Topics, Topics.stats)
+    internal_stats = _call(Topics, Topics.internal_stats)
+    last_message_id = _call(Topics, Topics.last_message_id)
+    terminate = _call(Topics, Topics.terminate)
+    compact = _call(Topics, Topics.compact)
+    compaction_status = _call(Topics, Topics.compaction_status)
+    unload = _call(Topics, Topics.unload)
+
+    create_subscription = _call(Subscriptions, Subscriptions.create)
+    delete_subscription = _call(Subscriptions, Subscriptions.delete)
+    seek = _call(Subscriptions, Subscriptions.seek)
+    skip = _call(Subscriptions, Subscriptions.skip)
+    describe_subscription = _call(Subscriptions, Subscriptions.describe)
+    expire = _call(Subscriptions, Subscriptions.expire)
+    explain = _call(Subscriptions, Subscriptions.explain)
+    why = _call(Subscriptions, Subscriptions.explain)
+    undo = _call(Subscriptions, Subscriptions.undo)
+    peek = _call(Subscriptions, Subscriptions.peek)
+
+    schema = _call(Schemas, Schemas.get)
+    upload_schema = _call(Schemas, Schemas.upload)
+    check_schema = _call(Schemas, Schemas.check)
+    delete_schema = _call(Schemas, Schemas.delete)
+
+    transaction = _call(Transactions, Transactions.get)
+    abort_transaction = _call(Transactions, Transactions.abort)
+    coordinators = _call(Transactions, Transactions.coordinators)
+    scale_coordinators = _call(Transactions, Transactions.scale_coordinators)
+    transaction_buffer_stats = _call(Transactions, Transactions.buffer_stats)
+    pending_ack_stats = _call(Transactions, Transactions.pending_ack_stats)
+
+    ledger_audit = _call(Ledgers, Ledgers.audit)
+    ledger_census = _call(Ledgers, Ledgers.audit)
+    repair_ledgers = _call(Ledgers, Ledgers.repair)
+    ledger = _call(Ledgers, Ledgers.get)
+    dead_ledgers = _call(Ledgers, Ledgers.dead)
+    retry_dead_ledgers = _call(Ledgers, Ledgers.retry_dead)
+    forget_dead_ledgers = _call(Ledgers, Ledgers.forget_dead)

@@ -1,0 +1,63 @@
+"""Administration of stored ledgers and their deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from velaray.client.admin.connection import Requests
+from velaray.client.admin.paths import path_of
+
+
+class Ledgers:
+    """The ledgers of all journals."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def audit(self) -> dict[str, Any]:
+        """Compare the stored ledgers with the manifests and the queued deletions.
+
+        Return ``ledgers`` and ``bytes`` by state in ``totals``, and by kind of actor and state in
+        ``kinds``; up to 1000 names of each state except *listed* in ``ledgers``. An *orphan* is a
+        ledger that no deletion is queued for, a *missing* one is listed but not stored. The
+        journals in ``unreadable`` aren't counted; each has the reason.
+        """
+        return dict(self._requests.request("GET", "ledgers/census", version=3))
+
+    def repair(self) -> dict[str, Any]:
+        """Queue the deletion of all orphans; return the audit, with their number in
+        ``announced``."""
+        return dict(self._requests.request("POST", "ledgers/census/repair", version=3))
+
+    def get(self, ledger_id: int) -> dict[str, Any]:
+        """Return where a ledger is, which journal owns it, and whether its deletion is queued.
+
+        Raises `NotFound`.
+        """
+        return dict(self._requests.request("GET", path_of("ledgers", str(ledger_id)), version=3))
+
+    def dead(self) -> list[dict[str, Any]]:
+        """Return the deletions that were given up and neither retried nor forgotten, each with its
+        ``id``."""
+        return list(self._requests.request("GET", "ledgers/dlq", version=3))
+
+    def retry_dead(self, ids: Sequence[str] | None = None) -> int:
+        """Retry deletions that were given up, by default all; return their number.
+
+        Raises `NotFound` if an id is unknown.
+        """
+        body = _ids(ids)
+        return int(self._requests.request("POST", "ledgers/dlq/retry", body, version=3)["retried"])
+
+    def forget_dead(self, ids: Sequence[str] | None = None) -> int:
+        """Remove deletions that were given up from the list, by default all; return their number.
+
+        Their ledgers stay stored. Raises `NotFound` if an id is unknown.
+        """
+        found = self._requests.request("POST", "ledgers/dlq/forget", _ids(ids), version=3)
+        return int(found["forgotten"])
+
+
+def _ids(ids: Sequence[str] | None) -> dict[str, list[str]]:
+    return {} if ids is None else {"ids": list(ids)}

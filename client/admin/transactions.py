@@ -1,0 +1,84 @@
+"""Administration of transactions and their coordinators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from velaray.client.admin.connection import Requests
+from velaray.client.admin.paths import local_path, path_of
+
+
+class Transactions:
+    """The transactions of all coordinators."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def __call__(
+        self,
+        *,
+        status: str | None = None,
+        coordinator: int | None = None,
+        older_than_ms: int = 0,
+        most: int = 1000,
+    ) -> dict[str, Any]:
+        """Return the ``transactions`` that haven't ended, oldest first: ``most`` of ``total``.
+
+        ``status`` selects those that are OPEN, COMMITTING or ABORTING, ``coordinator`` those of one
+        coordinator, ``older_than_ms`` those that began so long ago. Ages and remaining timeouts are
+        in milliseconds.
+        """
+        named = {"status": status, "coordinatorId": coordinator}
+        query = {name: str(value) for name, value in named.items() if value is not None}
+        query |= {"olderThan": str(older_than_ms), "most": str(most)}
+        return dict(self._requests.request("GET", "transactions", query=query, version=3))
+
+    def get(self, txn_id: tuple[int, int]) -> dict[str, Any]:
+        """Return a transaction (coordinator, sequence): what every participant holds of it, and
+        what its end ``waitsFor``. The ``status`` of one that ended, COMMITTED or ABORTED, is kept
+        permanently.
+
+        Raises `NotFound` if there was never such a transaction.
+        """
+        path = _path("transactionMetadata", txn_id)
+        return dict(self._requests.request("GET", path, version=3))
+
+    def abort(self, txn_id: tuple[int, int]) -> bool:
+        """Abort a transaction (coordinator, sequence) of any client. A repetition changes nothing.
+
+        The transaction is aborted when this returns; False: some participants haven't applied it
+        yet. Raises `Conflict` if it is committed, `NotFound` if there was never such a transaction.
+        """
+        path = _path("abortTransaction", txn_id)
+        response, _ = self._requests.exchange("POST", path, version=3)
+        return response.status != 202
+
+    def coordinators(self) -> dict[int, dict[str, Any]]:
+        """Return the statistics of every transaction coordinator, by its number."""
+        found = self._requests.request("GET", "transactions/coordinatorStats", version=3)
+        return {int(number): stats for number, stats in found.items()}
+
+    def scale_coordinators(self, count: int) -> None:
+        """Increase the number of transaction coordinators to ``count``. Clients use the new ones
+        after they connect again.
+
+        Raises `PreconditionFailed` if there are as many already.
+        """
+        path = "transactions/transactionCoordinator/replicas"
+        self._requests.request("POST", path, count, version=3)
+
+    def buffer_stats(self, topic: str) -> dict[str, Any]:
+        """Return the ongoing transactions of a plain topic or a partition, and the position up to
+        which consumers may read."""
+        path = f"transactions/transactionBufferStats/{local_path(topic)}"
+        return dict(self._requests.request("GET", path, version=3))
+
+    def pending_ack_stats(self, topic: str, subscription: str) -> dict[str, Any]:
+        """Return the pending acknowledgements in a subscription of a plain topic or partition."""
+        path = f"transactions/pendingAckStats/{local_path(topic)}/{path_of(subscription)}"
+        return dict(self._requests.request("GET", path, version=3))
+
+
+def _path(what: str, txn_id: tuple[int, int]) -> str:
+    coordinator, sequence = txn_id
+    return path_of("transactions", what, str(coordinator), str(sequence))
