@@ -1,8 +1,7 @@
-"""The front door: where clients arrive, and where they are sent on.
+"""The proxy at a cluster's service URL: lookups, metadata, topic lists, schemas and tunnels.
 
-It answers connect, partition metadata, lookups, topic lists and questions for schemas, and tunnels
-to partitions for clients that can reach nothing else. Of a tenant that is at home in another
-cluster that one's front door is asked. It has no state: any number of them may run.
+A tunnel connects a client to a partition that it can't reach directly. For a tenant whose home is
+another cluster, the proxy of that cluster is asked. A proxy has no state, so any number may run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from velaray.wire.hashing import topics_hash
 
 ACTIVATION_TIMEOUT_S = 60.0
 LOCATED_KEPT = 100_000
-"""Addresses of partitions that tunnels may lead to: those that clients were sent to last."""
+"""How many addresses of partitions are kept, the newest. Tunnels lead to these only."""
 
 
 _ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT)
@@ -79,11 +78,11 @@ class Proxy:
     async def locate(
         self, topic: TopicName, for_system: bool = False, *, at_home: bool = False
     ) -> str:
-        """The broker URL of a topic partition, which is created if policy allows and activated.
+        """Return the broker URL of a topic partition. Create it if policy allows, and activate it.
 
-        ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if it may not
-        exist or is the system's, and with ``at_home`` if its tenant is at home elsewhere;
-        `Unreachable` if it can't be had now.
+        ``for_system`` says that an actor of the cluster asks. Raises `RemoteError` if the partition
+        may not exist or belongs to the system, or, with ``at_home``, if the tenant's home is
+        another cluster. Raises `Unreachable` if the partition can't be activated now.
         """
         coordinator = coordinator_of(topic)
         if coordinator is None and not (for_system and is_deletion_topic(topic)):
@@ -101,18 +100,19 @@ class Proxy:
         return f"pulsar://{address.host}:{address.service_port}"
 
     async def ask_elsewhere(self, tenant: str, command: Any) -> Any:
-        """What the front door of the cluster answers where a tenant is at home.
+        """Return the answer of the proxy of a tenant's home cluster.
 
         Raises `RemoteError`, `Unreachable`.
         """
         home = await self.fabric.call(ActorKey.catalog(), "home", {"tenant": tenant})
         if home is None:
-            raise RemoteError(Reason.UNAVAILABLE, f"tenant {tenant} has come home; ask again")
+            why = f"this cluster has become the home of tenant {tenant}; ask again"
+            raise RemoteError(Reason.UNAVAILABLE, why)
         return await self.others.ask(home, command)
 
 
 class ProxySession(Session):
-    """One client at the front door."""
+    """One client connection of a proxy."""
 
     def __init__(self, door: Proxy) -> None:
         super().__init__(door.fabric.config)
@@ -136,8 +136,7 @@ class ProxySession(Session):
 
     @property
     def _at_home(self) -> bool:
-        """Whether the client means the cluster in which the tenant is at home, not this very
-        one."""
+        """Whether the client asks for the tenant's home cluster, not for this very one."""
         return not (self.info.is_system or self.info.means_this_cluster)
 
     async def _ask(self, method: str, **args: Any) -> Any:
@@ -145,7 +144,7 @@ class ProxySession(Session):
         return await self._door.fabric.call(ActorKey.catalog(), method, args)
 
     async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
-        """The answer of ``here``, or of the cluster where the tenant is at home."""
+        """Return the answer of ``here``, or that of the tenant's home cluster."""
         try:
             return await here
         except RemoteError as error:
@@ -193,7 +192,7 @@ class ProxySession(Session):
         except _ERRORS as error:
             answer.response = pb.CommandLookupTopicResponse.Failed
             answer.error = code_of(error)
-            # Clients keep the connection, and look up again, on just this text.
+            # On this very text, clients keep the connection and look up again.
             retry = answer.error == pb.ServiceNotReady
             answer.message = f"Failed to acquire ownership: {error}" if retry else str(error)
         self.connection.send(answer)
@@ -204,7 +203,7 @@ class ProxySession(Session):
         network = await self._network(topic, command.advertised_listener_name)
         url = await self._door.locate(topic, self.info.is_system, at_home=self._at_home)
         if network is not None and self.info.means_this_cluster:
-            # Another front door asks: its client is to come here by way of that network.
+            # A proxy of another cluster asks: its client must connect by way of that network.
             return pb.CommandLookupTopicResponse(
                 request_id=command.request_id,
                 response=pb.CommandLookupTopicResponse.Redirect,
@@ -219,10 +218,10 @@ class ProxySession(Session):
         )
 
     async def _network(self, topic: TopicName, listener: str) -> str | None:
-        """By which URL the front door is known in the network that a client names; None: clients
-        reach partitions from where it is, or the cluster decides where the tenant is at home.
+        """Return the URL of the proxy in the network that a client names. None: the client reaches
+        partitions directly, or the tenant's home cluster decides.
 
-        Raises `RemoteError` (INVALID) if there is no such name.
+        Raises `RemoteError` (INVALID) if there is no network of this name.
         """
         listeners = self.config.listeners
         if not listener or listener in listeners:
@@ -254,7 +253,7 @@ class ProxySession(Session):
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
-            topics = []  # as of a namespace without topics: it may come later
+            topics = []  # the namespace may be created later
         if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
             topics = []
         digest = topics_hash(topics)
@@ -289,7 +288,7 @@ class ProxySession(Session):
     # -- tunnel --------------------------------------------------------------------
 
     def on_tunnel(self, command: pb.CommandConnect) -> None:
-        """Connect the client through to the partition it names."""
+        """Connect the client to the partition that it names."""
         if not (self.config.tunnel or self.config.listeners):
             self.error(0, pb.NotAllowedError, "tunnels are off; start velaray with --tunnel")
             self.connection.close()
@@ -301,8 +300,8 @@ class ProxySession(Session):
         target = command.proxy_to_broker_url
         address = _split_address(target)
         if address not in self._door.located:
-            # Nor is any other port of the machine reached through here. Not for ever, though: it
-            # may have been a front door before this one that looked it up; clients do it again.
+            # Tunnels don't lead to other ports of the machine. The error is a retriable one,
+            # because another proxy may have answered the lookup; clients then look up again.
             self.error(0, pb.ServiceNotReady, f"no look-up of this service led to {target}")
             self.connection.close()
             return
@@ -321,7 +320,7 @@ class ProxySession(Session):
 
 
 def _split_address(target: str) -> tuple[str, int]:
-    """Host and port of "host:port", with or without a scheme; ("", 0) if it is none."""
+    """Return host and port of "host:port", with or without a scheme; ("", 0) if it isn't valid."""
     try:
         url = urlsplit(target if "//" in target else f"//{target}")
         return url.hostname or "", url.port or 0
@@ -330,7 +329,7 @@ def _split_address(target: str) -> tuple[str, int]:
 
 
 class _Tunnel(asyncio.Protocol):
-    """The far half of a tunnel: bytes go through unread, back-pressure both ways."""
+    """The partition's half of a tunnel. Bytes pass unread, with back-pressure both ways."""
 
     def __init__(self, near: WireConnection, registry: set[_Tunnel]) -> None:
         self._near = near
@@ -344,7 +343,7 @@ class _Tunnel(asyncio.Protocol):
         self._registry.add(self)
 
     def begin(self, first: bytes) -> None:
-        """Send the handshake on and take the client's socket over."""
+        """Send the handshake to the partition and take over the client's socket."""
         if self._near.closed:
             self._far.close()
             return
@@ -353,7 +352,7 @@ class _Tunnel(asyncio.Protocol):
         self._near_transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        assert self._near_transport is not None  # the partition speaks when it is spoken to
+        assert self._near_transport is not None  # the partition sends nothing before the handshake
         self._near_transport.write(data)
 
     def pause_writing(self) -> None:
@@ -377,7 +376,7 @@ class _Tunnel(asyncio.Protocol):
 
 
 class _NearHalf(asyncio.Protocol):
-    """The client's half of a tunnel, once the handshake is through."""
+    """The client's half of a tunnel, after the handshake."""
 
     def __init__(self, far: asyncio.Transport) -> None:
         self._far = far

@@ -1,8 +1,8 @@
-"""Asking other clusters' front doors, for clients whose tenant is at home there.
+"""Requests to the proxies of other clusters, for clients of tenants whose home is there.
 
-Only questions go this way: which partitions, which address, which topics, which schema. What is
-published and consumed never passes through. The other front door is asked as a replicator asks
-(`velaray.wire.replication.CLIENT_VERSION`): it answers for itself, so no question goes in circles.
+These are requests for partitions, addresses, topics and schemas. Messages never take this way. The
+other proxy gets the request like one of a replicator (`velaray.wire.replication.CLIENT_VERSION`),
+so it answers for its own cluster, and requests never go in circles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWER_TIMEOUT_S = 10
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """How one cluster is asked, by what the catalog says of it."""
+    """The connections to one cluster's proxy, and the facts of the catalog they are based on."""
 
     facts: dict[str, Any]
     pool: ConnectionPool
@@ -34,7 +34,7 @@ class _Door:
 
 
 class RemoteLookup:
-    """The connections to other clusters' front doors, opened when they are needed first."""
+    """The connections to other clusters' proxies, opened on first use."""
 
     def __init__(self) -> None:
         self._doors: dict[str, _Door] = {}
@@ -45,7 +45,7 @@ class RemoteLookup:
         if known is not None and known.facts == home:
             return known
         if known is not None:
-            known.pool.abort()  # it has another address, or another token, by now
+            known.pool.abort()  # its address or token has changed
         options = ClientOptions(
             home["service_url"],
             authentication=AuthenticationToken(home["token"]) if home["token"] else None,
@@ -57,10 +57,10 @@ class RemoteLookup:
         return door
 
     async def ask(self, home: dict[str, Any], command: Any) -> Any:
-        """What the front door of the cluster ``home`` answers to a client's ``command``, as an
-        answer to that client.
+        """Return the answer of the proxy of cluster ``home`` to a client's ``command``, in the form
+        for that client.
 
-        Raises `RemoteError`: UNAVAILABLE if it can't be asked now.
+        Raises `RemoteError`: UNAVAILABLE if the cluster can't be reached now.
         """
         request = type(command)()
         request.CopyFrom(command)
@@ -73,7 +73,7 @@ class RemoteLookup:
             raise RemoteError(Reason.UNAVAILABLE, why) from error
         answer.request_id = command.request_id
         if isinstance(answer, pb.CommandLookupTopicResponse) and _tunnelled(answer):
-            # Its tunnels begin at that front door, where the client asks again.
+            # A tunnel begins at the other proxy, so the client must ask there again.
             answer.response = pb.CommandLookupTopicResponse.Redirect
             answer.brokerServiceUrl = f"pulsar://{address}"
             answer.authoritative = answer.proxy_through_service_url = False
