@@ -8,6 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from google.protobuf.message import Message as ProtobufMessage
+
+from velaray.client.connection import Connection
 from velaray.client.exceptions import AlreadyClosed, InvalidTopicName, VelarayError
 from velaray.client.lookup import ATTEMPTS_PER_OPERATION, Lookup, retrying
 from velaray.client.options import ClientOptions
@@ -84,6 +87,13 @@ class Core:
             f"looking up the partitions of {topic}",
             lambda: self.lookup.partitions_of(topic, create),
         )
+
+    async def close_quietly(self, connection: Connection, command: ProtobufMessage) -> None:
+        """Send the command that closes a producer or consumer; log a failure."""
+        try:
+            await connection.request(command, self.attempt_timeout)
+        except VelarayError as error:
+            logger.debug("%s: %s", type(command).__name__, error)
 
     def switch(self, options: ClientOptions) -> None:
         """Ask the service that ``options`` name from now on, and let go of all connections.

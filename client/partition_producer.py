@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from velaray.client.batcher import Done, Entry, EntryBuilder, EntryDone, PackedBatch
+from velaray.client.batcher import Done, Entry, EntryDone, PackedBatch
+from velaray.client.batching import Batching
 from velaray.client.connection import Connection
 from velaray.client.core import Core
 from velaray.client.enums import ProducerAccessMode
@@ -28,17 +28,15 @@ from velaray.client.exceptions import (
     from_server,
 )
 from velaray.client.message import OutgoingMessage
-from velaray.client.message_id import MessageId
 from velaray.client.options import ProducerOptions
+from velaray.client.pending_entries import PendingEntries
+from velaray.client.producer_registration import Registration
+from velaray.client.producer_schemas import ProducerSchemas
 from velaray.client.retry import TRANSIENT, Backoff
-from velaray.client.topic_schemas import MOST_KNOWN, Recent
 from velaray.events.ids import MessageId as StoredId
 from velaray.events.ids import TopicName, TransactionId
 from velaray.schemas import SchemaInfo
-from velaray.schemas.validation import UNSTORED
 from velaray.wire import pulsar_pb2 as pb
-from velaray.wire.commands import entry_header
-from velaray.wire.schemas import NO_VERSION, to_proto
 
 logger = logging.getLogger("velaray")
 
@@ -50,43 +48,6 @@ _TRANSIENT: tuple[type[VelarayError], ...] = (
 )
 """What a producer that was registered before tries to get over: its old self may linger, and
 a backlog may be consumed."""
-
-
-class _Sent:
-    """An entry without receipt."""
-
-    __slots__ = ("deadline", "entry", "flushed", "header", "number", "producer_id")
-
-    def __init__(self, producer_id: int, entry: Entry, deadline: float, number: int) -> None:
-        self.producer_id = producer_id
-        self.entry = entry
-        self.header = _header(producer_id, entry)
-        self.deadline = deadline
-        self.number = number
-        self.flushed: list[asyncio.Future[None]] = []
-
-    def stamp(self, versions: Mapping[SchemaInfo, bytes]) -> None:
-        """Give the entry its schema's version in the cluster that it goes to now."""
-        version = versions.get(self.entry.schema) if self.entry.schema else None
-        if version is not None:
-            self.entry = self.entry.stamped(version)
-            self.header = _header(self.producer_id, self.entry)
-
-
-def _header(producer_id: int, entry: Entry) -> bytes:
-    command = pb.CommandSend(producer_id=producer_id, sequence_id=entry.first_sequence_id)
-    if entry.messages > 1:
-        command.num_messages = entry.messages
-        command.highest_sequence_id = entry.last_sequence_id
-    if entry.chunk is not None:
-        command.is_chunk = True
-    if entry.transaction is not None:
-        command.txnid_most_bits, command.txnid_least_bits = entry.transaction
-    return entry_header(command, len(entry.data))
-
-
-def _is_of(schema: SchemaInfo, entry: Entry) -> bool:
-    return entry.schema == schema
 
 
 class PartitionProducer:
@@ -108,37 +69,27 @@ class PartitionProducer:
         initial_subscription: str | None = None,
         schema: SchemaInfo | None = None,
     ) -> None:
-        """A name that isn't ours is forgotten by the service when the producer is closed."""
-        self._schema = schema
-        self._schema_version = NO_VERSION
-        self._versions: Recent[SchemaInfo, bytes] = Recent(MOST_KNOWN)
-        self._learning: asyncio.Task[bytes] | None = None
-        self._name_is_ours = name_is_ours and options.producer_name is not None
-        self._initial_subscription = initial_subscription
+        """The service forgets a name that isn't ours when the producer is closed."""
         self.topic = str(topic)
+        self.partition = topic.partition
         self.name = options.producer_name or ""
         self.last_sequence_id = -1
         self.error: VelarayError | None = None
         self._core = core
         self._options = options
-        self.partition = topic.partition
         self._id = core.next_id()
-        self._epoch = 0
-        self._topic_epoch: int | None = None
-        self._next_sequence = 0
-        self._builder: EntryBuilder | None = None
+        self._registration = Registration(
+            self.topic, self._id, options, schema, name_is_ours, initial_subscription
+        )
+        self._schemas = ProducerSchemas(core, self.topic, schema)
+        self._pending = PendingEntries(core.loop, topic, self._id, options.send_timeout_millis)
+        self._batches = Batching(options, core.loop, lambda entry: self._transmit(entry))
+        self._learning: asyncio.Task[bytes] | None = None
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._early: list[Callable[[], None]] = []
         self._awaited: set[asyncio.Future[None]] = set()
-        self._pending: deque[_Sent] = deque()
-        self._first_chunk: StoredId | None = None
-        self._batch_timer: asyncio.TimerHandle | None = None
-        self._send_timer: asyncio.TimerHandle | None = None
-        self._sent = 0
-        self._failures = 0
-        self._last_failure: VelarayError | None = None
         self._elsewhere = False  # since the client went to another cluster
         core.when_switched.add(self._switched)
 
@@ -152,12 +103,12 @@ class PartitionProducer:
     @property
     def begun(self) -> bool:
         """Whether it was registered once."""
-        return self._builder is not None
+        return self._batches.builder is not None
 
     @property
     def started(self) -> bool:
         """Whether it was registered before or is being registered."""
-        return self._builder is not None or self._reconnecting is not None
+        return self.begun or self._reconnecting is not None
 
     async def start(self) -> None:
         """Register. Raises the service's refusal, or `Timeout`.
@@ -194,12 +145,12 @@ class PartitionProducer:
         connection.producers[self._id] = self
         timeout = None if wait_for_turn else self._core.attempt_timeout
         try:
-            answer = await connection.request(self._command(), timeout)
+            answer = await connection.request(self._registration.command(self.name), timeout)
         except (Timeout, asyncio.CancelledError):
             # The service may register us all the same: undo that.
             if not self._core.closed:
                 close = pb.CommandCloseProducer(producer_id=self._id)
-                self._core.spawn(self._quietly(connection, close))
+                self._core.spawn(self._core.close_quietly(connection, close))
             raise
         finally:
             attached = connection.producers.pop(self._id, None) is self
@@ -210,40 +161,21 @@ class PartitionProducer:
             self._arrived(versions, answer)
         self._registered(connection, answer)
 
-    def _command(self) -> pb.CommandProducer:
-        options = self._options
-        register = pb.CommandProducer(
-            topic=self.topic,
-            producer_id=self._id,
-            epoch=self._epoch,
-            user_provided_producer_name=self._name_is_ours,
-            producer_access_mode=int(options.access_mode),  # type: ignore[arg-type]
-        )
-        self._epoch += 1
-        if self._schema is not None:
-            register.schema.CopyFrom(to_proto(self._schema))
-        if self._initial_subscription is not None:
-            register.initial_subscription_name = self._initial_subscription
-        if self.name:
-            register.producer_name = self.name
-        if self._topic_epoch is not None:
-            register.topic_epoch = self._topic_epoch
-        for key, value in (options.properties or {}).items():
-            register.metadata.add(key=key, value=value)
-        return register
-
     def _registered(self, connection: Connection, answer: pb.CommandProducerSuccess) -> None:
         self.name = answer.producer_name
-        if answer.HasField("topic_epoch"):
-            self._topic_epoch = answer.topic_epoch
-        if self._schema is not None:
-            self._schema_version = answer.schema_version
+        self._registration.answered(answer)
+        if self._schemas.own is not None:
+            self._schemas.own_version = answer.schema_version
         self._connection = connection
-        if self._builder is None:
-            self._begin(connection, answer.last_sequence_id)
+        if self._batches.builder is None:
+            last = self._options.initial_sequence_id
+            self.last_sequence_id = answer.last_sequence_id if last is None else last
+            next_id, most = self.last_sequence_id + 1, connection.max_message_size
+            self._batches.begin(self.name, next_id, most)
+            self._begun.set()
         else:
-            self._builder.max_message_size = connection.max_message_size
-            for sent in self._pending:
+            self._batches.builder.max_message_size = connection.max_message_size
+            for sent in self._pending.entries:
                 connection.send_entry(sent.header, sent.entry.data)
         self._send_early()
 
@@ -252,102 +184,51 @@ class PartitionProducer:
         for send in early:
             send()
 
-    def _begin(self, connection: Connection, last_sequence_id: int) -> None:
-        self._builder = EntryBuilder(self._options, self.name, connection.max_message_size)
-        if self._options.initial_sequence_id is not None:
-            last_sequence_id = self._options.initial_sequence_id
-        self.last_sequence_id = last_sequence_id
-        self._next_sequence = last_sequence_id + 1
-        self._begun.set()
-
-    async def _quietly(self, connection: Connection, close: pb.CommandCloseProducer) -> None:
-        try:
-            await connection.request(close, self._core.attempt_timeout)
-        except VelarayError as error:
-            logger.debug("closing a producer on %s: %s", self.topic, error)
-
     # --- sending ---
 
     @property
     def batch_open(self) -> bool:
         """Whether a batch was begun that takes more messages."""
-        return self._builder is not None and self._builder.open
+        return self._batches.open
 
     def send(self, message: OutgoingMessage, done: Done) -> None:
         """Take one message; ``done`` is called exactly once, later or (on failure) now."""
         if self.error is not None:
-            self._failed(done, self.error)
+            self._pending.fail(done, self.error)
             return
-        builder = self._builder
-        if builder is None or self._learning is not None:
+        if not self.begun or self._learning is not None:
             self._early.append(partial(self.send, message, done))
             return
-        version = self._version_of(message.schema)
+        version = self._schemas.version_of(message.schema)
         if version is None:
             assert message.schema is not None
             self._learn(message.schema, message, done)
             return
-        self._put_into(builder, message.transaction, version, message.schema or self._schema)
-        sequence_id = message.sequence_id
-        if sequence_id is None:
-            sequence_id = self._next_sequence
         try:
-            entries = builder.add(message, sequence_id, done)
+            self._batches.add(message, version, message.schema or self._schemas.own, done)
         except MessageTooBig as error:
-            self._failed(done, error)
-            return
-        if message.sequence_id is None:
-            self._next_sequence = sequence_id + 1
-        for entry in entries:
-            self._transmit(entry)
-        if builder.open and self._batch_timer is None:
-            delay = self._options.batching_max_publish_delay_ms / 1000
-            self._batch_timer = self._core.loop.call_later(delay, self.flush_batch)
+            self._pending.fail(done, error)
 
     @property
     def batch_limit(self) -> int:
         """How large the payload of a batch may be; known once it's `ready`."""
-        assert self._builder is not None
-        return self._builder.batch_limit
+        assert self._batches.builder is not None
+        return self._batches.builder.batch_limit
 
     def send_batch(
         self, batch: PackedBatch, done: EntryDone, transaction: TransactionId | None = None
     ) -> None:
         """Send an entry of its own; ``done`` is called exactly once, later or now."""
         if self.error is not None:
-            self._failed(done, self.error)
+            self._pending.fail(done, self.error)
             return
-        builder = self._builder
-        if builder is None or self._learning is not None:
+        if not self.begun or self._learning is not None:
             self._early.append(partial(self.send_batch, batch, done, transaction))
             return
-        self.flush_batch()
-        self._put_into(builder, transaction, self._schema_version, self._schema)
-        entry = builder.packed(batch, self._next_sequence, done)
-        self._next_sequence = entry.last_sequence_id + 1
-        self._transmit(entry)
-
-    def _put_into(
-        self,
-        builder: EntryBuilder,
-        transaction: TransactionId | None,
-        version: bytes,
-        schema: SchemaInfo | None,
-    ) -> None:
-        """What is added next is in this transaction and of this schema, which has this version."""
-        if transaction != builder.transaction or version != builder.schema_version:
-            self.flush_batch()
-            builder.transaction = transaction
-            builder.schema_version = version
-            builder.schema = schema if version else None
+        schemas = self._schemas
+        self._batches.add_packed(batch, transaction, schemas.own_version, schemas.own, done)
 
     # --- schemas of single messages ---
-
-    def _version_of(self, schema: SchemaInfo | None) -> bytes | None:
-        """The version of a message's schema, None: the producer's; None if it isn't known yet."""
-        if schema is None:
-            return self._schema_version
-        return NO_VERSION if schema.type in UNSTORED else self._versions.get(schema)
 
     def _learn(self, schema: SchemaInfo, message: OutgoingMessage, done: Done) -> None:
         """Register the message's schema; it fails alone, and those after it wait meanwhile."""
@@ -361,12 +242,12 @@ class PartitionProducer:
                 return
             if learning.cancelled():
                 closed = AlreadyClosed(f"the producer on {self.topic} is closed")
-                self._failed(done, self.error or closed)
+                self._pending.fail(done, self.error or closed)
             elif (error := learning.exception()) is not None:
                 known = error if isinstance(error, VelarayError) else UnknownError(repr(error))
-                self._failed(done, known)
+                self._pending.fail(done, known)
             else:
-                self._versions.put(schema, learning.result())
+                self._schemas.learned(schema, learning.result())
                 self.send(message, done)
             self._send_early()
 
@@ -376,21 +257,10 @@ class PartitionProducer:
 
     def flush_batch(self) -> None:
         """Send the current batch without waiting for more messages."""
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-            self._batch_timer = None
-        if self._builder is not None:
-            for entry in self._builder.flush():
-                self._transmit(entry)
+        self._batches.flush()
 
     def _transmit(self, entry: Entry) -> None:
-        now = self._core.loop.time()
-        timeout = self._options.send_timeout_millis / 1000
-        self._sent += 1
-        sent = _Sent(self._id, entry, now + timeout, self._sent)
-        self._pending.append(sent)
-        if timeout and self._send_timer is None:
-            self._send_timer = self._core.loop.call_at(sent.deadline, self._expire)
+        sent = self._pending.add(entry)
         if self._connection is not None:
             self._connection.send_entry(sent.header, entry.data)
 
@@ -404,7 +274,7 @@ class PartitionProducer:
 
         Raises the error of one that failed meanwhile; the others are complete as well then.
         """
-        failures = self._failures
+        failures = self._pending.failures
         if self._awaited:
             await asyncio.wait(self._awaited)
         if self._early or self._learning is not None:
@@ -412,15 +282,9 @@ class PartitionProducer:
             self._early.append(partial(self._reach, reached))
             await reached
         self.flush_batch()
-        last = self._sent
-        while self._pending and self._pending[0].number <= last:
-            # Nearly always the last one completes last; one round is enough then.
-            complete = self._core.loop.create_future()
-            newest = next(sent for sent in reversed(self._pending) if sent.number <= last)
-            newest.flushed.append(complete)
-            await complete
-        if self._failures > failures and self._last_failure is not None:
-            raise self._last_failure
+        await self._pending.drained()
+        if self._pending.failures > failures and self._pending.last_failure is not None:
+            raise self._pending.last_failure
 
     def _reach(self, reached: asyncio.Future[None]) -> None:
         """Everything before this is on its way, unless a message waits for its schema."""
@@ -429,107 +293,27 @@ class PartitionProducer:
         elif not reached.done():
             reached.set_result(None)
 
-    def _failed(self, done: Done | EntryDone, error: VelarayError) -> None:
-        self._failures += 1
-        self._last_failure = error
-        done(error, None)
-
     # --- receipts ---
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """Complete the oldest entry; a receipt that fits nothing is out of step."""
-        if not self._pending or receipt.sequence_id < self._pending[0].entry.first_sequence_id:
-            return  # for an entry that was given up before
-        entry = self._pending[0].entry
-        if receipt.sequence_id > entry.last_sequence_id:
+        """Complete the oldest entry; a receipt for another one ends the connection."""
+        try:
+            sent = self._pending.take_receipt(receipt.sequence_id)
+        except NotConnected as error:
             assert self._connection is not None
-            self._connection.abort(
-                NotConnected(f"{self.topic}: receipt {receipt.sequence_id} is out of step")
-            )
+            self._connection.abort(error)
             return
-        sent = self._pending.popleft()
-        stored = StoredId.from_proto(receipt.message_id)
-        self.last_sequence_id = max(self.last_sequence_id, entry.last_sequence_id)
-        self._complete(entry, stored)
-        self._flushed(sent)
-
-    def _flushed(self, sent: _Sent) -> None:
-        for future in sent.flushed:
-            if not future.done():
-                future.set_result(None)
-
-    def _complete(self, entry: Entry, stored: StoredId) -> None:
-        first_chunk = None
-        if entry.chunk is not None:
-            number, count = entry.chunk
-            if number == 0:
-                self._first_chunk = stored
-            if number == count - 1:
-                first_chunk = self._first_chunk
-        if entry.done is not None:
-            entry.done(None, stored)
-        batched = entry.batch
-        for index, done in enumerate(entry.waiting):
-            message_id = MessageId(
-                self.partition,
-                stored.ledger_id,
-                stored.entry_id,
-                index if batched else -1,
-                batch_size=entry.messages if batched else 0,
-                topic=self.topic,
-                first_chunk=first_chunk,
-            )
-            done(None, message_id)
+        if sent is not None:
+            self.last_sequence_id = max(self.last_sequence_id, sent.entry.last_sequence_id)
+            self._pending.complete(sent, StoredId.from_proto(receipt.message_id))
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """Fail the entry, or reconnect and send again if the trouble may pass."""
+        """Fail the entry, or reconnect and send again after a transient error."""
         exception = from_server(error.error, error.message)
-        if isinstance(exception, ServiceUnitNotReady):
-            if self._connection is not None:
-                self._connection.abort(exception)
-            return
-        for sent in self._pending:
-            if sent.entry.first_sequence_id == error.sequence_id:
-                self._give_up_one(sent.entry, exception)
-                break
-
-    def _give_up_one(self, entry: Entry, error: VelarayError) -> None:
-        """Drop ``entry``, and the other chunks of its message, from what is pending."""
-        number = entry.first_sequence_id if entry.chunk is not None else None
-        self._give_up(
-            lambda it: it is entry or (it.chunk is not None and it.first_sequence_id == number),
-            error,
-        )
-
-    def _give_up(self, which: Callable[[Entry], bool], error: VelarayError) -> None:
-        """Drop entries from what is pending."""
-        gone = [sent for sent in self._pending if which(sent.entry)]
-        if gone:
-            self._pending = deque(sent for sent in self._pending if not which(sent.entry))
-            self._fail_all(gone, error)
-
-    def _fail_all(self, gone: Iterable[_Sent], error: VelarayError) -> None:
-        for sent in gone:
-            for done in sent.entry.waiting:
-                self._failed(done, error)
-            if sent.entry.done is not None:
-                self._failed(sent.entry.done, error)
-            self._flushed(sent)
-
-    def _expire(self) -> None:
-        """Fail the entries that have waited for their receipts too long."""
-        self._send_timer = None
-        now = self._core.loop.time()
-        while self._pending and self._pending[0].deadline <= now:
-            self._give_up_one(
-                self._pending[0].entry,
-                Timeout(
-                    f"{self.topic}: no receipt in {self._options.send_timeout_millis} ms;"
-                    " the message may or may not be stored"
-                ),
-            )
-        if self._pending:
-            self._send_timer = self._core.loop.call_at(self._pending[0].deadline, self._expire)
+        if not isinstance(exception, ServiceUnitNotReady):
+            self._pending.refuse(error.sequence_id, exception)
+        elif self._connection is not None:
+            self._connection.abort(exception)
 
     # --- losing and regaining the connection ---
 
@@ -542,44 +326,37 @@ class PartitionProducer:
             self._reconnecting = self._core.spawn(self._reconnect())
 
     def _switched(self) -> None:
-        """The client goes to another cluster, which numbers schemas itself, as it does epochs of
-        exclusive producers, and knows nothing of transactions."""
+        """The client goes to another cluster, which doesn't know this one's transactions."""
         self._elsewhere = True
-        self._topic_epoch = None
-        self._versions = Recent(MOST_KNOWN)
+        self._registration.leave_cluster()
+        self._schemas.leave_cluster()
         self.flush_batch()
         error = TransactionNotFound(f"{self.topic}: the client has left the transaction's cluster")
-        self._give_up(lambda entry: entry.transaction is not None, error)
+        self._pending.give_up(lambda entry: entry.transaction is not None, error)
 
     async def _versions_elsewhere(self) -> dict[SchemaInfo, bytes]:
-        """Which versions the schemas of what is pending have where the client has gone to, but for
-        the producer's own one.
+        """The versions of the pending entries' schemas in the cluster that the client goes to.
 
-        Entries whose schema is refused there are given up.
+        Entries whose schema is refused there fail.
         """
         self.flush_batch()
-        wanted = {sent.entry.schema for sent in self._pending} - {self._schema}
-        versions = {}
-        for schema in filter(None, wanted):
-            try:
-                versions[schema] = await self._core.schemas.version_of(self.topic, schema)
-            except TRANSIENT:
-                raise
-            except VelarayError as error:
-                self._give_up(partial(_is_of, schema), error)
-        return versions
+
+        def refused(schema: SchemaInfo, error: VelarayError) -> None:
+            self._pending.give_up(lambda entry: entry.schema == schema, error)
+
+        schemas = [sent.entry.schema for sent in self._pending.entries]
+        return await self._schemas.ask(schemas, refused)
 
     def _arrived(
         self, versions: dict[SchemaInfo, bytes], answer: pb.CommandProducerSuccess
     ) -> None:
-        """Registered where the client has gone to: stamp what is pending with versions of there."""
+        """Registered in another cluster: stamp the pending entries with versions of it."""
         self.flush_batch()
         self._elsewhere = False
-        if self._builder is not None:
-            self._builder.schema_version, self._builder.schema = NO_VERSION, None
-        if self._schema is not None:
-            versions[self._schema] = answer.schema_version
-        for sent in self._pending:
+        self._batches.forget_schema()
+        if self._schemas.own is not None:
+            versions[self._schemas.own] = answer.schema_version
+        for sent in self._pending.entries:
             sent.stamp(versions)
 
     async def _reconnect(self) -> None:
@@ -589,11 +366,10 @@ class PartitionProducer:
                 await self._register()
             except _TRANSIENT as error:
                 logger.info("producer on %s can't reconnect yet: %s", self.topic, error)
-                if self._builder is None and not isinstance(error, TRANSIENT):
+                if not self.begun and not isinstance(error, TRANSIENT):
                     self._fail(error)
                 elif isinstance(error, ProducerBlockedQuotaExceededException):
-                    pending, self._pending = self._pending, deque()
-                    self._fail_all(pending, error)
+                    self._pending.fail_all(self._pending.take_all(), error)
             except VelarayError as error:
                 logger.warning("producer on %s is out: %s", self.topic, error)
                 self._fail(error)
@@ -610,14 +386,12 @@ class PartitionProducer:
             self.error = error
         self._core.when_switched.discard(self._switched)
         self.flush_batch()
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-        pending, self._pending = self._pending, deque()
+        pending = self._pending.take_all()
         self._begun.set()
         if self._learning is not None:
             self._learning.cancel()
         self._send_early()
-        self._fail_all(pending, error)
+        self._pending.fail_all(pending, error)
 
     def stop(self) -> None:
         """Give up: messages that are not stored yet fail with `AlreadyClosed`."""
@@ -641,4 +415,5 @@ class PartitionProducer:
         connection = self._connection
         self.stop()
         if connection is not None:
-            await self._quietly(connection, pb.CommandCloseProducer(producer_id=self._id))
+            close = pb.CommandCloseProducer(producer_id=self._id)
+            await self._core.close_quietly(connection, close)

@@ -29,7 +29,6 @@ LARGE_CLASSES: dict[str, tuple[int, int]] = {
     "CoordinatorActor": (400, 31),
     "PartitionActor": (1029, 109),
     "PartitionConsumer": (666, 54),
-    "PartitionProducer": (553, 42),
     "ReaderBase": (400, 32),
     "Replicator": (446, 39),
     "ReplicatorActor": (400, 49),

@@ -15,7 +15,8 @@ from tests.sim.workload import ProducerScript
 from velaray.aio import Client
 from velaray.client.batcher import Entry
 from velaray.client.exceptions import TopicTerminated
-from velaray.client.partition_producer import PartitionProducer, _Sent
+from velaray.client.partition_producer import PartitionProducer
+from velaray.client.pending_entries import SentEntry
 from velaray.client.producer import Producer
 from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.commands import entry_header
@@ -32,20 +33,20 @@ class RestartingProducer(PartitionProducer):
     def _registered(self, connection: Any, answer: pb.CommandProducerSuccess) -> None:
         if self.last_sequence_id == -1:
             self.last_sequence_id = answer.last_sequence_id
-            self._next_sequence = answer.last_sequence_id + 1
+            self._batches.next_sequence_id = answer.last_sequence_id + 1
         super()._registered(connection, answer)
 
     def _transmit(self, entry: Entry) -> None:
         connection, self._connection = self._connection, None
         super()._transmit(entry)
         self._connection = connection
-        sent = self._pending[-1]
+        sent = self._pending.entries[-1]
         sent.header = _with_the_first_id(sent)
         if connection is not None:
             connection.send_entry(sent.header, entry.data)
 
 
-def _with_the_first_id(sent: _Sent) -> bytes:
+def _with_the_first_id(sent: SentEntry) -> bytes:
     entry = sent.entry
     command = pb.CommandSend(producer_id=sent.producer_id, sequence_id=entry.first_sequence_id)
     command.num_messages = entry.messages

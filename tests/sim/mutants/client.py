@@ -22,7 +22,7 @@ def _wait_for_no_receipt(original: Any) -> Any:
 
 def _resend_in_reverse(original: Any) -> Any:
     def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
-        self._pending.reverse()
+        self._pending.entries.reverse()
         original(self, connection, answer)
 
     return registered
@@ -30,9 +30,10 @@ def _resend_in_reverse(original: Any) -> Any:
 
 def _resend_nothing(original: Any) -> Any:
     def registered(self: PartitionProducer, connection: Any, answer: Any) -> None:
-        pending, self._pending = self._pending, deque()
+        pending = self._pending
+        entries, pending.entries = pending.entries, deque()
         original(self, connection, answer)
-        self._pending.extendleft(reversed(pending))
+        pending.entries.extendleft(reversed(entries))
 
     return registered
 

@@ -304,7 +304,7 @@ def _register_no_participants(original: Any) -> Any:
 
 def _mix_batches(original: Any) -> Any:
     def send(self: PartitionProducer, message: Any, done: Any) -> None:
-        builder = self._builder
+        builder = self._batches.builder
         if builder is not None and builder.open and builder.transaction is not None:
             message.transaction = builder.transaction
         original(self, message, done)
