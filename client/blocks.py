@@ -143,7 +143,7 @@ class BlockQueue:
         portion = self._portion
         if portion is not None and portion.block.part is part:
             dropped = len(self._emptied())
-            part.uncredited += len(portion) - dropped
+            part.permits.uncredited += len(portion) - dropped
             self._portion = None
         if self._blocks and self._blocks[0].part is part:
             dropped -= self._at
@@ -174,7 +174,7 @@ class BlockQueue:
         if not self._blocks:
             return False
         part = self._blocks[0].part
-        room = max(part.refill_at - part.uncredited, 1)
+        room = max(part.permits.refill_at - part.permits.uncredited, 1)
         self._portion = portion = self._next(min(room, LARGEST_PORTION))
         self.current.extend(portion.messages())
         return True

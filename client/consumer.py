@@ -182,7 +182,7 @@ class Consumer(Generic[T]):
             return
         parts = self._base.acknowledge_many(batch)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
-            await asyncio.gather(*(part.receipt() for part in parts))
+            await asyncio.gather(*(part.acks.receipt() for part in parts))
 
     async def acknowledge(
         self,
@@ -211,7 +211,7 @@ class Consumer(Generic[T]):
             return
         part = self._base.acknowledge(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
-            await part.receipt()
+            await part.acks.receipt()
 
     async def acknowledge_cumulative(
         self,
@@ -231,7 +231,7 @@ class Consumer(Generic[T]):
             return
         part = self._base.acknowledge_cumulative(message)
         if self._options.ack_receipt_enabled if receipt is None else receipt:
-            await part.receipt()
+            await part.acks.receipt()
 
     async def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
         """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.

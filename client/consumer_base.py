@@ -138,10 +138,10 @@ class ConsumerBase:
             known = self.topics.parts.get(info.topic)
             if known is not None:
                 index = message.index
-                known.acknowledge_indexes(info, range(index, index + 1))
+                known.acks.acknowledge_indexes(info, range(index, index + 1))
                 return known
         part, message_id = self.located(message)
-        part.acknowledge(message_id)
+        part.acks.acknowledge(message_id)
         return part
 
     def acknowledge_many(
@@ -154,7 +154,7 @@ class ConsumerBase:
             raise AlreadyClosed("the consumer is closed")
         self.check_batch(batch)
         for segment in batch.segments:
-            segment.block.part.acknowledge_indexes(segment.block.info, segment.indexes)
+            segment.block.part.acks.acknowledge_indexes(segment.block.info, segment.indexes)
         return list(dict.fromkeys(segment.block.part for segment in batch.segments))
 
     def acknowledge_run(self, messages: deque[Any], first: Message[Any]) -> None:
@@ -172,7 +172,7 @@ class ConsumerBase:
                 break
             messages.popleft()
             end += 1
-        self.topics.parts[info.topic].acknowledge_indexes(info, range(start, end))
+        self.topics.parts[info.topic].acks.acknowledge_indexes(info, range(start, end))
 
     def check_batch(self, batch: ReceivedBatch) -> None:
         """Raise `InvalidMessage` if another consumer received it."""
@@ -184,7 +184,7 @@ class ConsumerBase:
         """Note a cumulative acknowledgement; returns the partition it belongs to."""
         self.check_cumulative()
         part, message_id = self.located(message)
-        part.acknowledge_cumulative(message_id)
+        part.acks.acknowledge_cumulative(message_id)
         return part
 
     def check_cumulative(self) -> None:
@@ -210,7 +210,7 @@ class ConsumerBase:
         """Acknowledge one message in a transaction; returns when the service has it."""
         part, message_id = self.located(message)
         where, size, bits = place_of(message_id)
-        await self.in_transaction(txn, part.acknowledge_in(txn, {where: (size, bits)}))
+        await self.in_transaction(txn, part.acks.acknowledge_in(txn, {where: (size, bits)}))
 
     async def acknowledge_many_in(
         self, txn: Transaction, batch: ReceivedBatch | Iterable[Message[Any] | MessageId]
@@ -219,7 +219,7 @@ class ConsumerBase:
         places = self._places(batch)
 
         async def acknowledge_all() -> None:
-            work = [part.acknowledge_in(txn, acks) for part, acks in places.items()]
+            work = [part.acks.acknowledge_in(txn, acks) for part, acks in places.items()]
             for result in await asyncio.gather(*work, return_exceptions=True):
                 if result is not None:
                     raise result
@@ -255,7 +255,7 @@ class ConsumerBase:
         self.check_cumulative()
         part, message_id = self.located(message)
         place_of(message_id)  # raises what is wrong with it before anything is done
-        await self.in_transaction(txn, part.acknowledge_until_in(txn, message_id))
+        await self.in_transaction(txn, part.acks.acknowledge_until_in(txn, message_id))
 
     async def in_transaction(self, txn: Transaction, work: Coroutine[Any, Any, None]) -> None:
         """Do something in a transaction of this client's; that waits for it."""
@@ -289,19 +289,21 @@ class ConsumerBase:
     async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:
         """Of every partition its last message, and what is acknowledged up to."""
         parts = self.topics.parts
-        found = await asyncio.gather(*(part.last_message_id() for part in parts.values()))
+        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts.values()))
         return dict(zip(parts, found, strict=True))
 
     async def spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
         """The next step in each of these partitions."""
         parts = self.topics.parts
-        found = await asyncio.gather(*(parts[name].span(*step) for name, step in steps.items()))
+        found = await asyncio.gather(
+            *(parts[name].queries.span(*step) for name, step in steps.items())
+        )
         return dict(zip(steps, found, strict=True))
 
     async def last_message_ids(self) -> list[MessageId]:
         """The last id of every partition, with its topic; entry id -1 where there is none."""
         parts = self.topics.parts.values()
-        found = await asyncio.gather(*(part.last_message_id() for part in parts))
+        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts))
         return [last for last, _ in found]
 
     async def last_message_id(self) -> MessageId:
@@ -312,7 +314,7 @@ class ConsumerBase:
                 "get_last_message_id needs a consumer of one topic partition; this one has"
                 f" {len(parts)}: use get_last_message_ids"
             )
-        return (await parts[0].last_message_id())[0]
+        return (await parts[0].queries.last_message_id())[0]
 
     async def unsubscribe(self) -> None:
         """Delete the subscription everywhere, then close."""

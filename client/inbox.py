@@ -40,7 +40,7 @@ class AsyncInbox:
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
         if self._fetch and self._waiting:
-            part.fetch_one()
+            part.permits.fetch_one()
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
         """The partition will deliver nothing more; tell who waits, unless it was closed."""
@@ -63,7 +63,7 @@ class AsyncInbox:
         if not queue.current and not queue.refill():
             return None
         part = queue.part
-        message = part.taken = queue.current.popleft()
+        message = part.position.taken = queue.current.popleft()
         if not queue.current:
             queue.settle()
         part.received(message.info)
@@ -85,7 +85,7 @@ class AsyncInbox:
         while not (segments := self._queue.take(limit)):
             await self.arrival()
         for segment in segments:
-            segment.block.part.taken = segment.last
+            segment.block.part.position.taken = segment.last
             segment.block.part.received(segment.block.info)
         return segments
 
@@ -97,7 +97,7 @@ class AsyncInbox:
         self._waiting.append(waiting)
         if self._fetch:
             for part in self._parts():
-                part.fetch_one()
+                part.permits.fetch_one()
         try:
             await waiting
         except asyncio.CancelledError:
@@ -108,8 +108,8 @@ class AsyncInbox:
             raise
 
     def _taken(self, part: PartitionConsumer, count: int) -> None:
-        if not self._fetch and (due := part.taken_now(count)):
-            part.credit(due, part.generation)
+        if not self._fetch and (due := part.permits.taken_now(count)):
+            part.permits.credit(due, part.permits.generation)
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._waiting:
@@ -119,4 +119,4 @@ class AsyncInbox:
                 count -= 1
         if self._fetch and self._waiting:
             for part in self._parts():
-                part.fetch_one()
+                part.permits.fetch_one()

@@ -57,16 +57,16 @@ class ReaderBase(ConsumerBase):
             await asyncio.gather(*(self._begin_at_the_end(part) for part in parts))
 
     async def _begin_at_the_end(self, part: PartitionConsumer) -> None:
-        await part.hold_position()
+        await part.queries.hold_position()
         if self.subscription.start_inclusive:
-            last, _ = await part.last_message_id()
+            last, _ = await part.queries.last_message_id()
             if last.entry_id() >= 0:
                 await part.seek(last)
 
     def read(self, message: Message[Any]) -> None:
         """The user got ``message``: the service needs to hold it no longer."""
         part = self.topics.parts[message.topic_name()]
-        part.acknowledge_cumulative(message.message_id())
+        part.acks.acknowledge_cumulative(message.message_id())
 
     def read_all(self, messages: deque[Message[Any]]) -> None:
         """The user got ``messages``, in this order."""
@@ -80,7 +80,7 @@ class ReaderBase(ConsumerBase):
     async def has_message_available(self) -> bool:
         """Whether the service has a message after what was read."""
         parts = self.topics.parts.values()
-        return any(await asyncio.gather(*(part.has_message_available() for part in parts)))
+        return any(await asyncio.gather(*(part.queries.has_message_available() for part in parts)))
 
 
 def last_of(segments: list[Segment]) -> Iterator[Message[Any]]:

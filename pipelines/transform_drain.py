@@ -23,7 +23,7 @@ class Drain:
     async def finished(self, consumer: Consumer) -> bool:
         """Whether everything up to the ends is acknowledged. Raises as a request does."""
         parts = consumer.parts
-        places = await asyncio.gather(*(part.last_message_id() for part in parts))
+        places = await asyncio.gather(*(part.queries.last_message_id() for part in parts))
         lasts = {part.topic: last for part, (last, _) in zip(parts, places, strict=True)}
         if self._ends is None:
             self._ends = {

@@ -28,7 +28,6 @@ LARGE_CLASSES: dict[str, tuple[int, int]] = {
     "Consumer": (400, 38),
     "CoordinatorActor": (400, 31),
     "PartitionActor": (1029, 109),
-    "PartitionConsumer": (666, 54),
     "ReaderBase": (400, 32),
     "Replicator": (446, 39),
     "ReplicatorActor": (400, 49),

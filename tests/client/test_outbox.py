@@ -244,6 +244,7 @@ class Part:
     """As much of a partition's consumer as a queue looks at."""
 
     def __init__(self, refill_at):
+        self.permits = self
         self.refill_at = refill_at
         self.uncredited = 0
 

@@ -200,7 +200,7 @@ def test_a_reader_has_nothing_to_acknowledge_in_a_transaction(client, topic):
     txn = client.transaction()
     part = next(iter(reader._base.topics.parts.values()))
     where = (message.message_id().ledger_id(), message.message_id().entry_id())
-    work = part.acknowledge_in(txn.inner, {where: (0, 0)})
+    work = part.acks.acknowledge_in(txn.inner, {where: (0, 0)})
     with pytest.raises(velaray.NotAllowedError):
         client._thread.run(txn.inner.run(work))
     with pytest.raises(velaray.TransactionHasOperationFailed):

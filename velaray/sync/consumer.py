@@ -77,7 +77,7 @@ class ThreadInbox:
     def attached(self, part: PartitionConsumer) -> None:
         """The partition is subscribed (again)."""
         if self._fetch and (self._waiting or self.on_arrival is not None):
-            part.fetch_one()
+            part.permits.fetch_one()
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
         """The partition will deliver nothing more; tell who waits, unless it was closed."""
@@ -116,7 +116,7 @@ class ThreadInbox:
                     return []
             if not self.simple:
                 for segment in segments:
-                    segment.block.part.taken = segment.last
+                    segment.block.part.position.taken = segment.last
         if self._track:
             for segment in segments:
                 block = segment.block
@@ -166,7 +166,7 @@ class ThreadInbox:
 
     def _fetch_now(self) -> None:
         for part in self.parts():
-            part.fetch_one()
+            part.permits.fetch_one()
 
     def _pop(self) -> Message[Any] | None:
         queue = self.queue
@@ -177,7 +177,7 @@ class ThreadInbox:
                 continue  # somebody else took the last one, without the lock
             if not self.simple:
                 part = queue.part
-                part.taken = message
+                part.position.taken = message
                 if self._track:
                     self._thread.call(part.received, message.info)
             if not queue.current:
@@ -186,8 +186,8 @@ class ThreadInbox:
         return None
 
     def _taken(self, part: PartitionConsumer, count: int) -> None:
-        if not self._fetch and (due := part.taken_now(count)):
-            self._thread.call(part.credit, due, part.generation)
+        if not self._fetch and (due := part.permits.taken_now(count)):
+            self._thread.call(part.permits.credit, due, part.permits.generation)
 
 
 class _Note(NamedTuple):
@@ -361,7 +361,7 @@ class Consumer(Generic[T]):
             self._notes.put(message)
             return
         part, message_id = self._base.located(message)
-        self._note(part, part.acknowledge, message_id, receipt)
+        self._note(part, part.acks.acknowledge, message_id, receipt)
 
     def acknowledge_many(
         self,
@@ -393,7 +393,7 @@ class Consumer(Generic[T]):
     ) -> None:
         parts = self._base.acknowledge_many(batch)
         if receipt:
-            await asyncio.gather(*(part.receipt() for part in parts))
+            await asyncio.gather(*(part.acks.receipt() for part in parts))
 
     def acknowledge_cumulative(
         self,
@@ -413,7 +413,7 @@ class Consumer(Generic[T]):
             self._run(self._base.acknowledge_until_in(inner_of(txn), message))
             return
         part, message_id = self._base.located(message)
-        self._note(part, part.acknowledge_cumulative, message_id, receipt)
+        self._note(part, part.acks.acknowledge_cumulative, message_id, receipt)
 
     def _note(
         self,
@@ -447,7 +447,7 @@ class Consumer(Generic[T]):
     ) -> None:
         note(message_id)
         if receipt:
-            await part.receipt()
+            await part.acks.receipt()
 
     def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
         """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.

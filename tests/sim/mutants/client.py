@@ -8,13 +8,14 @@ from typing import Any
 
 from tests.sim.mutants.kit import Mutant, do_nothing
 from velaray.client.acks import AckTracker
+from velaray.client.partition_acks import PartitionAcks
 from velaray.client.partition_consumer import PartitionConsumer
 from velaray.client.partition_producer import PartitionProducer
 
 
 def _wait_for_no_receipt(original: Any) -> Any:
-    async def receipt(self: PartitionConsumer) -> None:
-        self._acks.schedule()
+    async def receipt(self: PartitionAcks) -> None:
+        self._sending.schedule()
         await asyncio.sleep(0)
 
     return receipt
@@ -64,7 +65,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "wait-for-no-receipt": Mutant(
         "a client counts an acknowledgement as confirmed when it is sent",
-        ((PartitionConsumer, "receipt", _wait_for_no_receipt),),
+        ((PartitionAcks, "receipt", _wait_for_no_receipt),),
         within=100,
     ),
     "resend-in-reverse": Mutant(
