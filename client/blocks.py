@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from velaray.client.message import EntryInfo, Message
+from velaray.client.permits import Permits
+from velaray.client.read_position import ReadPosition
 from velaray.wire.batches import BatchLayout
-
-if TYPE_CHECKING:
-    from velaray.client.partition_consumer import PartitionConsumer
 
 LARGEST_PORTION = 1000
 """Messages that are made ready for ``receive`` at once."""
+
+
+class Receiver(Protocol):
+    """What takes messages needs of the partition's consumer that received them."""
+
+    topic: str
+    permits: Permits
+    position: ReadPosition
+
+    def received(self, info: EntryInfo) -> None:
+        """The user got a message of this entry."""
 
 
 class Block:
@@ -23,7 +33,7 @@ class Block:
 
     def __init__(
         self,
-        part: PartitionConsumer,
+        part: Receiver,
         info: EntryInfo,
         layout: BatchLayout,
         indexes: Sequence[int],
@@ -108,7 +118,7 @@ class BlockQueue:
     partition were taken.
     """
 
-    def __init__(self, on_taken: Callable[[PartitionConsumer, int], None]) -> None:
+    def __init__(self, on_taken: Callable[[Receiver, int], None]) -> None:
         self.current: deque[Message[Any]] = deque()
         self._on_taken = on_taken
         self._blocks: deque[Block] = deque()
@@ -120,7 +130,7 @@ class BlockQueue:
         return self._waiting + len(self.current)
 
     @property
-    def part(self) -> PartitionConsumer:
+    def part(self) -> Receiver:
         """The partition of what is in `current`."""
         assert self._portion is not None
         return self._portion.block.part
@@ -137,7 +147,7 @@ class BlockQueue:
         self._portion = None
         self._at = self._waiting = 0
 
-    def drop(self, part: PartitionConsumer) -> int:
+    def drop(self, part: Receiver) -> int:
         """Forget the partition's messages; returns how many there were."""
         dropped = 0
         portion = self._portion

@@ -295,7 +295,7 @@ class Consumer(Generic[T]):
 
     async def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
-        return await self._base.last_message_id()
+        return await self._base.topics.last_message_id()
 
     async def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
         """Of every topic partition the last message that can be read, and where this one is.
@@ -304,18 +304,18 @@ class Consumer(Generic[T]):
         second; its entry id is -1 before the first entry of a ledger, as that of the first is
         if there is no message.
         """
-        return await self._base.positions()
+        return await self._base.topics.positions()
 
     async def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
         """The next step, for who reads these topic partitions in steps, by their full names.
 
         A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
         """
-        return await self._base.spans(steps)
+        return await self._base.topics.spans(steps)
 
     async def get_last_message_ids(self) -> list[MessageId]:
         """The id of every topic partition's last message; entry id -1 where there is none."""
-        return await self._base.last_message_ids()
+        return await self._base.topics.last_message_ids()
 
     async def unsubscribe(self) -> None:
         """Delete the subscription and close: its position and backlog are gone for good."""

@@ -18,7 +18,6 @@ from velaray.client.exceptions import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     InvalidMessage,
-    OperationNotSupported,
 )
 from velaray.client.interceptors import ConsumerInterceptors
 from velaray.client.message import Message
@@ -26,7 +25,6 @@ from velaray.client.message_id import MessageId
 from velaray.client.options import AioConsumerOptions, ConsumerOptions
 from velaray.client.partition_consumer import PartitionConsumer
 from velaray.client.policies import MAX_RECONSUME_TIMES, ConsumerDeadLetterPolicy
-from velaray.client.read_bounds import Span, SpanLimits, Spot
 from velaray.client.received import ReceivedBatch
 from velaray.client.schema.base import typed
 from velaray.client.subscription import Subscription
@@ -153,9 +151,10 @@ class ConsumerBase:
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         self.check_batch(batch)
-        for segment in batch.segments:
-            segment.block.part.acks.acknowledge_indexes(segment.block.info, segment.indexes)
-        return list(dict.fromkeys(segment.block.part for segment in batch.segments))
+        parts = [self.topics.parts[segment.block.part.topic] for segment in batch.segments]
+        for part, segment in zip(parts, batch.segments, strict=True):
+            part.acks.acknowledge_indexes(segment.block.info, segment.indexes)
+        return list(dict.fromkeys(parts))
 
     def acknowledge_run(self, messages: deque[Any], first: Message[Any]) -> None:
         """Note an acknowledgement of ``first`` and of what follows it in ``messages``.
@@ -237,7 +236,8 @@ class ConsumerBase:
             for segment in batch.segments:
                 info, size = segment.block.info, segment.block.info.batch_size
                 bits = bits_at(segment.indexes) if size else 0
-                places.append((segment.block.part, info.where, size, bits))
+                part = self.topics.parts[segment.block.part.topic]
+                places.append((part, info.where, size, bits))
         else:
             for message in batch:
                 part, message_id = self.located(message)
@@ -285,36 +285,6 @@ class ConsumerBase:
             if isinstance(target, bool) or not isinstance(target, MessageId | int):
                 raise InvalidMessage(f"{part.topic}: seek to a MessageId or to a time: {target!r}")
         await asyncio.gather(*(part.seek(target) for part, target in targets.items()))
-
-    async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every partition its last message, and what is acknowledged up to."""
-        parts = self.topics.parts
-        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts.values()))
-        return dict(zip(parts, found, strict=True))
-
-    async def spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
-        """The next step in each of these partitions."""
-        parts = self.topics.parts
-        found = await asyncio.gather(
-            *(parts[name].queries.span(*step) for name, step in steps.items())
-        )
-        return dict(zip(steps, found, strict=True))
-
-    async def last_message_ids(self) -> list[MessageId]:
-        """The last id of every partition, with its topic; entry id -1 where there is none."""
-        parts = self.topics.parts.values()
-        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts))
-        return [last for last, _ in found]
-
-    async def last_message_id(self) -> MessageId:
-        """The last id of the topic. Raises `OperationNotSupported` for several partitions."""
-        parts = list(self.topics.parts.values())
-        if len(parts) != 1:
-            raise OperationNotSupported(
-                "get_last_message_id needs a consumer of one topic partition; this one has"
-                f" {len(parts)}: use get_last_message_ids"
-            )
-        return (await parts[0].queries.last_message_id())[0]
 
     async def unsubscribe(self) -> None:
         """Delete the subscription everywhere, then close."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from velaray.client.blocks import Block, BlockQueue, Segment
+from velaray.client.blocks import Block, BlockQueue, Receiver, Segment
 from velaray.client.exceptions import AlreadyClosed, VelarayError
 from velaray.client.message import Message
 from velaray.client.partition_consumer import PartitionConsumer
@@ -107,7 +107,7 @@ class AsyncInbox:
                 self._wake(1)  # the message that woke this one is for somebody else
             raise
 
-    def _taken(self, part: PartitionConsumer, count: int) -> None:
+    def _taken(self, part: Receiver, count: int) -> None:
         if not self._fetch and (due := part.permits.taken_now(count)):
             part.permits.credit(due, part.permits.generation)
 

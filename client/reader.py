@@ -167,7 +167,7 @@ class Reader(Generic[T]):
         second; its entry id is -1 before the first entry of a ledger, as that of the first is
         if there is no message.
         """
-        return await self._base.positions()
+        return await self._base.topics.positions()
 
     async def seek(self, messageid: SeekTarget) -> None:
         """Go on after ``messageid``, or at a publish time in milliseconds.

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from velaray.client.consumer_extras import Extras
 from velaray.client.core import Core, start_all, topic_name, watch_partitions
 from velaray.client.enums import RegexSubscriptionMode
-from velaray.client.exceptions import InvalidConfiguration, InvalidMessage, VelarayError
+from velaray.client.exceptions import (
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+    VelarayError,
+)
 from velaray.client.existing_topics import partitions_of_existing
 from velaray.client.message_id import MessageId
 from velaray.client.partition_consumer import Inbox, PartitionConsumer
+from velaray.client.read_bounds import Span, SpanLimits, Spot
 from velaray.client.subscription import Subscription
 from velaray.events.ids import TopicName
 
@@ -134,6 +140,36 @@ class TopicSet:
             f"{message_id} of topic {topic} belongs to no topic of this consumer, or it's not"
             " known to which: give the topic to MessageId.deserialize"
         )
+
+    async def positions(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of every partition its last message, and what is acknowledged up to."""
+        parts = self.parts
+        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts.values()))
+        return dict(zip(parts, found, strict=True))
+
+    async def spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
+        """The next step in each of these partitions."""
+        parts = self.parts
+        found = await asyncio.gather(
+            *(parts[name].queries.span(*step) for name, step in steps.items())
+        )
+        return dict(zip(steps, found, strict=True))
+
+    async def last_message_ids(self) -> list[MessageId]:
+        """The last id of every partition, with its topic; entry id -1 where there is none."""
+        parts = self.parts.values()
+        found = await asyncio.gather(*(part.queries.last_message_id() for part in parts))
+        return [last for last, _ in found]
+
+    async def last_message_id(self) -> MessageId:
+        """The last id of the topic. Raises `OperationNotSupported` for several partitions."""
+        parts = list(self.parts.values())
+        if len(parts) != 1:
+            raise OperationNotSupported(
+                "get_last_message_id needs a consumer of one topic partition; this one has"
+                f" {len(parts)}: use get_last_message_ids"
+            )
+        return (await parts[0].queries.last_message_id())[0]
 
     def pause(self, paused: bool) -> None:
         """Have the service send no more messages, or go on."""

@@ -19,9 +19,9 @@ from velaray.offline.stored_topics import Portion, acknowledged, gone, open_data
 from velaray.wire.commands import Message as Delivery
 
 if TYPE_CHECKING:
-    from velaray.client.partition_consumer import PartitionConsumer
+    from velaray.client.blocks import Receiver
 
-_NOBODY = cast("PartitionConsumer", None)
+_NOBODY = cast("Receiver", None)
 """Who delivered these messages."""
 
 Step = tuple[int, memoryview, memoryview]

@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self
 
-from velaray.client.blocks import Block, BlockQueue, Segment
+from velaray.client.blocks import Block, BlockQueue, Receiver, Segment
 from velaray.client.consumer import many
 from velaray.client.consumer_base import SeekTarget, SubscribedTopics, described_topics
 from velaray.client.exceptions import (
@@ -185,7 +185,7 @@ class ThreadInbox:
             return message
         return None
 
-    def _taken(self, part: PartitionConsumer, count: int) -> None:
+    def _taken(self, part: Receiver, count: int) -> None:
         if not self._fetch and (due := part.permits.taken_now(count)):
             self._thread.call(part.permits.credit, due, part.permits.generation)
 
@@ -526,7 +526,7 @@ class Consumer(Generic[T]):
 
     def get_last_message_id(self) -> MessageId:
         """The id of the topic's last message; entry id -1 if the topic is empty."""
-        last: MessageId = self._run(self._base.last_message_id())
+        last: MessageId = self._run(self._base.topics.last_message_id())
         return last
 
     def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
@@ -536,7 +536,7 @@ class Consumer(Generic[T]):
         second; its entry id is -1 before the first entry of a ledger, as that of the first is
         if there is no message.
         """
-        found: dict[str, tuple[MessageId, MessageId]] = self._run(self._base.positions())
+        found: dict[str, tuple[MessageId, MessageId]] = self._run(self._base.topics.positions())
         return found
 
     def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
@@ -544,12 +544,12 @@ class Consumer(Generic[T]):
 
         A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
         """
-        found: dict[str, Span] = self._run(self._base.spans(steps))
+        found: dict[str, Span] = self._run(self._base.topics.spans(steps))
         return found
 
     def get_last_message_ids(self) -> list[MessageId]:
         """The id of every topic partition's last message; entry id -1 where there is none."""
-        last: list[MessageId] = self._run(self._base.last_message_ids())
+        last: list[MessageId] = self._run(self._base.topics.last_message_ids())
         return last
 
     def unsubscribe(self) -> None:

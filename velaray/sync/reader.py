@@ -111,11 +111,11 @@ class Reader(Generic[T]):
 
     async def _positions(self) -> dict[str, tuple[MessageId, MessageId]]:
         self._read.drain()
-        return await self._base.positions()
+        return await self._base.topics.positions()
 
     def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
         """As `velaray.Consumer.get_spans`."""
-        return self._thread.run(self._base.spans(steps))
+        return self._thread.run(self._base.topics.spans(steps))
 
     def seek(self, messageid: SeekTarget) -> None:
         """Go on after ``messageid``, or at a publish time in milliseconds.
