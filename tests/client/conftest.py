@@ -51,6 +51,6 @@ def catalog(cluster):
         grow=lambda topic, n: call("grow_partitions", topic=topic, partitions=n),
         deduplicated=lambda topic: (
             call("create_topic", topic=topic, exist_ok=True),
-            call("set_policy", topic=topic, name="deduplication", value="true"),
+            call("set_policy", topic=topic, name="deduplication", value=b"true"),
         ),
     )
