@@ -50,7 +50,7 @@ RULES: dict[str, Rule] = {
     "machines are pure": tidy_rules.machines_are_pure,
     "functions are short": tidy_rules.functions_are_short,
     "classes are small": lambda root: tidy_rules.classes_are_small(
-        root, LARGE_CLASSES, ["broker", "client", "geo"]
+        root, LARGE_CLASSES | FACES, ["broker", "client", "geo"]
     ),
     "protocols are small": lambda root: tidy_rules.protocols_are_small(
         root, LARGE_PROTOCOLS, ["broker", "geo"]
