@@ -279,9 +279,13 @@ class RpcConnection(asyncio.Protocol):
             )
 
     def _send(self, message: list[Any]) -> None:
+        if not self.closed:
+            self._send_bytes(self._packer.pack(message))
+
+    def _send_bytes(self, message: bytes) -> None:
         if self.closed:
             return
-        self._outgoing.append(self._packer.pack(message))
+        self._outgoing.append(message)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -298,7 +302,7 @@ class RpcConnection(asyncio.Protocol):
 
     def tell(self, notice: Message) -> None:
         """Send a typed notice. It is lost if the link breaks."""
-        self._send([_TYPED_NOTICE, encode(notice)])
+        self._send_bytes(encode((_TYPED_NOTICE, encode(notice))))
 
     async def request(self, method: str, args: Any, timeout: float | None = 30.0) -> Any:
         """Send an untyped request and return the answer.
