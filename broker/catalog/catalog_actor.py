@@ -140,7 +140,7 @@ class CatalogActor(JournaledActor):
         request = _decode(method, args)
         assert isinstance(request, m.Watch)
         self._watchers.add(link, TopicName.parse(request.topic))
-        return await self._handle(m.Serving(request.topic, request.incarnation))
+        return await self.call("serving", args)
 
     def on_link_closed(self, link: RpcConnection) -> None:
         """Remove the watcher; it watches again over a new connection."""

@@ -498,10 +498,10 @@ def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) ->
 
     async def scenario(setting: Setting) -> None:
         await setting.publish("a" * 10)
-        policy = {"tenant": "public", "namespace": "default", "name": "compactionThreshold"}
 
         async def threshold(size: int) -> None:
-            arguments = {"namespace": "public/default", "name": policy["name"], "value": str(size)}
+            value = {"namespace": "public/default", "value": b"%d" % size}
+            arguments = {**value, "name": "compactionThreshold"}
             await setting.fabric.call(ActorKey.catalog(), "set_policy", arguments)
             async with asyncio.timeout(5):
                 while setting.partition.policies.raw["compactionThreshold"] != size:

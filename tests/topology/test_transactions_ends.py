@@ -221,7 +221,7 @@ def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"gone", transaction)
-        deleted = {"topic": TOPIC, "force": True}
+        deleted = {"topic": TOPIC}
         await setting.fabric.call(ActorKey.catalog(), "delete_topic", deleted)
         await setting.enter()
         await setting.publish(b"kept", transaction)

@@ -71,7 +71,8 @@ class Setting:
     async def apply(self, **policies: Any) -> None:
         """Set policies of the namespace, and wait until the partition has heard of it."""
         for name, value in policies.items():
-            args = {"namespace": "public/default", "name": name, "value": json.dumps(value)}
+            text = json.dumps(value).encode()
+            args = {"namespace": "public/default", "name": name, "value": text}
             await self.fabric.call(ActorKey.catalog(), "set_policy", args)
         async with asyncio.timeout(5):
             while any(self.partition.policies.raw[name] != policies[name] for name in policies):
