@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from velaray.client.cluster_in_use import ClusterInUse
+from velaray.client.commit_sequence import CommitSeries, find_series
 from velaray.client.consumer import Consumer
 from velaray.client.core import Core, topic_name
 from velaray.client.enums import RegexSubscriptionMode
@@ -24,7 +25,6 @@ from velaray.client.options import (
 from velaray.client.producer import Producer
 from velaray.client.reader import Reader
 from velaray.client.schema.base import T as V
-from velaray.client.series import CommitSeries, find_series
 from velaray.client.service_info import ServiceInfo
 from velaray.client.table_view import TableView
 from velaray.client.topics import TopicPattern

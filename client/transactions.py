@@ -373,7 +373,7 @@ class Transaction:
         await self._end(pb.COMMIT, TransactionState.COMMITTING, TransactionState.COMMITTED)
 
     async def prepare(self) -> TransactionId:
-        """Complete it, and leave its end to who commits it in a series (`velaray.client.series`).
+        """Complete it; a commit sequence decides its end (`velaray.client.commit_sequence`).
 
         Everything done in it is stored when it returns, and nothing more is taken. It stays open
         at the service, whoever leaves, until it is committed, or aborted by its timeout. Raises

@@ -34,9 +34,9 @@ from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
+from velaray.pipelines.transform_dead_letters import TransformLetters
 from velaray.pipelines.transform_drain import Drain
 from velaray.pipelines.transform_function import Addressed, Function, UserError
-from velaray.pipelines.transform_letters import TransformLetters
 
 logger = logging.getLogger("velaray")
 

@@ -24,7 +24,7 @@ from tests.topology.deleting import (
     tell,
     wait_for,
 )
-from tests.topology.test_deleter import refuse
+from tests.topology.test_garbage_collector import refuse
 from velaray.broker.garbage_collection import garbage_collector
 from velaray.broker.garbage_collection.collectors import has_work
 from velaray.broker.garbage_collection.deletion import announce, bury_journal

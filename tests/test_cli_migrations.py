@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.topology.moving import Move, moving, numbers
+from tests.topology.migrating import Move, moving, numbers
 from tests.topology.replicating import received
 from velaray.cli.app import main
 from velaray.geo.tenant_migration.migration_driver import Driver

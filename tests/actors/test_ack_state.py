@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.actors.acknowledging import END, KEY, SMALL, acked, begin, small_segments
-from tests.journal.kit import on_loop
+from tests.journal.testing import on_loop
 from velaray.actors.runtime import Runtime, RuntimeFault
 from velaray.actors.subscription.machine import Ack, AckBefore, SubscriptionState
 from velaray.events.segments import StoredSegment

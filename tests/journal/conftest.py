@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.journal.kit import Backend, FileBackend, MemoryBackend
+from tests.journal.testing import Backend, FileBackend, MemoryBackend
 
 
 @pytest.fixture(params=["memory", "files"])

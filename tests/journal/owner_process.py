@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import Any
 
-from tests.journal.kit import started
+from tests.journal.testing import started
 from velaray.journal.errors import Fenced
 from velaray.journal.files import FileStore
 from velaray.journal.journal import JournalSettings

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.kit import KEY, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, events_of, on_loop, open_journal, started, write
 from velaray.journal.ahead import AHEAD, BLOCK, Ahead
 from velaray.journal.errors import CorruptJournal, StorageFull
 from velaray.journal.replay import replay, verify

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.journal.kit import KEY, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, events_of, on_loop, open_journal, started, write
 from velaray.journal.errors import Contended, JournalError, StorageFull, SyncFailed
 from velaray.journal.files import MAKE_TRIES, READ_TRIES, REMOVE_TRIES, FileStore
 from velaray.journal.replay import load_manifest, verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.journal.kit import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
 from velaray.events.ids import Position
 from velaray.journal.errors import Contended, StorageFull, SyncFailed
 from velaray.journal.frames import encode_ledger_header

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.kit import (
+from tests.journal.testing import (
     KEY,
     FileBackend,
     MemoryBackend,

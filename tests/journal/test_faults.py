@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.kit import (
+from tests.journal.testing import (
     KEY,
     FileBackend,
     MemoryBackend,

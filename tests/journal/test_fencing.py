@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.journal import owner_process
-from tests.journal.kit import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
 from velaray.journal.errors import ManifestConflict
 from velaray.journal.files import KEPT_VERSIONS, FileStore
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journal.kit import KEY, MemoryBackend, blobs, events_of, on_loop, open_journal, started
-from tests.journal.kit import write as write_events
+from tests.journal.testing import (
+    KEY,
+    MemoryBackend,
+    blobs,
+    events_of,
+    on_loop,
+    open_journal,
+    started,
+)
+from tests.journal.testing import write as write_events
 from velaray.events.ids import EARLIEST, LATEST, Position
 from velaray.journal import frames
 from velaray.journal.errors import CorruptJournal, Fenced, Misuse

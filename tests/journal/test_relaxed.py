@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.journal.kit import (
+from tests.journal.testing import (
     KEY,
     MemoryBackend,
     blobs,

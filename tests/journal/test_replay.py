@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from tests.journal.kit import KEY, on_loop, started, write
+from tests.journal.testing import KEY, on_loop, started, write
 from velaray.events.ids import Position
 from velaray.journal.errors import CorruptJournal, NotStored
 from velaray.journal.journal import Journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.journal.kit import KEY, MemoryBackend, on_loop, open_journal, write
+from tests.journal.testing import KEY, MemoryBackend, on_loop, open_journal, write
 from velaray.events.segments import Segment, bytes_of
 from velaray.journal import journal as module
 from velaray.journal.errors import CorruptJournal, NotStored, StorageFull, SyncFailed

@@ -10,7 +10,15 @@ import msgpack
 import pytest
 from crc32c import crc32c
 
-from tests.journal.kit import KEY, MemoryBackend, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import (
+    KEY,
+    MemoryBackend,
+    events_of,
+    on_loop,
+    open_journal,
+    started,
+    write,
+)
 from velaray.events.ids import EARLIEST
 from velaray.events.segments import segment_digest
 from velaray.journal import frames

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.journal.kit import KEY, on_loop
+from tests.journal.testing import KEY, on_loop
 from velaray.journal.errors import LedgerExists, ManifestConflict, NotStored
 
 OTHER = "subscription/public/default/orders/0/1/billing/1"

@@ -18,7 +18,11 @@ from tests.sim.again import (
     seeks_redeliver_everything,
 )
 from tests.sim.counted import losses_are_counted, redelivery_counts_outlive_crashes
-from tests.sim.graves import buried, dead_letters_are_moved_once, poison_becomes_a_dead_letter
+from tests.sim.dead_letter_checkers import (
+    buried,
+    dead_letters_are_moved_once,
+    poison_becomes_a_dead_letter,
+)
 from tests.sim.history import History
 from tests.sim.later import delayed_messages_are_not_early
 from tests.sim.moved_back import moves_back_redeliver_acknowledged_messages

@@ -1,4 +1,4 @@
-"""What must hold of consumers that share, by what passed the hands; see `tests.sim.hands`."""
+"""What must hold of consumers that share, by what passed the hands; see `tests.sim.deliveries`."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
 from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
 from tests.sim.compacting import Compacting, make_compacting, newest_of
+from tests.sim.dead_letter_checkers import KEEPER, is_grave
 from tests.sim.deletions import deleted_in_the_end
+from tests.sim.deliveries import watch_hands
 from tests.sim.faults import Fault, carry_out, make_faults
-from tests.sim.graves import KEEPER, is_grave
-from tests.sim.hands import watch_hands
 from tests.sim.history import History
 from tests.sim.http import ask
 from tests.sim.key_shared_checkers import KEY_SHARED_CHECKERS

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.graves import buried
+from tests.sim.dead_letter_checkers import buried
 from tests.sim.pending import aborts_leave_nothing, holders_are_one, still_pending
 from tests.sim.transaction_cast import ACCOUNTS, RESULTS, SOURCE, WORKERS
 from tests.sim.transaction_evidence import PartitionPast, Stored, TransactionEvidence

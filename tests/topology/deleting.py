@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from tests.journal.kit import started, write
+from tests.journal.testing import started, write
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.aio import Client

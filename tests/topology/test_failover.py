@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.support.local_cluster import LocalCluster
 from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
-from tests.topology.moving import Move, away, numbers
+from tests.topology.migrating import Move, away, numbers
 from tests.topology.replicating import QUIET, received
 from velaray.cli.app import main
 from velaray.client.admin import Admin, Invalid, NotFound

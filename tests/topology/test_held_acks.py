@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.topology.test_channel import Setting, run
+from tests.topology.test_subscription_channel import Setting, run
 from velaray.broker.partition.subscription_channel import HELD_NOTICES
 from velaray.broker.subscription.messages import AckEntries, AddPermits, GetMark, Redeliver
 from velaray.topology.messages import Request

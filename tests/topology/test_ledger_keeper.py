@@ -152,8 +152,8 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
         cluster.kill(key)
     else:
         owner, name = {
-            "announce": (Runtime, "unlist"),
-            "unlist": (PartitionActor, "ledgers_unlisted"),
+            "announce": (Runtime, "drop_from_manifest"),
+            "unlist": (PartitionActor, "ledgers_dropped"),
         }[step]
         with monkeypatch.context() as patched, pytest.raises(CancelledError):
             patched.setattr(owner, name, crash)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
-from tests.topology.moving import Move, Publishing, away, moving, numbers
+from tests.topology.migrating import Move, Publishing, away, moving, numbers
 from tests.topology.replicating import Cluster, received
 from velaray.actors.catalog.migration_state import Phase
 from velaray.client.admin import (

@@ -14,7 +14,7 @@ import pytest
 
 import velaray
 from tests.support.waiting import wait_until
-from tests.topology.moving import PATIENCE_S, Move, Publishing, moving, numbers
+from tests.topology.migrating import PATIENCE_S, Move, Publishing, moving, numbers
 from tests.topology.replicating import received
 from velaray.actors.catalog.migration_state import Phase
 from velaray.client.admin import Admin

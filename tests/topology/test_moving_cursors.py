@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.topology.test_upkeep import KEEP_ALL, Setting, message, run
+from tests.topology.test_maintenance import KEEP_ALL, Setting, message, run
 from velaray.actors.partition.machine import Publish
 from velaray.actors.subscription.machine import Ack
 from velaray.events.ids import Position

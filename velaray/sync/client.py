@@ -23,12 +23,12 @@ from velaray.client.schema.base import T as V
 from velaray.client.service_info import AutoClusterFailover, ServiceInfo
 from velaray.client.table_view import TableView as AioTableView
 from velaray.schemas import SchemaInfo
+from velaray.sync.commit_sequence import CommitSeries
 from velaray.sync.consumer import Consumer, ThreadInbox
 from velaray.sync.listeners import Workers
 from velaray.sync.loop import LoopThread
 from velaray.sync.producer import Producer
 from velaray.sync.reader import Reader
-from velaray.sync.series import CommitSeries
 from velaray.sync.table_view import TableView
 from velaray.sync.transaction import Transaction
 

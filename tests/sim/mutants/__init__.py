@@ -20,7 +20,7 @@ from tests.sim.mutants import (
     transactions,
     trimming,
 )
-from tests.sim.mutants.kit import Mutant
+from tests.sim.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     **journal.MUTANTS,

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing
+from tests.sim.mutants.mutant import Mutant, always, do_nothing
 from velaray.actors.dispatch.consumers import Attached
 from velaray.actors.dispatch.in_flight import InFlightTracker
 from velaray.actors.dispatch.single_active import SingleActive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, do_nothing_async
 from velaray.actors.catalog import machine as catalog
 from velaray.actors.catalog.machine import CatalogMachine
 from velaray.actors.catalog.policies import DEFAULTS

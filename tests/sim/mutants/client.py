@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing
+from tests.sim.mutants.mutant import Mutant, do_nothing
 from velaray.client.acks import AckTracker
 from velaray.client.partition_acks import PartitionAcks
 from velaray.client.partition_consumer import PartitionConsumer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, do_nothing_async
 from velaray.actors.partition.compacted import PublishCompaction
 from velaray.actors.partition.compaction import NewestByKey
 from velaray.broker.partition.compactor import Compactor

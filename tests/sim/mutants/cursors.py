@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant
+from tests.sim.mutants.mutant import Mutant
 from velaray.actors.sets.bitmaps import Bitmap
 from velaray.actors.subscription.cursor import Cursor
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant
+from tests.sim.mutants.mutant import Mutant
 from velaray.actors.machine import Decision
 from velaray.actors.partition import machine as partition
 from velaray.actors.partition.machine import Duplicate, PartitionMachine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing
+from tests.sim.mutants.mutant import Mutant, do_nothing
 from velaray.broker import history
 from velaray.broker.history import Moment
 from velaray.broker.subscription import undoing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, always, do_nothing_async
 from velaray.actors.runtime import Runtime
 from velaray.journal import frames, journal
 from velaray.journal.errors import CorruptJournal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing
+from tests.sim.mutants.mutant import Mutant, always, do_nothing
 from velaray.actors.dispatch.consumers import Attached
 from velaray.actors.dispatch.draining import PendingHashes
 from velaray.actors.dispatch.in_flight import InFlightTracker

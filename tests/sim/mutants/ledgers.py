@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, always, do_nothing_async
 from velaray.broker.garbage_collection import deletion, garbage_collector, ledger_keeper
 from velaray.broker.garbage_collection.garbage_collector import MAX_TRIES
 from velaray.client.dead_letters import RECONSUMETIMES

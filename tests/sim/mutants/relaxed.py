@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant
+from tests.sim.mutants.mutant import Mutant
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.journal import frames
 from velaray.journal.journal import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing
+from tests.sim.mutants.mutant import Mutant, always, do_nothing
 from velaray.actors.machine import Decision
 from velaray.actors.schema_registry import machine as schema_registry
 from velaray.actors.schema_registry.machine import Registered, RegistryState, SchemaRegistryMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant
+from tests.sim.mutants.mutant import Mutant
 from velaray.actors.sets import acknowledged_ranges
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 from velaray.journal import journal

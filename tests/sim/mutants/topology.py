@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, do_nothing, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, do_nothing, do_nothing_async
 from velaray.broker.partition.dead_letters import DeadLetterMover
 from velaray.broker.partition.delayed_delivery import DelayedDeliveryTracker
 from velaray.broker.partition.entries import CachedEntry, EntryCache

@@ -8,7 +8,7 @@ from typing import Any
 
 from sortedcontainers import SortedSet
 
-from tests.sim.mutants.kit import Mutant, always, do_nothing, do_nothing_async
+from tests.sim.mutants.mutant import Mutant, always, do_nothing, do_nothing_async
 from velaray.actors.coordinator import machine as coordinator
 from velaray.actors.coordinator.machine import (
     Begin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.mutants.kit import Mutant, always
+from tests.sim.mutants.mutant import Mutant, always
 from velaray.actors.partition import machine as partition
 from velaray.actors.partition import trimming
 from velaray.actors.partition.machine import PartitionMachine

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.sim.checkers import Evidence
-from tests.sim.graves import poison_becomes_a_dead_letter
+from tests.sim.dead_letter_checkers import poison_becomes_a_dead_letter
 from tests.sim.history import History
 
 TOPIC, GRAVE = "persistent://public/default/d0", "persistent://public/default/d0-s-DLQ"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from velaray.client.series import CommitSeries as AioCommitSeries
+from velaray.client.commit_sequence import CommitSeries as AioCommitSeries
 from velaray.events.ids import TransactionId
 from velaray.sync.loop import LoopThread
 from velaray.sync.transaction import Transaction
 
 
 class CommitSeries:
-    """Commits that are numbered and count once, as `velaray.client.series.CommitSeries`.
+    """Commits that are numbered and count once, as `velaray.client.commit_sequence.CommitSeries`.
 
     Made by `velaray.Client.commit_series`. Methods wait, and raise as those of its asyncio twin.
     """

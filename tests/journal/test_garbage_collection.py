@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.journal.kit import KEY, blobs, events_of, on_loop, open_journal, started, write
+from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
 from velaray.journal.errors import Buried, Fenced, Misuse, StorageFull
 from velaray.journal.garbage_collection import Fate, bury, dispose
 from velaray.journal.journal import Journal

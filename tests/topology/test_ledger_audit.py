@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.journal.kit import MemoryBackend, on_loop
+from tests.journal.testing import MemoryBackend, on_loop
 from tests.topology.deleting import a_journal, a_topic, listed
 from velaray.broker.garbage_collection import audit_run
 from velaray.broker.garbage_collection.audit_run import _read, take_census
