@@ -129,7 +129,7 @@ class Machine(Protocol[StateT]):
 class SegmentKeeper(Protocol[StateContra]):
     """A machine whose unchanged segments aren't written again."""
 
-    def settle(self, state: StateContra, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: StateContra, stored: Mapping[str, StoredSegment]) -> None:
         """Note that a checkpoint of the present ``state`` is durable, with all segments at these
         places.
 
@@ -138,7 +138,7 @@ class SegmentKeeper(Protocol[StateContra]):
         """
         ...
 
-    def crowded(self, state: StateContra) -> bool:
+    def needs_checkpoint(self, state: StateContra) -> bool:
         """Whether a checkpoint is due to free memory."""
         ...
 

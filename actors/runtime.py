@@ -96,8 +96,8 @@ class Stopped(RuntimeFault):
     """The runtime was closed, or stopped by the error in ``__cause__``; nothing happened."""
 
     def __init__(self, actor: str, cause: BaseException | None) -> None:
-        why = cause.told if isinstance(cause, JournalError) else cause
-        super().__init__(f"{actor} has stopped" + (f": {why}" if cause else ""))
+        problem = cause.told if isinstance(cause, JournalError) else cause
+        super().__init__(f"{actor} has stopped" + (f": {problem}" if cause else ""))
 
 
 class SpoiledState(RuntimeFault):
@@ -181,7 +181,7 @@ class VolatileJournal:
         """Never called, since ``should_roll`` is false. Raises `Misuse`."""
         raise Misuse("a volatile journal has one ledger")
 
-    async def unlist(self, ledger_ids: Collection[int]) -> None:
+    async def drop_from_manifest(self, ledger_ids: Collection[int]) -> None:
         """Never called. Raises `Misuse`."""
         raise Misuse("a volatile journal has one ledger")
 
@@ -208,6 +208,7 @@ class Runtime(Generic[StateT]):
         "_commit_s",
         "_commits",
         "_deferred",
+        "_dropping",
         "_error",
         "_events",
         "_flusher",
@@ -237,7 +238,6 @@ class Runtime(Generic[StateT]):
         "_sync_interval_s",
         "_sync_timer",
         "_syncing",
-        "_unlisting",
         "_waiting",
         "_wake",
         "damaged",
@@ -287,7 +287,7 @@ class Runtime(Generic[StateT]):
         self._sync_asked = False
         self._syncing: list[asyncio.Future[None]] = []
         # Ledgers to remove from the manifest between two commits, and the waiting callers.
-        self._unlisting: list[tuple[frozenset[int], asyncio.Future[None]]] = []
+        self._dropping: list[tuple[frozenset[int], asyncio.Future[None]]] = []
         self._roll_asked = False
         #: Called when everything released so far is synced, if the journal is relaxed.
         self.on_synced: Callable[[], None] = _ignore_sync
@@ -494,15 +494,15 @@ class Runtime(Generic[StateT]):
         self._roll_asked = True
         self._wake.set()
 
-    async def unlist(self, ledger_ids: Collection[int]) -> None:
-        """Remove these ledgers from the journal's manifest; see `Journal.unlist`.
+    async def drop_from_manifest(self, ledger_ids: Collection[int]) -> None:
+        """Remove these ledgers from the journal's manifest; see `Journal.drop_from_manifest`.
 
         Raises `Stopped`, `StorageFull` (nothing changed), or the error that stopped the runtime.
         """
         if self._error is not None or self._closing:
             raise Stopped(self._actor, self._error) from self._error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unlisting.append((frozenset(ledger_ids), future))
+        self._dropping.append((frozenset(ledger_ids), future))
         self._wake.set()
         await self._answer(future)
 
@@ -602,7 +602,7 @@ class Runtime(Generic[StateT]):
 
     async def _flush_forever(self) -> None:
         while self._error is None:
-            if self._has_work() or self._sync_asked or self._unlisting or self._must_roll():
+            if self._has_work() or self._sync_asked or self._dropping or self._must_roll():
                 await self._flush()
             elif not self._closing:
                 self._wake.clear()
@@ -623,8 +623,8 @@ class Runtime(Generic[StateT]):
                 self._sync_asked = False
                 await self._journal.sync()
                 self._synced()
-            if self._unlisting:
-                await self._unlist(*self._unlisting.pop(0))
+            if self._dropping:
+                await self._drop_from_manifest(*self._dropping.pop(0))
             if self._should_roll():
                 await self._roll()
         except StorageFull as error:
@@ -682,9 +682,11 @@ class Runtime(Generic[StateT]):
                 future.set_result(None)
         self.on_synced()
 
-    async def _unlist(self, ledger_ids: frozenset[int], future: asyncio.Future[None]) -> None:
+    async def _drop_from_manifest(
+        self, ledger_ids: frozenset[int], future: asyncio.Future[None]
+    ) -> None:
         try:
-            await self._journal.unlist(ledger_ids)
+            await self._journal.drop_from_manifest(ledger_ids)
         except StorageFull as error:
             if not future.done():
                 future.set_exception(error)
@@ -704,7 +706,7 @@ class Runtime(Generic[StateT]):
             return True
         if self._keeper is None or not self._journal.should_roll_for_memory:
             return False
-        return self._keeper.crowded(self._state)
+        return self._keeper.needs_checkpoint(self._state)
 
     async def _roll(self) -> None:
         """Commit everything, then continue in a new ledger that starts with the state."""
@@ -715,7 +717,7 @@ class Runtime(Generic[StateT]):
         segments = self._machine.snapshot(self._state)
         try:
             ledger_id = await self._journal.roll(segments, digest(segments))
-            self._settle(self._state, self._journal.stored)
+            self._on_checkpoint(self._state, self._journal.stored)
             self._enter(ledger_id)
             self._rolls += 1
         except StorageFull as error:
@@ -725,7 +727,7 @@ class Runtime(Generic[StateT]):
     async def _start(self) -> None:
         segments = self._machine.snapshot(self._state)
         ledger_id = await self._journal.start(segments, digest(segments))
-        self._settle(self._state, self._journal.stored)
+        self._on_checkpoint(self._state, self._journal.stored)
         self._enter(ledger_id)
         await self._commit()
         self._flusher = asyncio.get_running_loop().create_task(
@@ -733,10 +735,10 @@ class Runtime(Generic[StateT]):
         )
         self._flusher.add_done_callback(self._flusher_ended)
 
-    def _settle(self, state: StateT, stored: Mapping[str, StoredSegment]) -> None:
+    def _on_checkpoint(self, state: StateT, stored: Mapping[str, StoredSegment]) -> None:
         """Pass the places of a durable checkpoint of the present state to the machine."""
         if self._keeper is not None and stored:
-            self._keeper.settle(state, stored)
+            self._keeper.on_checkpoint(state, stored)
 
     def _enter(self, ledger_id: int) -> None:
         self._opened = LedgerOpened(ledger_id=ledger_id, epoch=self._journal.epoch)
@@ -790,7 +792,7 @@ class Runtime(Generic[StateT]):
             actual = digest(machine.snapshot(state))
             if actual != checkpoint.digest:
                 raise Divergence(self._actor, checkpoint.sequence, checkpoint.digest, actual)
-            self._settle(state, checkpoint.stored)
+            self._on_checkpoint(state, checkpoint.stored)
         for record in recovered.records:
             machine.evolve(state, decode(record.event))
         machine.check(state)

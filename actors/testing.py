@@ -138,7 +138,7 @@ class History(Generic[StateT]):
         self.events.append(read)
         self._digests.append(live)
         if isinstance(self.machine, SegmentKeeper):
-            self.machine.settle(self.state, self._stored())
+            self.machine.on_checkpoint(self.state, self._stored())
             self.machine.check(self.state)
             _expect(
                 self._digest(self.state) == live,

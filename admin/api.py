@@ -29,7 +29,7 @@ from velaray.admin import topics as admin_topics
 from velaray.admin import transactions as admin_transactions
 from velaray.admin import unsupported as admin_unsupported
 from velaray.admin.callers import refuse_foreign_callers
-from velaray.admin.http import FABRIC, MAX_BODY, answer_errors, check_token
+from velaray.admin.http import ACTOR_SYSTEM, MAX_BODY, answer_errors, check_token
 from velaray.admin.metrics import SCRAPE_LOCK
 from velaray.admin.policies import QUOTA_LOCK
 from velaray.admin.unsupported import refuse_unsupported
@@ -57,11 +57,11 @@ _MODULES = (
 )
 
 
-def admin_app(fabric: ActorSystem) -> web.Application:
+def admin_app(actor_system: ActorSystem) -> web.Application:
     """The application that answers for ``fabric``'s cluster."""
     checks = [answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
     app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
-    app[FABRIC] = fabric
+    app[ACTOR_SYSTEM] = actor_system
     app[QUOTA_LOCK] = asyncio.Lock()
     app[SCRAPE_LOCK] = asyncio.Lock()
     for module in _MODULES:
@@ -70,12 +70,12 @@ def admin_app(fabric: ActorSystem) -> web.Application:
     return app
 
 
-async def serve_admin(fabric: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
+async def serve_admin(actor_system: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
     """Listen on ``host``; port 0 takes a free one. Returns the runner and the port.
 
     ``await runner.cleanup()`` ends it. Raises `OSError` if the port is taken.
     """
-    runner = web.AppRunner(admin_app(fabric), access_log=None)
+    runner = web.AppRunner(admin_app(actor_system), access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

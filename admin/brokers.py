@@ -17,10 +17,10 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
 )
 from velaray.admin.metrics import ACTOR_S, gathered
 from velaray.admin.stats import topic_stats
@@ -61,7 +61,7 @@ async def list_brokers(request: web.Request) -> web.Response:
 async def _check_own(request: web.Request) -> None:
     """Raises `RemoteError` for an unknown cluster, `AdminError` for another one than this."""
     await known_cluster(request)
-    if request.match_info["cluster"] != fabric_of(request).config.name:
+    if request.match_info["cluster"] != actor_system_of(request).config.name:
         raise AdminError(412, "ask that cluster's own admin interface for its brokers")
 
 
@@ -83,7 +83,7 @@ async def version(request: web.Request) -> web.Response:
 
 async def backlog_quota_check(request: web.Request) -> web.Response:
     """Have every running partition look at its backlog quota now, and at what else is due."""
-    await fabric_of(request).survey("upkeep", ACTOR_S)
+    await actor_system_of(request).survey("upkeep", ACTOR_S)
     return done()
 
 
@@ -106,7 +106,7 @@ async def owned_namespaces(request: web.Request) -> web.Response:
 
 async def runtime_configuration(request: web.Request) -> web.Response:
     """The cluster's settings, by Pulsar's names as far as it has them; all values are texts."""
-    config = fabric_of(request).config
+    config = actor_system_of(request).config
     clusters = await ask_catalog(request, "clusters")
     set_here = await ask_catalog(request, "policies")
     found: dict[str, Any] = {
@@ -161,17 +161,17 @@ async def internal_configuration(request: web.Request) -> web.Response:
 
 async def topics(request: web.Request) -> web.Response:
     """Statistics of the partitions that run now, by namespace and bundle."""
-    fabric, found = fabric_of(request), dict[str, Any]()
+    actor_system, found = actor_system_of(request), dict[str, Any]()
     for key, raw in (await _running(request)).items():
         bundles = found.setdefault(f"{key.tenant}/{key.namespace}", {})
         kinds = bundles.setdefault(WHOLE_RANGE, {"persistent": {}})
-        stats = topic_stats(raw, await ledger_sizes(fabric, key))
+        stats = topic_stats(raw, await ledger_sizes(actor_system, key))
         kinds["persistent"][str(key.topic_name)] = stats
     return answer(found)
 
 
 async def _running(request: web.Request) -> dict[ActorKey, Any]:
-    found = await fabric_of(request).survey("stats", ACTOR_S)
+    found = await actor_system_of(request).survey("stats", ACTOR_S)
     return {
         key: raw
         for key, raw in sorted(found.items(), key=lambda item: item[0].text())
@@ -181,7 +181,7 @@ async def _running(request: web.Request) -> dict[ActorKey, Any]:
 
 async def load_report(request: web.Request) -> web.Response:
     """What this broker serves. Ray knows what its machine does."""
-    config, clusters = fabric_of(request).config, await ask_catalog(request, "clusters")
+    config, clusters = actor_system_of(request).config, await ask_catalog(request, "clusters")
     own, running = clusters[config.name], await _running(request)
     return answer(
         {
@@ -204,8 +204,8 @@ async def load_report(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """What ``/metrics`` shows, as Pulsar's JSON: one entry for each set of labels."""
-    fabric = fabric_of(request)
-    samples = gathered(fabric.config.name, await fabric.survey("metrics", ACTOR_S))
+    actor_system = actor_system_of(request)
+    samples = gathered(actor_system.config.name, await actor_system.survey("metrics", ACTOR_S))
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in samples:
         found.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value

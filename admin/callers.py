@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from velaray.admin.http import FABRIC, AdminError, Handler
+from velaray.admin.http import ACTOR_SYSTEM, AdminError, Handler
 from velaray.topology.config import ClusterConfig, is_loopback
 
 _OWN_SITES = ("same-origin", "none")
@@ -34,7 +34,7 @@ async def refuse_foreign_callers(request: web.Request, handler: Handler) -> web.
 def _check_host(request: web.Request) -> None:
     """Refuse names that the operator didn't give: a site's own name may lead to this machine (DNS
     rebinding), and its pages are of the same origin then. A token proves as much as a name."""
-    config = request.app[FABRIC].config
+    config = request.app[ACTOR_SYSTEM].config
     given = request.headers.get("Host")
     if config.auth is not None or given is None:  # every browser names the host
         return

@@ -16,10 +16,10 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
     object_body,
 )
 from velaray.broker.catalog.pulsar_policies import says_nothing
@@ -152,7 +152,7 @@ async def get_home(request: web.Request) -> web.Response:
     """The cluster in which a tenant is at home, as far as this one knows."""
     tenant = check_name("tenant", request.match_info["tenant"])
     home = await ask_catalog(request, "home", tenant=tenant)
-    return answer({"cluster": home["cluster"] if home else fabric_of(request).config.name})
+    return answer({"cluster": home["cluster"] if home else actor_system_of(request).config.name})
 
 
 async def set_home(request: web.Request) -> web.Response:
@@ -171,7 +171,7 @@ async def set_home(request: web.Request) -> web.Response:
 async def get_metadata(request: web.Request) -> web.Response:
     """All that this cluster has of a tenant, but for messages; see `TenantMetadata`."""
     tenant = check_name("tenant", request.match_info["tenant"])
-    return answer((await read_tenant(fabric_of(request), tenant)).as_json())
+    return answer((await read_tenant(actor_system_of(request), tenant)).as_json())
 
 
 _CLUSTER = f"{PREFIX}/clusters/{{cluster}}"

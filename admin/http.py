@@ -29,7 +29,7 @@ PREFIX = "/admin/v2"
 MAX_BODY = 1 << 20
 RETRY_AFTER_S = 1
 
-FABRIC = web.AppKey("fabric", ActorSystem)
+ACTOR_SYSTEM = web.AppKey("fabric", ActorSystem)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, Handler]
@@ -123,7 +123,8 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     try:
         authenticate(
-            request.app[FABRIC].config.auth, token.strip() if scheme.lower() == "bearer" else ""
+            request.app[ACTOR_SYSTEM].config.auth,
+            token.strip() if scheme.lower() == "bearer" else "",
         )
     except AuthenticationFailed as error:
         return _problem(401, str(error), **{"WWW-Authenticate": "Bearer"})
@@ -133,9 +134,9 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
 # -- what a request says -----------------------------------------------------------
 
 
-def fabric_of(request: web.Request) -> ActorSystem:
+def actor_system_of(request: web.Request) -> ActorSystem:
     """The fabric behind this application."""
-    return request.app[FABRIC]
+    return request.app[ACTOR_SYSTEM]
 
 
 def means_home(request: web.Request) -> bool:
@@ -260,7 +261,7 @@ def answer(value: Any) -> web.Response:
 
 async def ask_catalog(request: web.Request, method: str, **args: Any) -> Any:
     """Call the catalog. Raises what `ActorSystem.call` raises."""
-    return await fabric_of(request).call(ActorKey.catalog(), method, args)
+    return await actor_system_of(request).call(ActorKey.catalog(), method, args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,5 +317,5 @@ async def ask_each(
 
     A few at a time. Raises the first error; the rest may or may not have been executed.
     """
-    fabric = fabric_of(request)
-    return await each(target.keys(), lambda key: fabric.call(key, method, args))
+    actor_system = actor_system_of(request)
+    return await each(target.keys(), lambda key: actor_system.call(key, method, args))

@@ -14,13 +14,13 @@ from aiohttp import web
 from velaray.admin.http import (
     AdminError,
     Route,
+    actor_system_of,
     answer,
-    fabric_of,
     number_in_path,
     object_body,
     texts,
 )
-from velaray.broker.garbage_collection.audit_run import describe_ledger, repair, take_census
+from velaray.broker.garbage_collection.audit_run import audit_ledgers, describe_ledger, repair
 from velaray.broker.garbage_collection.deletion_backlog import (
     Waiting,
     dead_letters,
@@ -35,45 +35,47 @@ SHOWN = 1000
 """So many ledgers of each state that needs attention are named."""
 
 
-def _told(census: LedgerAudit) -> dict[str, Any]:
+def _told(audit: LedgerAudit) -> dict[str, Any]:
     named = {}
     for state in (State.ORPHAN, State.MISSING, State.DEAD, State.PENDING, State.CREATING):
         named[str(state)] = [
             {"journal": each.journal, "ledgerId": each.ledger_id, "bytes": each.bytes}
-            for each in census.of(state)[:SHOWN]
+            for each in audit.of(state)[:SHOWN]
         ]
-    unread = [{"journal": each.journal, "why": each.why} for each in census.unread]
-    told = {"totals": census.totals(), "kinds": census.kinds(), "ledgers": named}
+    unread = [{"journal": each.journal, "why": each.why} for each in audit.unread]
+    told = {"totals": audit.totals(), "kinds": audit.kinds(), "ledgers": named}
     return {**told, "unreadable": unread}
 
 
-async def census(request: web.Request) -> web.Response:
+async def audit(request: web.Request) -> web.Response:
     """Ledgers and bytes by state, in all and by kind of actor; those that aren't listed by name."""
-    return answer(_told(await take_census(fabric_of(request))))
+    return answer(_told(await audit_ledgers(actor_system_of(request))))
 
 
 async def repair_orphans(request: web.Request) -> web.Response:
     """The census; and what are orphans in it are announced, so that a deleter deletes them."""
-    fabric = fabric_of(request)
-    found = await take_census(fabric)
-    announced = await repair(fabric, found.of(State.ORPHAN))
-    return answer({**_told(found), "announced": announced})
+    actor_system = actor_system_of(request)
+    found = await audit_ledgers(actor_system)
+    enqueued = await repair(actor_system, found.of(State.ORPHAN))
+    return answer({**_told(found), "announced": enqueued})
 
 
 async def describe(request: web.Request) -> web.Response:
     """Where a ledger is, whose it is, and what is to become of it."""
-    return answer(await describe_ledger(fabric_of(request), number_in_path(request, "ledger")))
+    return answer(
+        await describe_ledger(actor_system_of(request), number_in_path(request, "ledger"))
+    )
 
 
 async def list_dead(request: web.Request) -> web.Response:
     """The dead letters, as far as nobody has dealt with them."""
-    return answer([described(each) async for each in dead_letters(fabric_of(request))])
+    return answer([described(each) async for each in dead_letters(actor_system_of(request))])
 
 
 async def _wanted(request: web.Request) -> Sequence[Waiting]:
     """The dead letters ``ids`` of the body; without one all. Raises `AdminError`."""
     body = await object_body(request)
-    found = [each async for each in dead_letters(fabric_of(request))]
+    found = [each async for each in dead_letters(actor_system_of(request))]
     if "ids" not in body:
         return found
     known = {described(each)["id"]: each for each in found}
@@ -86,20 +88,20 @@ async def _wanted(request: web.Request) -> Sequence[Waiting]:
 
 async def retry(request: web.Request) -> web.Response:
     """Have dead letters tried again, up to ten times as any event."""
-    letters = await _wanted(request)
-    await take_up(fabric_of(request), letters)
-    return answer({"retried": len(letters)})
+    dead_letters = await _wanted(request)
+    await take_up(actor_system_of(request), dead_letters)
+    return answer({"retried": len(dead_letters)})
 
 
 async def forget_dead(request: web.Request) -> web.Response:
     """Have dead letters listed no more. Their ledgers are orphans then, if they are stored."""
-    letters = await _wanted(request)
-    await forget(fabric_of(request), letters)
-    return answer({"forgotten": len(letters)})
+    dead_letters = await _wanted(request)
+    await forget(actor_system_of(request), dead_letters)
+    return answer({"forgotten": len(dead_letters)})
 
 
 ROUTES: tuple[Route, ...] = (
-    ("GET", f"{BASE}/census", census),
+    ("GET", f"{BASE}/census", audit),
     ("POST", f"{BASE}/census/repair", repair_orphans),
     ("GET", f"{BASE}/dlq", list_dead),
     ("POST", f"{BASE}/dlq/retry", retry),

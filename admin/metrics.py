@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from velaray.admin.http import Route, fabric_of
+from velaray.admin.http import Route, actor_system_of
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 
@@ -89,10 +89,10 @@ def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
 
 async def metrics(request: web.Request) -> web.Response:
     """What every running actor measures; scrapes wait for each other."""
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
-        found = await fabric.survey("metrics", ACTOR_S)
-    body = as_text(gathered(fabric.config.name, found))
+        found = await actor_system.survey("metrics", ACTOR_S)
+    body = as_text(gathered(actor_system.config.name, found))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

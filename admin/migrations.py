@@ -15,10 +15,10 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
     object_body,
 )
 from velaray.broker.catalog.messages import MAX_LAG
@@ -55,8 +55,8 @@ async def begin_migration(request: web.Request) -> web.Response:
         "max_lag": _field(body, "maxLag", int, MAX_LAG),
     }
     if _field(body, "dryRun", bool, False):
-        return answer((await examine(fabric_of(request), asked)).as_json())
-    await begin(fabric_of(request), asked)
+        return answer((await examine(actor_system_of(request), asked)).as_json())
+    await begin(actor_system_of(request), asked)
     return await get_migration(request)
 
 
@@ -81,13 +81,15 @@ async def fail_over_tenant(request: web.Request) -> web.Response:
     """Have a tenant go on here whose home is lost; what may be missing, and what can come again."""
     body = await object_body(request)
     lost = _field(body, "lost", str, "") or None
-    return answer(await fail_over(fabric_of(request), _tenant(request), lost))
+    return answer(await fail_over(actor_system_of(request), _tenant(request), lost))
 
 
 async def get_received(request: web.Request) -> web.Response:
     """What a partition of a tenant has of another cluster, by that one's positions."""
     topic = request.query.get("topic", "")
-    found = await received(fabric_of(request), _tenant(request), topic, request.query["cluster"])
+    found = await received(
+        actor_system_of(request), _tenant(request), topic, request.query["cluster"]
+    )
     parts = {
         name: [base64.b64encode(part).decode() for part in each]
         for name, each in found["subscriptions"].items()
@@ -98,9 +100,9 @@ async def get_received(request: web.Request) -> web.Response:
 # -- for the cluster that it leaves ----------------------------------------------------
 
 
-async def look_at_arrival(request: web.Request) -> web.Response:
+async def look_at_incoming(request: web.Request) -> web.Response:
     """What of a tenant is here, and who this cluster is."""
-    return answer(await migration_target_steps.look(fabric_of(request), _tenant(request)))
+    return answer(await migration_target_steps.look(actor_system_of(request), _tenant(request)))
 
 
 async def take_step(request: web.Request) -> web.Response:
@@ -112,7 +114,9 @@ async def take_step(request: web.Request) -> web.Response:
     if "parts" in args:
         args["parts"] = [_decoded(part) for part in args["parts"]]
     step = request.match_info["step"]
-    found = await migration_target_steps.take(fabric_of(request), _tenant(request), step, args)
+    found = await migration_target_steps.take(
+        actor_system_of(request), _tenant(request), step, args
+    )
     return done() if found is None else answer(found)
 
 
@@ -136,7 +140,7 @@ def _decoded(part: Any) -> bytes:
 
 _MIGRATIONS = f"{PREFIX}/velaray/migrations"
 _FAILOVER = f"{PREFIX}/velaray/failovers/{{tenant}}"
-_ARRIVAL = f"{PREFIX}/velaray/arrivals/{{tenant}}"
+_INCOMING = f"{PREFIX}/velaray/arrivals/{{tenant}}"
 
 ROUTES: tuple[Route, ...] = (
     ("GET", _MIGRATIONS, list_migrations),
@@ -145,6 +149,6 @@ ROUTES: tuple[Route, ...] = (
     ("DELETE", f"{_MIGRATIONS}/{{tenant}}", roll_back_migration),
     ("POST", _FAILOVER, fail_over_tenant),
     ("GET", f"{_FAILOVER}/received", get_received),
-    ("GET", _ARRIVAL, look_at_arrival),
-    ("POST", f"{_ARRIVAL}/{{step}}", take_step),
+    ("GET", _INCOMING, look_at_incoming),
+    ("POST", f"{_INCOMING}/{{step}}", take_step),
 )

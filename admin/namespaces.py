@@ -17,10 +17,10 @@ from velaray.admin.http import (
     AdminError,
     Handler,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
     json_body,
     namespace_of,
     properties,
@@ -69,7 +69,7 @@ async def _partitions(request: web.Request) -> list[ActorKey]:
 
 async def unload(request: web.Request) -> web.Response:
     """Stop the partition actors of all topics in good order; the next use starts them again."""
-    await each(await _partitions(request), fabric_of(request).dismiss)
+    await each(await _partitions(request), actor_system_of(request).dismiss)
     return done()
 
 
@@ -80,10 +80,10 @@ async def _each_subscription(
     wanted = request.match_info.get("subscription")
     if wanted is not None:
         check_local_name("subscription", wanted)
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
 
     async def on_partition(key: ActorKey) -> None:
-        for name in await fabric.call(key, "subscriptions"):
+        for name in await actor_system.call(key, "subscriptions"):
             if wanted in (None, name) and not name.startswith(REPLICATOR_PREFIX):
                 await work(key, name)
 
@@ -92,16 +92,18 @@ async def _each_subscription(
 
 async def clear_backlog(request: web.Request) -> web.Response:
     """Acknowledge the whole backlog of one subscription, or of all, in every topic."""
-    fabric = fabric_of(request)
-    await _each_subscription(request, lambda key, name: fabric.call(key, "skip_to", {"name": name}))
+    actor_system = actor_system_of(request)
+    await _each_subscription(
+        request, lambda key, name: actor_system.call(key, "skip_to", {"name": name})
+    )
     return done()
 
 
 async def unsubscribe(request: web.Request) -> web.Response:
     """Delete a subscription in every topic; 412 if consumers are connected."""
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
     await _each_subscription(
-        request, lambda key, name: fabric.call(key, "delete_subscription", {"name": name})
+        request, lambda key, name: actor_system.call(key, "delete_subscription", {"name": name})
     )
     return done()
 

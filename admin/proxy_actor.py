@@ -17,12 +17,12 @@ import ray
 
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import check_tenure
+from velaray.topology.ownership import check_ownership
 from velaray.topology.ray_system import RayActorSystem, activate
 
-TENURE_CHECK_S = 1.0
+OWNERSHIP_CHECK_S = 1.0
 
 
 class ProxyActor:
@@ -30,8 +30,8 @@ class ProxyActor:
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
-        self._fabric = RayActorSystem(config, make_body)
-        self._door = Proxy(self._fabric)
+        self._actor_system = RayActorSystem(config, make_actor)
+        self._proxy = Proxy(self._actor_system)
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run(started)), name="front door", daemon=True
@@ -55,18 +55,20 @@ class ProxyActor:
         # The admin interface brings a large library along, which no other actor loads.
         from velaray.admin.api import serve_admin
 
-        await check_tenure(self._fabric.store, self._config)
-        await self._door.start(self._config.service_port)
-        self._admin = await serve_admin(self._fabric, self._config.host, self._config.admin_port)
+        await check_ownership(self._actor_system.store, self._config)
+        await self._proxy.start(self._config.service_port)
+        self._admin = await serve_admin(
+            self._actor_system, self._config.host, self._config.admin_port
+        )
         self._loop = asyncio.get_running_loop()
         started.set_result(None)
         while True:
-            await asyncio.sleep(TENURE_CHECK_S)
-            await check_tenure(self._fabric.store, self._config)
+            await asyncio.sleep(OWNERSHIP_CHECK_S)
+            await check_ownership(self._actor_system.store, self._config)
 
     def resolve(self, topic: str) -> int:
         """The incarnation of a topic, which is created if policy allows."""
-        found = self._fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
+        found = self._actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
         answer = asyncio.run_coroutine_threadsafe(found, self._loop).result()
         return int(answer["incarnation"])
 
@@ -76,7 +78,7 @@ class ProxyActor:
         It is made here: the cluster's settings, with its secrets, stay with its own actors.
         """
         key = ActorKey.of_partition(TopicName.parse(topic), self.resolve(topic))
-        return activate(key, self._config, make_body)
+        return activate(key, self._config, make_actor)
 
     def describe(self) -> dict[str, Any]:
         """Which process this is, and its URLs."""

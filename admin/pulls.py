@@ -8,8 +8,8 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
-    fabric_of,
     flag,
     object_body,
 )
@@ -32,14 +32,14 @@ async def begin_pull(request: web.Request) -> web.Response:
         raise AdminError(400, "dryRun must be true or false")
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     own = token.strip() if scheme.lower() == "bearer" else None
-    fabric = fabric_of(request)
-    report = await take_over(fabric, _tenant(request), cluster, own, dry_run=dry_run)
+    actor_system = actor_system_of(request)
+    report = await take_over(actor_system, _tenant(request), cluster, own, dry_run=dry_run)
     return answer(report.as_json())
 
 
 async def show_pulls(request: web.Request) -> web.Response:
     """How far each partition of a tenant is that is pulled."""
-    return answer(await statuses(fabric_of(request), _tenant(request)))
+    return answer(await statuses(actor_system_of(request), _tenant(request)))
 
 
 async def end_pull(request: web.Request) -> web.Response:
@@ -48,7 +48,7 @@ async def end_pull(request: web.Request) -> web.Response:
     if not cluster:
         raise AdminError(400, "query parameter cluster must name a cluster")
     force = flag(request, "force")
-    report = await finish(fabric_of(request), _tenant(request), cluster, force=force)
+    report = await finish(actor_system_of(request), _tenant(request), cluster, force=force)
     return answer(report.as_json())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from velaray.admin.http import Route, answer, ask_catalog, fabric_of, object_body
+from velaray.admin.http import Route, actor_system_of, answer, ask_catalog, object_body
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.topology.fan_out import each
 
@@ -35,8 +35,8 @@ async def status(request: web.Request) -> web.Response:
 
 async def _of_topic(request: web.Request, topic: TopicName) -> dict[ActorKey, Any]:
     keys = await _keys(request, topic)
-    fabric = fabric_of(request)
-    answers = await each(keys, lambda key: fabric.call(key, "replication"))
+    actor_system = actor_system_of(request)
+    answers = await each(keys, lambda key: actor_system.call(key, "replication"))
     return dict(zip(keys, answers, strict=True))
 
 
@@ -48,7 +48,7 @@ async def _keys(request: web.Request, topic: TopicName) -> list[ActorKey]:
 
 
 async def _of_all(request: web.Request, namespace: str | None) -> dict[ActorKey, Any]:
-    found = await fabric_of(request).survey("replication", SURVEY_S)
+    found = await actor_system_of(request).survey("replication", SURVEY_S)
     return {
         key: replicators
         for key, replicators in found.items()
@@ -67,10 +67,12 @@ async def give_up(request: web.Request) -> web.Response:
         raise web.HTTPBadRequest(text='{"cluster": ..., "topics": [...]} is needed')
     names = [TopicName.parse(str(topic)) for topic in topics]
     keys = [key for name in names for key in await _keys(request, name)]
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
     # What is complete everywhere is released: some may be asleep, and have told nobody.
-    await each(keys, lambda key: fabric.call(key, "settle_foreign"))
-    rows = await each(keys, lambda key: fabric.call(key, "give_up_foreign", {"cluster": cluster}))
+    await each(keys, lambda key: actor_system.call(key, "settle_foreign"))
+    rows = await each(
+        keys, lambda key: actor_system.call(key, "give_up_foreign", {"cluster": cluster})
+    )
     told = zip(keys, rows, strict=True)
     return answer([{"topic": str(key.topic_name), **row} for key, row in told])
 

@@ -12,9 +12,9 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
-    fabric_of,
     flag,
     means_home,
     namespace_of,
@@ -24,7 +24,7 @@ from velaray.admin.http import (
     topic_of,
 )
 from velaray.broker.coordinator.coordinators import check_not_systems
-from velaray.broker.history import Moment
+from velaray.broker.history import PointInTime
 from velaray.broker.schema_registry.schema_calls import (
     AUTO_UPDATE,
     LEGACY_JSON,
@@ -93,7 +93,7 @@ async def _policies(request: web.Request, key: ActorKey) -> dict[str, Any]:
     return dict(found)
 
 
-def _moment(request: web.Request) -> Moment | None:
+def _point_in_time(request: web.Request) -> PointInTime | None:
     """``asOf``: a time in milliseconds; ``sequence``: an event's number."""
     given = [name for name in ("asOf", "sequence") if name in request.query]
     if not given:
@@ -101,17 +101,17 @@ def _moment(request: web.Request) -> Moment | None:
     text = request.query[given[0]]
     if len(given) > 1 or not (text.isascii() and text.isdigit() and len(text) < 19):
         raise AdminError(400, "give asOf (milliseconds since 1970) or sequence, a whole number")
-    return Moment(at_ms=int(text)) if given == ["asOf"] else Moment(sequence=int(text))
+    return PointInTime(at_ms=int(text)) if given == ["asOf"] else PointInTime(sequence=int(text))
 
 
 async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[str, Any]]:
     """Every version now, or as of a moment; ``gone``: deleted ones and deletions too."""
-    fabric, moment = fabric_of(request), _moment(request)
-    if not await has_registry(fabric, key):
+    actor_system, point_in_time = actor_system_of(request), _point_in_time(request)
+    if not await has_registry(actor_system, key):
         return []
-    if moment is not None:
-        return await versions_at(fabric.store, key, moment, gone=gone)
-    return list(await fabric.call(key, "schemas", {"all": gone}))
+    if point_in_time is not None:
+        return await versions_at(actor_system.store, key, point_in_time, gone=gone)
+    return list(await actor_system.call(key, "schemas", {"all": gone}))
 
 
 # -- reading -----------------------------------------------------------------------
@@ -120,8 +120,8 @@ async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[
 async def read_latest(request: web.Request) -> web.Response:
     """The latest version that lives."""
     key = await _registry(request)
-    if _moment(request) is None:
-        return answer(described(await find_schema(fabric_of(request), key, None)))
+    if _point_in_time(request) is None:
+        return answer(described(await find_schema(actor_system_of(request), key, None)))
     found = await _all(request, key, gone=False)
     if not found:
         raise no_schema(key)
@@ -132,7 +132,7 @@ async def read_one(request: web.Request) -> web.Response:
     """One version, also if it is deleted: messages may bear its number."""
     key = await _registry(request)
     version = number_in_path(request, "version")
-    return answer(described(await find_schema(fabric_of(request), key, version)))
+    return answer(described(await find_schema(actor_system_of(request), key, version)))
 
 
 async def read_all(request: web.Request) -> web.Response:
@@ -162,12 +162,12 @@ async def metadata(request: web.Request) -> web.Response:
 async def find_version(request: web.Request) -> web.Response:
     """The live version that the schema in the body is; 404 if it is none."""
     key = await _registry(request)
-    info, fabric = _proposed(await object_body(request)), fabric_of(request)
+    info, actor_system = _proposed(await object_body(request)), actor_system_of(request)
     policies = await _policies(request, key)
     validate(info, legacy_json=policies[LEGACY_JSON])
     version = None
-    if await has_registry(fabric, key):
-        version = await fabric.call(key, "find", asked(info, policies))
+    if await has_registry(actor_system, key):
+        version = await actor_system.call(key, "find", asked(info, policies))
     if version is None:
         raise RemoteError(Reason.NOT_FOUND, f"{key.topic_name} has no such schema")
     return answer({"version": version})
@@ -186,9 +186,9 @@ async def check(request: web.Request) -> web.Response:
     info, every = _proposed(await object_body(request)), flag(request, "all")
     validate(info, legacy_json=policies[LEGACY_JSON])
     problems = []
-    if await has_registry(fabric_of(request), key):
+    if await has_registry(actor_system_of(request), key):
         call = {**asked(info, policies), "all": every}
-        problems = await fabric_of(request).call(key, "check", call)
+        problems = await actor_system_of(request).call(key, "check", call)
     return answer(
         {
             "compatibility": not problems,
@@ -222,7 +222,7 @@ async def upload(request: web.Request) -> web.Response:
         key = await _create(request, proposed)
     info = replace(proposed, name=key.topic)
     policies = {**await _policies(request, key), AUTO_UPDATE: True}
-    found = await fabric_of(request).call(key, "register", asked(info, policies))
+    found = await actor_system_of(request).call(key, "register", asked(info, policies))
     return answer({"version": {"version": found["version"]}})
 
 
@@ -239,10 +239,10 @@ async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
 async def delete(request: web.Request) -> web.Response:
     """Delete all versions that there are; ``force`` is noted, and deletes no more than that."""
     key = await _registry(request)
-    fabric, forced = fabric_of(request), flag(request, "force")
-    latest = await find_schema(fabric, key, None)
+    actor_system, forced = actor_system_of(request), flag(request, "force")
+    latest = await find_schema(actor_system, key, None)
     call = {"through": latest["version"], "forced": forced, "role": ""}
-    return answer({"version": await fabric.call(key, "delete", call)})
+    return answer({"version": await actor_system.call(key, "delete", call)})
 
 
 _SCHEMAS = f"{PREFIX}/schemas/{{tenant}}/{{namespace}}/{{topic}}"

@@ -302,7 +302,7 @@ def _merged(parts: Sequence[Stats]) -> Stats:
     merged["isDurable"] = all(part["isDurable"] for part in parts)
     merged["isReplicated"] = any(part["isReplicated"] for part in parts)
     merged["subscriptionProperties"] = parts[0]["subscriptionProperties"]
-    merged["unreadable"] = [why for part in parts for why in part["unreadable"]]
+    merged["unreadable"] = [problem for part in parts for problem in part["unreadable"]]
     merged["consumers"] = [each for part in parts for each in part["consumers"]]
     types = {part["type"] for part in parts if "type" in part}
     if len(types) == 1:

@@ -19,10 +19,10 @@ from velaray.admin.http import (
     AdminError,
     Route,
     Target,
+    actor_system_of,
     answer,
     ask_each,
     done,
-    fabric_of,
     find_single,
     find_target,
     flag,
@@ -78,9 +78,9 @@ async def _change_holders(
     request: web.Request, holders: list[Target], method: str, arguments: dict[str, Any]
 ) -> None:
     """Call a method of every partition of these. Raises as `change_every` does."""
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
     work = {
-        topic: partial(fabric.call, key, method, arguments)
+        topic: partial(actor_system.call, key, method, arguments)
         for topic, key in _keys_of(holders).items()
     }
     await change_every(work)
@@ -243,15 +243,20 @@ def _is_excluded(body: dict[str, Any]) -> bool:
 async def skip(request: web.Request) -> web.Response:
     """Acknowledge a subscription's next entries, this many on every partition."""
     name, count = _name(request), number_in_path(request, "count")
-    keys, fabric = _keys_of(await _holders(request, await find_target(request))), fabric_of(request)
+    keys, actor_system = (
+        _keys_of(await _holders(request, await find_target(request))),
+        actor_system_of(request),
+    )
     # Every partition is asked before the first one skips: a partition that doesn't answer leaves
     # all of them as they are, and a call that is repeated skips nothing more.
     wanted = {"name": name, "number": count + 1}
-    offsets = await each(list(keys.values()), lambda key: fabric.call(key, "find_unacked", wanted))
+    offsets = await each(
+        list(keys.values()), lambda key: actor_system.call(key, "find_unacked", wanted)
+    )
     work = {}
     for (topic, key), offset in zip(keys.items(), offsets, strict=True):
         target = {"name": name} if offset is None else {"name": name, "offset": offset}
-        work[topic] = partial(fabric.call, key, "skip_to", target)
+        work[topic] = partial(actor_system.call, key, "skip_to", target)
     await change_every(work)
     return done()
 
@@ -332,11 +337,11 @@ async def expire_all(request: web.Request) -> web.Response:
     """As `expire`, of every durable subscription."""
     age_ms = number_in_path(request, "seconds", MOST_SECONDS) * 1000
     target = await find_target(request)
-    found, fabric = await _subscriptions(request, target), fabric_of(request)
+    found, actor_system = await _subscriptions(request, target), actor_system_of(request)
 
     async def expire_in(key: ActorKey, names: list[str]) -> None:
         for name in names:
-            await fabric.call(key, "expire", {"name": name, "age_ms": age_ms})
+            await actor_system.call(key, "expire", {"name": name, "age_ms": age_ms})
 
     work = {
         str(topic): partial(expire_in, key, names)
@@ -346,7 +351,7 @@ async def expire_all(request: web.Request) -> web.Response:
     return done()
 
 
-def _moment(request: web.Request) -> dict[str, int]:
+def _point_in_time(request: web.Request) -> dict[str, int]:
     """The query parameters ``event`` or ``time``. Raises `AdminError`."""
     found = {}
     for name, field in (("event", "sequence"), ("time", "at_ms")):
@@ -366,20 +371,22 @@ async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
     Raises `RemoteError` (NOT_FOUND) if nothing moved anywhere, the first refusal of a partition,
     and `AdminError` for an event of no certain partition.
     """
-    target, fabric = await find_target(request), fabric_of(request)
-    moment = _moment(request)
-    if target.is_many and "sequence" in moment:
+    target, actor_system = await find_target(request), actor_system_of(request)
+    point_in_time = _point_in_time(request)
+    if target.is_many and "sequence" in point_in_time:
         raise AdminError(
             400,
             "an event's number belongs to the journal of one partition: name it, "
             f"such as {target.name.of_partition(0)}, or give a time",
         )
     keys = _keys_of(await _holders(request, target))
-    arguments = {"name": _name(request), **moment}
-    plans = await each(list(keys.values()), lambda key: fabric.call(key, "plan_undo", arguments))
+    arguments = {"name": _name(request), **point_in_time}
+    plans = await each(
+        list(keys.values()), lambda key: actor_system.call(key, "plan_undo", arguments)
+    )
     moved = {topic: plan for topic, plan in zip(keys, plans, strict=True) if plan is not None}
     if not moved:
-        since = "since then" if moment else "to undo"
+        since = "since then" if point_in_time else "to undo"
         text = f"there is no seek, skip or expiry on request {since}"
         raise RemoteError(Reason.NOT_FOUND, f"{target.name}: {text}")
     return moved
@@ -399,17 +406,17 @@ async def undo(request: web.Request) -> web.Response:
 
     Nothing is changed if a partition refuses or doesn't answer when it is asked for its plan.
     """
-    name, fabric = _name(request), fabric_of(request)
+    name, actor_system = _name(request), actor_system_of(request)
     keys = _keys_of(await _holders(request, await find_target(request)))
     work = {}
     for topic, plan in (await _plans(request)).items():
         # The event makes it the same however often the call is repeated.
         arguments = {"name": name, "sequence": plan["after_event"]}
-        work[topic] = partial(fabric.call, keys[topic], "undo", arguments)
+        work[topic] = partial(actor_system.call, keys[topic], "undo", arguments)
     return answer(await change_every(work))
 
 
-async def why(request: web.Request) -> web.Response:
+async def explain(request: web.Request) -> web.Response:
     """What happened to a message, ``ledger:entry`` (of a partitioned topic with ``:partition``),
     and where it is now."""
     target, name = await find_target(request), _name(request)
@@ -423,12 +430,14 @@ async def why(request: web.Request) -> web.Response:
     if target.is_many:
         raise AdminError(400, f"say which partition of {target.name}: ledger:entry:partition")
     position = Position(found.ledger_id, found.entry_id)
-    fabric, (partition,) = fabric_of(request), target.keys()
-    now = await fabric.call(partition, "whereabouts", {"name": name, "position": list(position)})
+    actor_system, (partition,) = actor_system_of(request), target.keys()
+    now = await actor_system.call(
+        partition, "whereabouts", {"name": name, "position": list(position)}
+    )
     (ref,) = await ask_each(request, target, "subscription", {"name": name})
     key = partition.of_subscription(name, ref["incarnation"])
-    now = await with_decision(fabric, now)
-    return answer(described(await history_of(fabric.store, key, position), now))
+    now = await with_decision(actor_system, now)
+    return answer(described(await history_of(actor_system.store, key, position), now))
 
 
 async def peek(request: web.Request) -> web.Response:
@@ -441,7 +450,7 @@ async def peek(request: web.Request) -> web.Response:
     if number < 1:
         raise AdminError(400, "positions count from 1")
     arguments = {"name": _name(request), "number": number}
-    found = await fabric_of(request).call(target.keys()[0], "peek", arguments)
+    found = await actor_system_of(request).call(target.keys()[0], "peek", arguments)
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"there is no un-acknowledged entry {number}")
     return entry_answer(found)
@@ -455,7 +464,7 @@ ROUTES: tuple[Route, ...] = (
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
     ("GET", f"{_ONE}/describe", describe),
-    ("GET", f"{_ONE}/why/{{message}}", why),
+    ("GET", f"{_ONE}/why/{{message}}", explain),
     ("GET", f"{_ONE}/undo", preview_undo),
     ("POST", f"{_ONE}/undo", undo),
     ("POST", f"{_ONE}/resetcursor", reset_to_id),

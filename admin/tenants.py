@@ -12,10 +12,10 @@ from velaray.admin.http import (
     PREFIX,
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
     flag,
     means_home,
     namespace_of,
@@ -44,8 +44,8 @@ async def lookup(request: web.Request) -> web.Response:
             f"look-ups over HTTP by way of a listener (here {listener[:100]!r}): "
             "name it with a pulsar:// service URL",
         )
-    door = Proxy(fabric_of(request))
-    url = await door.locate(topic_of(request), at_home=means_home(request))
+    proxy = Proxy(actor_system_of(request))
+    url = await proxy.locate(topic_of(request), at_home=means_home(request))
     return answer(
         {
             "brokerUrl": url,
@@ -119,7 +119,7 @@ async def list_namespaces(request: web.Request) -> web.Response:
 async def get_namespace(request: web.Request) -> web.Response:
     """The policies that are set on a namespace, in Pulsar's names."""
     own = await ask_catalog(request, "policies", namespace=namespace_of(request))
-    return answer(as_namespace_document(own, fabric_of(request).config.name))
+    return answer(as_namespace_document(own, actor_system_of(request).config.name))
 
 
 async def create_namespace(request: web.Request) -> web.Response:
@@ -129,7 +129,7 @@ async def create_namespace(request: web.Request) -> web.Response:
     """
     namespace = namespace_of(request)
     body = await object_body(request)
-    policies = from_namespace_document(body, fabric_of(request).config.name)
+    policies = from_namespace_document(body, actor_system_of(request).config.name)
     if REPLICATION in policies:
         tenant = request.match_info["tenant"]
         await ask_catalog(request, "may_replicate", tenant=tenant, value=policies[REPLICATION])
@@ -144,7 +144,7 @@ async def create_namespace(request: web.Request) -> web.Response:
 async def delete_namespace(request: web.Request) -> web.Response:
     """Delete a namespace; 409 if it holds topics, unless ``force`` deletes them as well."""
     force = flag(request, "force")
-    await delete_whole(fabric_of(request), namespace_of(request), force=force)
+    await delete_whole(actor_system_of(request), namespace_of(request), force=force)
     return done()
 
 

@@ -13,11 +13,11 @@ from velaray.admin.http import (
     AdminError,
     Route,
     Target,
+    actor_system_of,
     answer,
     ask_catalog,
     ask_each,
     done,
-    fabric_of,
     find_single,
     find_target,
     flag,
@@ -157,14 +157,14 @@ async def grow(request: web.Request) -> web.Response:
     await ask_catalog(request, "grow_partitions", topic=str(name), partitions=count)
     numbers = range(before.partitions if count > before.partitions else 1, count)
     new = [ActorKey.of_partition(name.of_partition(n), before.incarnation) for n in numbers]
-    fabric = fabric_of(request)
+    actor_system = actor_system_of(request)
     first = ActorKey.of_partition(name.of_partition(0), before.incarnation)
-    names = await fabric.call(first, "subscriptions")
+    names = await actor_system.call(first, "subscriptions")
 
     async def subscribe(key: ActorKey) -> None:
         for each_name in names:
             arguments = {"name": each_name, "position": "earliest"}
-            await fabric.call(key, "create_subscription", arguments)
+            await actor_system.call(key, "create_subscription", arguments)
 
     await each(new, subscribe)
     return done()
@@ -192,7 +192,7 @@ async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
             raise AdminError(409, f"{name} is a partitioned topic: delete its /partitions")
         if partitioned and not found.is_many:
             raise AdminError(404, f"{name} is not a partitioned topic")
-    await delete_topic(fabric_of(request), name, force=flag(request, "force"))
+    await delete_topic(actor_system_of(request), name, force=flag(request, "force"))
     return done()
 
 
@@ -205,20 +205,20 @@ async def undelete(request: web.Request) -> web.Response:
 # -- looking -----------------------------------------------------------------------
 
 
-async def ledger_sizes(fabric: ActorSystem, key: ActorKey) -> dict[int, int]:
+async def ledger_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, int]:
     """The stored bytes of every ledger of an actor, by id."""
     journal, sizes = key.text(), {}
-    for ledger_id in await fabric.store.list_ledgers(journal):
+    for ledger_id in await actor_system.store.list_ledgers(journal):
         try:
-            sizes[ledger_id] = await fabric.store.size(journal, ledger_id)
+            sizes[ledger_id] = await actor_system.store.size(journal, ledger_id)
         except NotStored:
             continue  # it was removed after it had been listed
     return sizes
 
 
 async def _raw(request: web.Request, key: ActorKey) -> tuple[dict[str, Any], dict[int, int]]:
-    fabric = fabric_of(request)
-    return await fabric.call(key, "stats"), await ledger_sizes(fabric, key)
+    actor_system = actor_system_of(request)
+    return await actor_system.call(key, "stats"), await ledger_sizes(actor_system, key)
 
 
 async def stats(request: web.Request) -> web.Response:
@@ -251,10 +251,10 @@ async def internals(request: web.Request) -> web.Response:
     target = await find_single(request, "internalStats (not partitioned-internalStats)")
     key = target.keys()[0]
     raw, sizes = await _raw(request, key)
-    fabric = fabric_of(request)
-    last = await fabric.call(key, "last_message_id")
+    actor_system = actor_system_of(request)
+    last = await actor_system.call(key, "last_message_id")
     found = internal_stats(raw, sizes)
-    for name, acked in (await fabric.call(key, "individually_acked")).items():
+    for name, acked in (await actor_system.call(key, "individually_acked")).items():
         if name in found["cursors"]:
             found["cursors"][name]["individuallyDeletedMessages"] = ranges_text(acked)
     return answer({**found, "lastConfirmedEntry": "{}:{}".format(*last)})
@@ -289,7 +289,7 @@ async def last_message_id(request: web.Request) -> web.Response:
 async def unload(request: web.Request) -> web.Response:
     """Stop the topic's partition actors in good order; the next use starts them again."""
     target = await find_target(request)
-    await each(target.keys(), fabric_of(request).dismiss)
+    await each(target.keys(), actor_system_of(request).dismiss)
     return done()
 
 

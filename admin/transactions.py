@@ -19,10 +19,10 @@ from velaray.actors.machine import Reason
 from velaray.admin.http import (
     AdminError,
     Route,
+    actor_system_of,
     answer,
     ask_catalog,
     done,
-    fabric_of,
     find_single,
     flag,
     json_body,
@@ -65,20 +65,20 @@ def _coordinator(text: str, count: int) -> int:
     return int(text)
 
 
-async def _ask(fabric: ActorSystem, number: int, method: str, **args: Any) -> Any:
+async def _ask(actor_system: ActorSystem, number: int, method: str, **args: Any) -> Any:
     """Ask a coordinator; None if it has never been used."""
     key = ActorKey.of_coordinator(number)
     try:
-        await load_manifest(fabric.store, key.text())
+        await load_manifest(actor_system.store, key.text())
     except NotStored:
         return None
-    return await fabric.call(key, method, args)
+    return await actor_system.call(key, method, args)
 
 
 async def list_coordinators(request: web.Request) -> web.Response:
     """The coordinators, and where clients look them up."""
     clusters = await ask_catalog(request, "clusters")
-    url = clusters[fabric_of(request).config.name]["service_url"]
+    url = clusters[actor_system_of(request).config.name]["service_url"]
     count = await _count(request)
     return answer([{"id": number, "brokerServiceUrl": url} for number in range(count)])
 
@@ -105,8 +105,8 @@ def _stats(raw: dict[str, Any] | None) -> dict[str, Any]:
 
 async def coordinator_stats(request: web.Request) -> web.Response:
     """Statistics of one coordinator, or of all by number."""
-    fabric, wanted = fabric_of(request), await _wanted(request)
-    found = await each(wanted, lambda number: _ask(fabric, number, "stats"))
+    actor_system, wanted = actor_system_of(request), await _wanted(request)
+    found = await each(wanted, lambda number: _ask(actor_system, number, "stats"))
     if "coordinatorId" in request.query:
         return answer(_stats(found[0]))
     return answer({str(number): _stats(raw) for number, raw in zip(wanted, found, strict=True)})
@@ -115,7 +115,7 @@ async def coordinator_stats(request: web.Request) -> web.Response:
 async def coordinator_internals(request: web.Request) -> web.Response:
     """The ledgers of a coordinator's journal."""
     number = _coordinator(request.match_info["coordinator"], await _count(request))
-    ledgers = await _ask(fabric_of(request), number, "ledgers")
+    ledgers = await _ask(actor_system_of(request), number, "ledgers")
     key = ActorKey.of_coordinator(number)
     return answer({"transactionLogStats": _journal(key, ledgers or [])})
 
@@ -195,8 +195,8 @@ async def list_transactions(request: web.Request) -> web.Response:
 
 
 async def _listed(request: web.Request, args: dict[str, Any]) -> list[dict[str, Any]]:
-    fabric, wanted = fabric_of(request), await _wanted(request)
-    found = await each(wanted, lambda number: _ask(fabric, number, "transactions", **args))
+    actor_system, wanted = actor_system_of(request), await _wanted(request)
+    found = await each(wanted, lambda number: _ask(actor_system, number, "transactions", **args))
     return [part for part in found if part is not None]
 
 
@@ -218,7 +218,7 @@ async def _transaction(request: web.Request, coordinator: int, sequence: int) ->
     """What its coordinator knows of a transaction. Raises `RemoteError` (NOT_FOUND)."""
     found = None
     if coordinator < await _count(request):
-        found = await _ask(fabric_of(request), coordinator, "transaction", sequence=sequence)
+        found = await _ask(actor_system_of(request), coordinator, "transaction", sequence=sequence)
     if found is None:
         raise RemoteError(
             Reason.NOT_FOUND, f"there was never a transaction {_id(coordinator, sequence)}"
@@ -278,7 +278,7 @@ async def _of_participant(
     async def ask() -> dict[str, Any]:
         place = await ask_catalog(request, "topic", topic=topic)
         key = ActorKey.of_partition(TopicName.parse(topic), place["incarnation"])
-        found: dict[str, Any] = await fabric_of(request).call(key, method, args)
+        found: dict[str, Any] = await actor_system_of(request).call(key, method, args)
         return found
 
     return await _or_error(ask())
@@ -319,7 +319,7 @@ async def abort(request: web.Request) -> web.Response:
     """
     coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
     await _transaction(request, coordinator, sequence)
-    finished = await _ask(fabric_of(request), coordinator, "abort", sequence=sequence)
+    finished = await _ask(actor_system_of(request), coordinator, "abort", sequence=sequence)
     return done() if finished else web.Response(status=202)
 
 
@@ -332,7 +332,7 @@ async def _partition(request: web.Request) -> ActorKey:
 
 
 async def _call(request: web.Request, method: str, **args: Any) -> Any:
-    return await fabric_of(request).call(await _partition(request), method, args)
+    return await actor_system_of(request).call(await _partition(request), method, args)
 
 
 def _subscription(request: web.Request) -> str:
@@ -421,17 +421,17 @@ async def position_in_pending(request: web.Request) -> web.Response:
 async def buffer_internals(request: web.Request) -> web.Response:
     """The journal that a topic's transactions are kept in: its own."""
     key = await _partition(request)
-    found = _journal(key, await fabric_of(request).call(key, "ledgers"))
+    found = _journal(key, await actor_system_of(request).call(key, "ledgers"))
     return answer({"snapshotType": "Segment", "segmentInternalStats": found})
 
 
 async def pending_internals(request: web.Request) -> web.Response:
     """The journal that a subscription's pending acknowledgements are kept in: its own."""
     name, partition = _subscription(request), await _partition(request)
-    fabric = fabric_of(request)
-    ref = await fabric.call(partition, "subscription", {"name": name})
+    actor_system = actor_system_of(request)
+    ref = await actor_system.call(partition, "subscription", {"name": name})
     key = partition.of_subscription(name, ref["incarnation"])
-    return answer({"pendingAckLogStats": _journal(key, await fabric.call(key, "ledgers"))})
+    return answer({"pendingAckLogStats": _journal(key, await actor_system.call(key, "ledgers"))})
 
 
 _TOPIC = "{tenant}/{namespace}/{topic}"

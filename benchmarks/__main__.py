@@ -180,12 +180,12 @@ def _bring_up(peers: Sequence[str], console: Console) -> None:
         try:
             registry.check(name)
         except Absent as error:
-            why = failed.get(name.split("-")[0])
-            absent[name] = f"{error} (it wasn't fetched: {why})" if why else str(error)
+            problem = failed.get(name.split("-")[0])
+            absent[name] = f"{error} (it wasn't fetched: {problem})" if problem else str(error)
     if not absent:
         return
-    for name, why in absent.items():
-        console.print(f"{name} can't be measured: {why}", markup=False)
+    for name, problem in absent.items():
+        console.print(f"{name} can't be measured: {problem}", markup=False)
     rest = ",".join(name for name in peers if name not in absent)
     console.print(f"Install what is missing, or measure without it: --peers {rest}", markup=False)
     sys.exit(1)

@@ -138,8 +138,8 @@ async def measure(directory: Path, entries: int) -> dict[str, tuple[str, float]]
     runtime = await _recover(store)
     seconds = time.perf_counter() - began
     cursor = runtime.state.cursor
-    if cursor.hole_count() != entries // 2 or cursor.backlog(entries) != entries // 2:
-        raise AssertionError(f"recovered {cursor.hole_count()} of {entries // 2} holes")
+    if cursor.acked_range_count() != entries // 2 or cursor.backlog(entries) != entries // 2:
+        raise AssertionError(f"recovered {cursor.acked_range_count()} of {entries // 2} holes")
     unchanged = _checkpoint_bytes(runtime)
     for offset in range(
         0, entries, acknowledged_ranges.SEGMENT // 2

@@ -94,6 +94,6 @@ def _run(words: list[str], folder: Path) -> str:
         timeout=_WITHIN_S,
     )
     if ended.returncode:
-        why = (ended.stderr or ended.stdout)[-400:].strip()
-        raise Absent(f"`{' '.join(words[:4])} …` failed: {why}")
+        problem = (ended.stderr or ended.stdout)[-400:].strip()
+        raise Absent(f"`{' '.join(words[:4])} …` failed: {problem}")
     return ended.stdout

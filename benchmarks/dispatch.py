@@ -62,16 +62,16 @@ def run(options: Options) -> Result:
 
 async def measure(kind: SubscriptionType, consumers: int) -> tuple[float, float]:
     """Messages per second of CPU time, and Jain's index of what the consumers got."""
-    hand = Hand(kind, consumers)
-    await hand.open()
+    partition = FakePartition(kind, consumers)
+    await partition.open()
     before = time.process_time()
-    await hand.drain()
+    await partition.drain()
     seconds = time.process_time() - before
-    shares = list(hand.got.values())
+    shares = list(partition.got.values())
     return ENTRIES / seconds, sum(shares) ** 2 / (consumers * sum(share**2 for share in shares))
 
 
-class Hand:
+class FakePartition:
     """What a partition does for one subscription whose consumers are never slow."""
 
     def __init__(self, kind: SubscriptionType, consumers: int) -> None:
@@ -81,31 +81,31 @@ class Hand:
         self._kind = kind
         self._consumers = range(1, consumers + 1)
         self._said: list[tuple[str, Any]] = []
-        self._fed = self._wanted = self._endings = 0
+        self._fed = self._wanted = self._lease_ends = 0
         self._hashing = False
-        self._standing: tuple[int, LeasedDelivery] | None = None
-        self._brain: SubscriptionDispatcher
+        self._leased: tuple[int, LeasedDelivery] | None = None
+        self._dispatcher: SubscriptionDispatcher
         self.got: dict[int, int] = defaultdict(int)
 
     async def open(self) -> None:
         """Connect the brain and all consumers."""
         runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, _fail)
-        self._brain = SubscriptionDispatcher(
+        self._dispatcher = SubscriptionDispatcher(
             runtime, -1, lambda method, args: self._said.append((method, args))
         )
-        await self._brain.on_request("open", [0, None, ENTRIES, []])
+        await self._dispatcher.on_request("open", [0, None, ENTRIES, []])
         for number in self._consumers:
             self._tell("attach", [number, f"c{number}", int(self._kind), 0, _AUTO_SPLIT, ""])
         for number in self._consumers:
             self._tell("flow", [number, QUEUE])
 
     def _tell(self, method: str, args: Any) -> None:
-        if self._standing is not None:
-            report = self._standing[1].report()
+        if self._leased is not None:
+            report = self._leased[1].report()
             if report is not None:
-                self._brain.on_notice("stood", report)
-        self._endings += method in ("attach", "stood_down")
-        self._brain.on_notice(method, args)
+                self._dispatcher.on_notice("stood", report)
+        self._lease_ends += method in ("attach", "stood_down")
+        self._dispatcher.on_notice(method, args)
 
     async def drain(self) -> None:
         """Returns when every entry is acknowledged."""
@@ -118,8 +118,8 @@ class Hand:
                 self.got[number] += count
                 self._tell("ack", [number, 0, ENTRIES, ranges, []])
                 self._tell("flow", [number, count])
-                if self._standing is not None:
-                    self._standing[1].permits += count
+                if self._leased is not None:
+                    self._leased[1].permits += count
 
     def _take(self) -> dict[int, list[int]]:
         """The ranges that each consumer got."""
@@ -135,21 +135,21 @@ class Hand:
                 case "feed_from":
                     self._fed, self._wanted, self._hashing = args
                 case "stand":
-                    number, first, debited, room, endings = args
-                    if endings == self._endings:
+                    number, first, debited, room, lease_ends = args
+                    if lease_ends == self._lease_ends:
                         permits = QUEUE + self.got[number] - debited
-                        self._standing = (number, LeasedDelivery(first, permits, room))
-        if self._standing is not None:
-            number, standing = self._standing
-            first = standing.next_offset
-            end = min(first + standing.allowance, ENTRIES)
+                        self._leased = (number, LeasedDelivery(first, permits, room))
+        if self._leased is not None:
+            number, leased = self._leased
+            first = leased.next_offset
+            end = min(first + leased.allowance, ENTRIES)
             if first < end:
-                standing.delivered([1] * (end - first), {}, self._hashes[first:end])
+                leased.delivered([1] * (end - first), {}, self._hashes[first:end])
                 taken[number] += (first, end)
         return taken
 
     def _feed(self) -> None:
-        if self._standing is None:
+        if self._leased is None:
             limit = min(self._wanted, ENTRIES)
             while self._fed < limit:
                 end = min(limit, self._fed + _FEED)

@@ -31,7 +31,7 @@ from benchmarks.rig import running_cluster
 from benchmarks.systems import official_client
 from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.frames import LEDGER_HEADER_READ, decode_ledger_header, encode_ledger_header
 from velaray.journal.manifest import decode_manifest
 from velaray.journal.store import LedgerStore
@@ -131,17 +131,17 @@ async def _prepare(cluster: Cluster, topic: str) -> Path:
     with velaray.Client(cluster.service_url) as client, client.create_producer(topic) as producer:
         for _ in range(_MESSAGES):
             producer.send(b"x" * SIZE)
-    fabric = RayActorSystem(cluster.config, make_body)
+    actor_system = RayActorSystem(cluster.config, make_actor)
     try:
-        journals = await fabric.store.list_journals()
+        journals = await actor_system.store.list_journals()
         keys = [ActorKey.parse(text) for text in journals if text.startswith("partition/")]
         (key,) = [key for key in keys if key.topic_name == TopicName.parse(topic)]
-        await fabric.dismiss(key)
-        await _multiply(fabric.store, key.text())
-        return Path(fabric.store.location(key.text())).parent
+        await actor_system.dismiss(key)
+        await _multiply(actor_system.store, key.text())
+        return Path(actor_system.store.location(key.text())).parent
     finally:
-        fabric.drop_links()
-        await fabric.store.close()
+        actor_system.drop_rpc()
+        await actor_system.store.close()
 
 
 async def _multiply(store: LedgerStore, journal: str) -> None:

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 
 from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.topology.ray_system import activate
 
 NAMESPACE = "velaray-benchmarks"
@@ -63,7 +63,7 @@ def bare_actor(name: str) -> Subject:
 
 def velaray_actor(cluster: Cluster, key: str) -> Subject:
     """The velaray actor of this key, activated; it answers once it has recovered and listens."""
-    subject = Subject(activate(ActorKey.parse(key), cluster.config, make_body), "address")
+    subject = Subject(activate(ActorKey.parse(key), cluster.config, make_actor), "address")
     ray.get(subject.handle.address.remote(), timeout=ANSWER_WITHIN_S)
     return subject
 

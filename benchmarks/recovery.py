@@ -20,7 +20,7 @@ from benchmarks.ray_actors import (
 )
 from benchmarks.rig import running_cluster, touch_topic
 from benchmarks.systems.official_client import connected
-from velaray.cluster import FRONT_DOOR, NODE_HEALTH, Cluster
+from velaray.cluster import NODE_HEALTH, PROXY, Cluster
 from velaray.events.ids import ActorKey, TopicName
 
 BARE = "bare Ray actor"
@@ -76,8 +76,8 @@ def _subjects(cluster: Cluster) -> dict[str, Subject]:
 def _create(samples: Samples, cluster: Cluster, number: int) -> None:
     """Create a bare actor, and the partition actor of a topic that was just made."""
     topic = TopicName.parse(f"created-{number}")
-    door = ray.get_actor(FRONT_DOOR, cluster.config.ray_namespace)
-    incarnation = ray.get(door.resolve.remote(str(topic)))
+    proxy = ray.get_actor(PROXY, cluster.config.ray_namespace)
+    incarnation = ray.get(proxy.resolve.remote(str(topic)))
     key = ActorKey.of_partition(topic, incarnation).text()
     ways: dict[str, Callable[[], Subject]] = {
         BARE: lambda: bare_actor(f"created-{number}"),

@@ -272,7 +272,7 @@ class _Bench:
             for name in map(str, itertools.count()):
                 if len(started) == DEFAULT_COORDINATORS:
                     break
-                started.add(client.commit_series(name).coordinator)
+                started.add(client.commit_sequence(name).coordinator)
         return self._timed(self._write_topic)
 
     def _write_topic(self) -> None:

@@ -55,9 +55,9 @@ async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> l
     facts: list[Fact] = []
     async for record in replay(store, key.text()):
         event = decode(bytes(record.event))
-        before, pending = _standing(state.cursor, offset), pending_in(state, offset)
+        before, pending = _ack_state(state.cursor, offset), pending_in(state, offset)
         machine.evolve(state, event)
-        after = _standing(state.cursor, offset)
+        after = _ack_state(state.cursor, offset)
         told = [*story.told(event, before, after, pending)]
         told += story.told_of_pending(event, pending, pending_in(state, offset), after)
         at_ms = int(getattr(event, "at_ms", 0)) or record.at_ms
@@ -77,9 +77,9 @@ def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
     yield from of_log
 
 
-def _standing(cursor: Cursor, offset: int) -> bool | int | None:
+def _ack_state(cursor: Cursor, offset: int) -> bool | int | None:
     """True: acknowledged. A mask: what is left of a batch. None: not acknowledged."""
-    return True if cursor.is_acked(offset) else cursor.remaining(offset)
+    return True if cursor.is_acked(offset) else cursor.ack_set(offset)
 
 
 Told = tuple[str, str, str]
@@ -115,8 +115,8 @@ class _Story:
         if before is not True and after is True:
             yield self._acknowledged(event, pending)
         elif before is True and after is not True:
-            why = move_of(event)
-            yield "unacknowledged", "", f"to be delivered again, by {why}"
+            move = move_of(event)
+            yield "unacknowledged", "", f"to be delivered again, by {move}"
         elif before != after and after is not None:
             left = [index for index in range(after.bit_length()) if after >> index & 1]
             who = self._name(getattr(event, "consumer", 0))
@@ -129,7 +129,7 @@ class _Story:
         event: Message,
         before: TransactionId | None,
         after: TransactionId | None,
-        standing: Any,
+        ack_state: Any,
     ) -> Iterator[Told]:
         """What ``event`` says of acknowledgements in transactions that haven't ended: before and
         after it the entry had one in these."""
@@ -138,7 +138,7 @@ class _Story:
         if after is not None:
             self._pending_by = who = self._name(getattr(event, "consumer", 0))
             yield "pending", who, f"acknowledged in {name_of(after)}{_by(who)}, which is undecided"
-        elif before is not None and standing is not True:
+        elif before is not None and ack_state is not True:
             who, name = self._pending_by, name_of(before)
             if not isinstance(event, TransactionAcksEnded):
                 text = f"no longer acknowledged in {name}: the cursor was moved"
@@ -191,8 +191,8 @@ class _Story:
         consumer = getattr(event, "consumer", 0)
         who = self._name(consumer)
         self._holder = 0
-        if why := move_of(event):
-            return "passed-over", "", f"passed over by {why}"
+        if move := move_of(event):
+            return "passed-over", "", f"passed over by {move}"
         if self._hidden and isinstance(event, EntriesAcked):
             return "passed-over", "", "passed over, as nobody gets it"
         if pending is not None and not consumer and isinstance(event, EntriesAcked | MarkDeleted):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from velaray.actors.coordinator.state import Status
 from velaray.actors.partition import transactions
 from velaray.actors.partition.ledger_table import LedgerTable
-from velaray.actors.partition.remote_transactions import is_foreign, name_of
+from velaray.actors.partition.remote_transactions import is_remote, name_of
 from velaray.actors.partition.transactions import Transactions
 from velaray.broker.history import NoHistory, as_text, partition_of, positions_of
 from velaray.events.codec import decode
@@ -139,19 +139,19 @@ class _Story:
             yield "readable", f"no undecided entry is before it since {name_of(transaction)} ended"
 
 
-async def with_decision(fabric: ActorSystem, now: dict[str, Any]) -> dict[str, Any]:
+async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[str, Any]:
     """Where a message is ``now``, and, if that names a ``transaction`` that it waits for, when
     that ends: what its coordinator says, if it can be asked."""
     if now.get("transaction") is None:
         return now
     transaction = TransactionId(*now["transaction"])
-    if is_foreign(transaction):
+    if is_remote(transaction):
         return now  # it ends when the other cluster's replicators have brought it
     key = ActorKey.of_coordinator(transaction.coordinator)
     args = {"sequence": transaction.sequence}
     try:
         async with asyncio.timeout(_DECIDING_S):
-            found = await fabric.call(key, "transaction", args)
+            found = await actor_system.call(key, "transaction", args)
     except TRANSIENT as error:
         return {**now, "text": f"{now['text']}; its coordinator can't tell: {reason_of(error)}"}
     told = {name: found.get(name) for name in ("status", "owner", "deadline_ms")}

@@ -30,7 +30,7 @@ class NoHistory(JournalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PointInTime:
     """After an event (``sequence``), or at a time (milliseconds since 1970); neither: now."""
 
     sequence: int | None = None
@@ -51,13 +51,15 @@ class Past(NamedTuple, Generic[StateT]):
     state: StateT
 
 
-async def state_at(store: LedgerStore, key: ActorKey, moment: Moment) -> Past[SubscriptionState]:
+async def state_at(
+    store: LedgerStore, key: ActorKey, point_in_time: PointInTime
+) -> Past[SubscriptionState]:
     """`replayed_to` of a subscription."""
-    return await replayed_to(store, key, moment, SubscriptionMachine())
+    return await replayed_to(store, key, point_in_time, SubscriptionMachine())
 
 
 async def replayed_to(
-    store: LedgerStore, key: ActorKey, moment: Moment, machine: Machine[StateT]
+    store: LedgerStore, key: ActorKey, point_in_time: PointInTime, machine: Machine[StateT]
 ) -> Past[StateT]:
     """The state of an actor with this ``machine`` at a moment.
 
@@ -68,32 +70,32 @@ async def replayed_to(
     ledgers = (await load_manifest(store, text)).ledgers
     if not ledgers:
         raise NoHistory(f"the journal of {text} has no events yet")
-    first = _ledger_of(ledgers, moment)
+    first = _ledger_of(ledgers, point_in_time)
     checkpoint = await checkpoint_of(store, text, first.ledger_id)
     state = machine.restore(checkpoint.segments)
     past = Past(checkpoint.sequence - 1, 0, state)
     async for record in replay(store, text, first.ledger_id):
-        if moment.is_before(record.sequence, record.at_ms):
+        if point_in_time.is_before(record.sequence, record.at_ms):
             break
         machine.evolve(state, decode(bytes(record.event)))
         past = Past(record.sequence, record.at_ms, state)
-    if moment.sequence is not None and past.sequence < moment.sequence:
+    if point_in_time.sequence is not None and past.sequence < point_in_time.sequence:
         raise NoHistory(
-            f"{text} has events up to {past.sequence}, none of number {moment.sequence}"
+            f"{text} has events up to {past.sequence}, none of number {point_in_time.sequence}"
         )
-    if past.sequence < ledgers[0].first_sequence and moment != Moment():
+    if past.sequence < ledgers[0].first_sequence and point_in_time != PointInTime():
         raise NoHistory(f"{text}: nothing that old is kept")
     return past
 
 
-def _ledger_of(ledgers: tuple[LedgerInfo, ...], moment: Moment) -> LedgerInfo:
+def _ledger_of(ledgers: tuple[LedgerInfo, ...], point_in_time: PointInTime) -> LedgerInfo:
     """The ledger whose events lead to the moment."""
-    if moment == Moment():
+    if point_in_time == PointInTime():
         return ledgers[-1]
     for info, after in pairwise(ledgers):
-        if moment.sequence is not None and moment.sequence < after.first_sequence:
+        if point_in_time.sequence is not None and point_in_time.sequence < after.first_sequence:
             return info
-        if moment.at_ms is not None and info.sealed_ms > moment.at_ms:
+        if point_in_time.at_ms is not None and info.sealed_ms > point_in_time.at_ms:
             return info
     return ledgers[-1]
 
@@ -189,7 +191,7 @@ def described(
                 "first": as_text(table.position_of(first)),
                 "last": as_text(table.position_of(end - 1)),
             }
-            for first, end in cursor.holes()
+            for first, end in cursor.acked_ranges()
         ],
         "partial": [
             {

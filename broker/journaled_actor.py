@@ -16,7 +16,7 @@ from velaray.broker.garbage_collection.ledger_keeper import (
     beyond_history,
 )
 from velaray.events.ids import ActorKey
-from velaray.journal.errors import Buried, JournalError, NotStored
+from velaray.journal.errors import JournalError, NotStored, Purged
 from velaray.journal.journal import Journal, JournalSettings
 from velaray.journal.replay import load_manifest
 from velaray.topology.actor_system import ActorBase, ActorSystem, Address
@@ -38,15 +38,15 @@ class WasDeleted(RemoteError):
 class JournaledActor(ActorBase):
     """A body around one machine. Subclasses add what they serve."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem, machine: Machine[Any]) -> None:
+    def __init__(self, key: ActorKey, actor_system: ActorSystem, machine: Machine[Any]) -> None:
         self.key = key
-        self.fabric = fabric
-        self.config = fabric.config
+        self.actor_system = actor_system
+        self.config = actor_system.config
         self._machine = machine
         self.runtime: Runtime[Any]
         self.recovery_ms = 0, 0
         """When the last recovery began and ended."""
-        self.links = RpcServer(self, fabric.config.link_key)
+        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
         self.keeper = LedgerKeeper(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -55,28 +55,28 @@ class JournaledActor(ActorBase):
 
         Raises what `ask_whether_it_exists` raises; then no journal is left behind.
         """
-        began_ms = self.fabric.clock_ms()
+        began_ms = self.actor_system.clock_ms()
         try:
             self.runtime = await Runtime.recover(
                 self._machine,
-                self.fabric.store,
+                self.actor_system.store,
                 self.key,
-                self.fabric.clock_ms,
+                self.actor_system.clock_ms,
                 self.journal_settings(),
-                lambda error: self.fabric.fatal(self.key, error),
+                lambda error: self.actor_system.fatal(self.key, error),
                 self._admit,
             )
-        except Buried as error:
+        except Purged as error:
             raise WasDeleted(Reason.NOT_FOUND, str(error)) from error
-        self.recovery_ms = began_ms, self.fabric.clock_ms()
-        link_port = await self.links.start(self.config.host)
+        self.recovery_ms = began_ms, self.actor_system.clock_ms()
+        rpc_port = await self.rpc_connections.start(self.config.host)
         self.spawn(self._stay_the_owner())
         self.spawn(self.keeper.run())
-        return Address(self.config.host, 0, link_port)
+        return Address(self.config.host, 0, rpc_port)
 
     def journal_settings(self) -> JournalSettings:
         """How this actor's journal is kept: synced before anything leaves."""
-        return self.fabric.journal_settings
+        return self.actor_system.journal_settings
 
     async def needless_ledgers(self) -> set[int]:
         """The listed ledgers that nobody needs any more, but perhaps recovery."""
@@ -84,7 +84,7 @@ class JournaledActor(ActorBase):
         assert isinstance(journal, Journal)
         return beyond_history(journal.ledgers, HISTORY_BYTES)
 
-    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+    async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
         """These needless ledgers aren't listed any more; it may be told again."""
 
     async def ask_whether_it_exists(self) -> None:
@@ -104,15 +104,15 @@ class JournaledActor(ActorBase):
             await self.ask_whether_it_exists()
         except WasDeleted:
             # Of a deleted incarnation there is never another one, so this hits nobody's.
-            await self.fabric.store.delete_journal(self.key.text())
+            await self.actor_system.store.delete_journal(self.key.text())
             raise
 
     async def discard_unadmitted(self) -> None:
         """Delete the journal that an activation of this deleted actor made before it crashed."""
         with contextlib.suppress(NotStored):
-            manifest = await load_manifest(self.fabric.store, self.key.text())
+            manifest = await load_manifest(self.actor_system.store, self.key.text())
             if not manifest.ledgers and not manifest.dead:
-                await self.fabric.store.delete_journal(self.key.text())
+                await self.actor_system.store.delete_journal(self.key.text())
 
     async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
         """`Runtime.read`, of the newest activation's state at a moment after the call.
@@ -128,7 +128,7 @@ class JournaledActor(ActorBase):
                 if await journal.confirm():
                     return found
             except JournalError as error:
-                self.fabric.fatal(self.key, error)
+                self.actor_system.fatal(self.key, error)
                 raise Stopped(self.key.text(), error) from error
             await asyncio.sleep(_ROLL_OVER_S)
         raise Stopped(self.key.text(), journal.failure)
@@ -159,7 +159,7 @@ class JournaledActor(ActorBase):
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Stopped):
-            self.fabric.fatal(self.key, error)
+            self.actor_system.fatal(self.key, error)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """What every actor answers: ``describe``, ``ledgers`` and ``metrics``."""
@@ -183,26 +183,26 @@ class JournaledActor(ActorBase):
         """What this actor measures, as it is now."""
         return runtime_samples(Labels(self.config.name, self.key).of_actor(), self.runtime.stats)
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """Requests over links are calls."""
         return await self.call(method, args)
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Nobody sends a plain body notices."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Nothing hangs on a link."""
 
     async def stop(self) -> None:
         """Close links, finish what is under way, close the journal."""
-        self.links.stop()
+        self.rpc_connections.stop()
         self._cancel()
         if hasattr(self, "runtime"):  # else it never started
             await self.runtime.close()
 
     def abort(self) -> None:
         """Stop as a crash would."""
-        self.links.abort()
+        self.rpc_connections.abort()
         self._cancel()
         if hasattr(self, "runtime"):
             self.runtime.abort()

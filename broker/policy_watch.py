@@ -31,15 +31,15 @@ class Watchers:
         self._topics: dict[RpcConnection, Scope] = {}
         self._names: dict[RpcConnection, TopicName] = {}
 
-    def add(self, link: RpcConnection, topic: TopicName) -> None:
+    def add(self, rpc_connection: RpcConnection, topic: TopicName) -> None:
         """Whoever is behind ``link`` applies the policies of ``topic``."""
-        self._topics[link] = Scope.of_topic(topic)
-        self._names[link] = topic
+        self._topics[rpc_connection] = Scope.of_topic(topic)
+        self._names[rpc_connection] = topic
 
-    def remove(self, link: RpcConnection) -> None:
+    def remove(self, rpc_connection: RpcConnection) -> None:
         """The link is gone."""
-        self._topics.pop(link, None)
-        self._names.pop(link, None)
+        self._topics.pop(rpc_connection, None)
+        self._names.pop(rpc_connection, None)
 
     def partitions(self) -> set[TopicName]:
         """The partitions that watch."""
@@ -54,9 +54,9 @@ class Watchers:
         self._tell_of(lambda topic: topic.tenant == tenant)
 
     def _tell_of(self, concerned: Callable[[Scope], bool]) -> None:
-        for link, topic in self._topics.items():
+        for rpc_connection, topic in self._topics.items():
             if concerned(topic):
-                link.notify("policies_changed", None)
+                rpc_connection.notify("policies_changed", None)
 
 
 class Follower:
@@ -64,34 +64,34 @@ class Follower:
 
     def __init__(
         self,
-        fabric: ActorSystem,
+        actor_system: ActorSystem,
         serving: dict[str, Any],
         apply: Callable[[dict[str, Any]], None],
     ) -> None:
         """``serving`` says which topic; ``apply`` is given each answer."""
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._serving = serving
         self._apply = apply
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
         """Never returns. While the catalog doesn't answer, the last answer applies."""
-        backoff = self._fabric.backoff(TRY_AGAIN_S, TRY_AGAIN_S)
+        backoff = self._actor_system.backoff(TRY_AGAIN_S, TRY_AGAIN_S)
         while True:
             try:
-                await self._ask_over_one_link()
+                await self._ask_over_one_connection()
             except TRANSIENT:
                 await backoff.wait()
 
-    async def _ask_over_one_link(self) -> None:
-        link = await self._fabric.open_link(ActorKey.catalog(), self)
+    async def _ask_over_one_connection(self) -> None:
+        rpc_connection = await self._actor_system.open_rpc(ActorKey.catalog(), self)
         try:
-            while not link.closed:
+            while not rpc_connection.closed:
                 self._changed.clear()
-                self._apply(await link.request("watch", self._serving))
+                self._apply(await rpc_connection.request("watch", self._serving))
                 await self._wait()
         finally:
-            link.close()
+            rpc_connection.close()
 
     async def _wait(self) -> None:
         try:
@@ -100,14 +100,14 @@ class Follower:
         except TimeoutError:
             return  # a notice may be lost with a link that is only said to be alive
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """The catalog asks nothing."""
         raise RemoteError("not allowed", "a follower answers no requests")
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Something changed: ask again."""
         self._changed.set()
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Go on over a new link."""
         self._changed.set()

@@ -123,7 +123,7 @@ class Session:
         """Raises `AuthenticationFailed`."""
         data = command.auth_data.decode("utf-8", errors="replace")
         if command.auth_method_name == SYSTEM_METHOD:
-            check_system_proof(self.config.link_key, data)
+            check_system_proof(self.config.rpc_key, data)
             self.info.is_system = True
         else:
             self.info.role = authenticate(self.config.auth, data)

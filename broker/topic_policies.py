@@ -10,7 +10,7 @@ from velaray.actors.catalog.policies import DEFAULTS
 
 MINUTE_MS = 60_000
 MIB = 1 << 20
-_FOR_BRAINS = (
+_FOR_DISPATCHERS = (
     "maxUnackedMessagesPerConsumer",
     "maxUnackedMessagesPerSubscription",
     "delayedDelivery",
@@ -75,9 +75,9 @@ class TopicPolicies:
             age_quota=_age_quota(quotas.get("message_age")),
         )
 
-    def for_brains(self) -> dict[str, Any]:
+    def for_dispatchers(self) -> dict[str, Any]:
         """What subscriptions apply themselves, by name."""
-        return {name: self.raw[name] for name in _FOR_BRAINS}
+        return {name: self.raw[name] for name in _FOR_DISPATCHERS}
 
 
 def _scaled(value: int, unit: int) -> int:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from velaray.client.cluster_in_use import ClusterInUse
-from velaray.client.commit_sequence import CommitSeries, find_series
+from velaray.client.commit_sequence import CommitSequence, find_commit_sequence
 from velaray.client.consumer import Consumer
 from velaray.client.core import Core, topic_name
 from velaray.client.enums import RegexSubscriptionMode
@@ -158,12 +158,12 @@ class Client:
             raise InvalidConfiguration(f"timeout_seconds={timeout_seconds!r}: more than 0")
         return await self._at_coordinators().begin(timeout_seconds)
 
-    async def commit_series(self, name: str) -> CommitSeries:
+    async def commit_sequence(self, name: str) -> CommitSequence:
         """The series of commits of this name, which begins with its first commit.
 
         Raises as `new_transaction`, and `InvalidConfiguration` for an empty name.
         """
-        return await find_series(self._at_coordinators(), name)
+        return await find_commit_sequence(self._at_coordinators(), name)
 
     def _at_coordinators(self) -> Coordinators:
         core = self._live()

@@ -16,8 +16,8 @@ from velaray.wire import pulsar_pb2 as pb
 from velaray.wire.hashing import murmur3_32
 
 
-class CommitSeries:
-    """Commits that are numbered and count once. Made by `velaray.aio.Client.commit_series`.
+class CommitSequence:
+    """Commits that are numbered and count once. Made by `velaray.aio.Client.commit_sequence`.
 
     For what processes a stream batch by batch, each batch by many workers, and may have to do a
     batch again: every worker publishes in a transaction of its own, made by `begin`, and sends
@@ -114,7 +114,7 @@ class CommitSeries:
         self._last = -1
 
 
-async def find_series(coordinators: Coordinators, name: str) -> CommitSeries:
+async def find_commit_sequence(coordinators: Coordinators, name: str) -> CommitSequence:
     """The series where it is, or where a new one of that name belongs.
 
     Raises `InvalidConfiguration` without a name, and if the service has no coordinators.
@@ -126,8 +126,8 @@ async def find_series(coordinators: Coordinators, name: str) -> CommitSeries:
         ask = pb.CommandTcClientConnectRequest(tc_id=number, series=name)
         answer = await coordinators.request(number, lambda ask=ask: ask)  # type: ignore[misc]
         if answer.series_last >= 0:
-            return CommitSeries(coordinators, name, number, answer.series_last)
-    return CommitSeries(coordinators, name, homes[-1], -1)
+            return CommitSequence(coordinators, name, number, answer.series_last)
+    return CommitSequence(coordinators, name, homes[-1], -1)
 
 
 def _homes(name: str, count: int) -> Iterator[int]:

@@ -227,13 +227,13 @@ class Connection:
         if self._error is None:
             logger.info("connection to %s lost: %s", self.address, error or "closed by it")
         if error is None or isinstance(error, OSError) or self._connected.done():
-            why = f"connection to {self.address} lost: {error or 'closed by it'}"
+            problem = f"connection to {self.address} lost: {error or 'closed by it'}"
         else:
-            why = (
+            problem = (
                 f"{self.address} doesn't speak Pulsar's protocol: use the service port "
                 "(`velaray start --service-port`, by default 6650)"
             )
-        self._lose(NotConnected(why))
+        self._lose(NotConnected(problem))
         if not self._closed.done():
             self._closed.set_result(None)
 

@@ -12,7 +12,12 @@ from velaray.client.acknowledging import Part, place_of
 from velaray.client.acks import Where, bits_at
 from velaray.client.consumer_extras import Extras
 from velaray.client.core import Core, topic_name
-from velaray.client.dead_letters import Addressed, DeadLetterPolicy, Letters, retry_letter_topic
+from velaray.client.dead_letters import (
+    Addressed,
+    DeadLetterPolicy,
+    DeadLetterProducers,
+    retry_letter_topic,
+)
 from velaray.client.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
@@ -61,7 +66,7 @@ def subscription_of(options: ConsumerOptions[Any]) -> Subscription:
     )
 
 
-def letter_rules(options: ConsumerOptions[Any]) -> DeadLetterPolicy | None:
+def dead_letter_rules(options: ConsumerOptions[Any]) -> DeadLetterPolicy | None:
     """When messages go elsewhere, and where to; None if never.
 
     Raises `InvalidConfiguration` for a pattern whose retry topic isn't named.
@@ -295,8 +300,8 @@ class ConsumerBase:
         """Leave, with acknowledgements made durable."""
         self.closed = True
         self.inbox.close(AlreadyClosed("the consumer is closed"))
-        if self.extras.letters is not None:
-            await self.extras.letters.close()
+        if self.extras.dead_letters is not None:
+            await self.extras.dead_letters.close()
         self._end_extras()
         await self.topics.close()
 
@@ -308,9 +313,9 @@ class ConsumerBase:
         self.topics.stop()
 
     def _end_extras(self) -> None:
-        letters, interceptors = self.extras.letters, self.extras.interceptors
-        if letters is not None:
-            letters.stop()
+        dead_letters, interceptors = self.extras.dead_letters, self.extras.interceptors
+        if dead_letters is not None:
+            dead_letters.stop()
         if interceptors is not None and not self._ended:
             interceptors.close()
         self._ended = True
@@ -329,10 +334,12 @@ class SubscribedTopics(ConsumerBase):
 
     def __init__(self, core: Core, options: ConsumerOptions[Any], inbox: ConsumerInbox) -> None:
         limit = options.max_total_receiver_queue_size_across_partitions
-        rules = letter_rules(options)
-        letters = None if rules is None else Letters(core, options.subscription_name, rules)
+        rules = dead_letter_rules(options)
+        dead_letters = (
+            None if rules is None else DeadLetterProducers(core, options.subscription_name, rules)
+        )
         watching = ConsumerInterceptors(options.interceptors) if options.interceptors else None
-        extras = Extras(letters, watching, typed(options.schema))
+        extras = Extras(dead_letters, watching, typed(options.schema))
         super().__init__(core, subscription_of(options), limit, inbox, extras)
         self._options = options
 
@@ -349,9 +356,9 @@ class SubscribedTopics(ConsumerBase):
             await self.add_pattern(pattern, options.pattern_auto_discovery_period)
         else:
             await self.add_topics(topic)
-        letters = self.extras.letters
-        if letters is not None and letters.rules.retry_letter_topic is not None:
-            await self.add_topics(letters.rules.retry_letter_topic)
+        dead_letters = self.extras.dead_letters
+        if dead_letters is not None and dead_letters.rules.retry_letter_topic is not None:
+            await self.add_topics(dead_letters.rules.retry_letter_topic)
 
     async def reconsume_later(
         self,
@@ -361,25 +368,25 @@ class SubscribedTopics(ConsumerBase):
         txn: Transaction | None,
     ) -> None:
         """Have the message delivered again, as a copy from the retry topic."""
-        letters = self.extras.letters
-        if letters is None or letters.rules.retry_letter_topic is None:
+        dead_letters = self.extras.dead_letters
+        if dead_letters is None or dead_letters.rules.retry_letter_topic is None:
             raise InvalidConfiguration("reconsume_later needs subscribe(enable_retry=True)")
         if not isinstance(delay_millis, int) or delay_millis < 0:
             raise InvalidMessage(f"delay_millis must be an int of at least 0: {delay_millis!r}")
         part = self._part_of(message)
-        await self._move(part, message, letters.later(message, delay_millis, properties), txn)
+        await self._move(part, message, dead_letters.later(message, delay_millis, properties), txn)
 
     async def dead_letter(
         self, message: Message[Any], properties: Mapping[str, str] | None, txn: Transaction | None
     ) -> None:
         """Move the message to the dead-letter topic."""
-        letters = self.extras.letters
-        if letters is None:
+        dead_letters = self.extras.dead_letters
+        if dead_letters is None:
             raise InvalidConfiguration(
                 "dead_letter needs subscribe(dead_letter_policy=…) or enable_retry=True"
             )
         part = self._part_of(message)
-        await self._move(part, message, letters.dead(message, properties), txn)
+        await self._move(part, message, dead_letters.dead(message, properties), txn)
 
     def _part_of(self, message: Message[Any]) -> PartitionConsumer:
         if not isinstance(message, Message):
@@ -390,10 +397,10 @@ class SubscribedTopics(ConsumerBase):
         self,
         part: PartitionConsumer,
         message: Message[Any],
-        letter: Addressed,
+        dead_letter: Addressed,
         txn: Transaction | None,
     ) -> None:
-        moving = part.move(message, letter, txn)
+        moving = part.move(message, dead_letter, txn)
         await (moving if txn is None else self.in_transaction(txn, moving))
 
 

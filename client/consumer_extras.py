@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from velaray.client.dead_letters import Letters
+from velaray.client.dead_letters import DeadLetterProducers
 from velaray.client.interceptors import ConsumerInterceptors
 from velaray.client.schema.base import Schema
 
@@ -14,6 +14,6 @@ from velaray.client.schema.base import Schema
 class Extras:
     """Topics that messages are moved to, interceptors, and a schema other than that of bytes."""
 
-    letters: Letters | None = None
+    dead_letters: DeadLetterProducers | None = None
     interceptors: ConsumerInterceptors | None = None
     schema: Schema[Any] | None = None

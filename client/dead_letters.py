@@ -72,7 +72,7 @@ class DeadLetterPolicy:
     initial_subscription: str | None = None
 
 
-class Letter(OutgoingMessage):
+class DeadLetter(OutgoingMessage):
     """A copy of a received message, with other properties."""
 
     __slots__ = ("_order_bytes",)
@@ -102,12 +102,12 @@ class Letter(OutgoingMessage):
 class Addressed(NamedTuple):
     """A letter and the topic that it goes to."""
 
-    letter: Letter
+    dead_letter: DeadLetter
     topic: str
     suffix: str
 
 
-class Letters:
+class DeadLetterProducers:
     """Publishes the letters of one consumer; on the loop's thread."""
 
     def __init__(self, core: Core, subscription: str, rules: DeadLetterPolicy) -> None:
@@ -131,7 +131,7 @@ class Letters:
         topic = self.rules.dead_letter_topic
         if topic is None:
             topic = dead_letter_topic(origin_topic(message), self._subscription)
-        return Addressed(Letter(message, properties), topic, "DLQ")
+        return Addressed(DeadLetter(message, properties), topic, "DLQ")
 
     def later(
         self, message: Message[Any], delay_ms: int, extra: Mapping[str, str] | None
@@ -148,7 +148,7 @@ class Letters:
         if times > self.max_redeliver_count or retry is None:
             return self._dead(message, properties)
         deliver_at = int(time() * 1000) + delay_ms if delay_ms else None
-        return Addressed(Letter(message, properties, deliver_at), retry, "RETRY")
+        return Addressed(DeadLetter(message, properties, deliver_at), retry, "RETRY")
 
     def _properties(self, message: Message[Any]) -> dict[str, str]:
         properties = message.properties()
@@ -173,7 +173,7 @@ class Letters:
             if self._closed:
                 raise AlreadyClosed("the consumer is closed")
             producer = await self._producer(name, addressed)
-            await self._send(producer.send, message, addressed.letter)
+            await self._send(producer.send, message, addressed.dead_letter)
             if await settle():
                 self._producers.pop(name, None)
                 await producer.close()
@@ -192,25 +192,28 @@ class Letters:
             made = self._started(topic, addressed, None)
             starting = self._shared[topic] = self._core.spawn(made)
         producer = await asyncio.shield(starting)
-        addressed.letter.sequence_id = None
-        await self._send(partial(txn.send, producer, urgent=True), message, addressed.letter)
+        addressed.dead_letter.sequence_id = None
+        await self._send(partial(txn.send, producer, urgent=True), message, addressed.dead_letter)
 
     async def _send(
-        self, send: Callable[[Letter, Done], None], message: Message[Any], letter: Letter
+        self,
+        send: Callable[[DeadLetter, Done], None],
+        message: Message[Any],
+        dead_letter: DeadLetter,
     ) -> None:
         """Send the copy with the schema of the original, if the topic takes it."""
         version = message.schema_version()
         if version:
             try:
-                letter.schema = await self._core.schemas.at(message.topic_name(), version)
+                dead_letter.schema = await self._core.schemas.at(message.topic_name(), version)
             except TopicNotFound as error:
                 logger.info("%r goes on without its schema: %s", message, error)
         try:
-            await _sent(send, letter)
+            await _sent(send, dead_letter)
         except IncompatibleSchema as error:
             logger.warning("%r goes on without its schema: %s", message, error)
-            letter.schema = None
-            await _sent(send, letter)
+            dead_letter.schema = None
+            await _sent(send, dead_letter)
 
     async def _producer(self, name: str, addressed: Addressed) -> PartitionProducer:
         known = self._producers.get(name)
@@ -227,7 +230,7 @@ class Letters:
             count = await self._core.partitions_of(str(topic))
             self._partitions[addressed.topic] = count
         if count:
-            topic = topic.of_partition(partition_of(addressed.letter.key or name, count))
+            topic = topic.of_partition(partition_of(addressed.dead_letter.key or name, count))
         return topic
 
     async def _started(
@@ -269,7 +272,7 @@ def _is_out(starting: asyncio.Task[PartitionProducer]) -> bool:
     return starting.result().error is not None
 
 
-async def _sent(send: Callable[[Letter, Done], None], letter: Letter) -> None:
+async def _sent(send: Callable[[DeadLetter, Done], None], dead_letter: DeadLetter) -> None:
     receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: VelarayError | None, message_id: MessageId | None) -> None:
@@ -280,7 +283,7 @@ async def _sent(send: Callable[[Letter, Done], None], letter: Letter) -> None:
         else:
             receipt.set_result(None)
 
-    send(letter, done)
+    send(dead_letter, done)
     await receipt
 
 

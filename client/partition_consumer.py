@@ -95,7 +95,7 @@ class PartitionConsumer:
         self._core = core
         self._subscription = subscription
         self._inbox = inbox
-        self._letters = extras.letters
+        self._dead_letters = extras.dead_letters
         self._epoch = 0  # how often everything was asked for again
         self._ready = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
@@ -225,7 +225,7 @@ class PartitionConsumer:
 
     def _hand_over(self, block: Block, permits: int) -> None:
         delivered = len(block)
-        if self._letters is not None and delivered:
+        if self._dead_letters is not None and delivered:
             block.info.generation = self.permits.generation
             block = self._again.sifted(block)
             delivered = len(block)
@@ -276,15 +276,17 @@ class PartitionConsumer:
         """The id of an entry, of no message of it in particular."""
         return MessageId(self.partition, *where, topic=self.topic)
 
-    async def move(self, message: Message[Any], letter: Addressed, txn: Transaction | None) -> None:
+    async def move(
+        self, message: Message[Any], dead_letter: Addressed, txn: Transaction | None
+    ) -> None:
         """Send the message's copy where it goes, and acknowledge the message."""
-        letters = self._letters
-        assert letters is not None
+        dead_letters = self._dead_letters
+        assert dead_letters is not None
         if txn is None:
-            await letters.move(message, letter, partial(self.settle, message))
+            await dead_letters.move(message, dead_letter, partial(self.settle, message))
             return
         where, size, bits = place_of(message.message_id())
-        await letters.send_in(txn, message, letter)
+        await dead_letters.send_in(txn, message, dead_letter)
         await self.acks.acknowledge_in(txn, {where: (size, bits)})
 
     async def settle(self, message: Message[Any]) -> bool:

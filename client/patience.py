@@ -27,9 +27,9 @@ class Patience:
         if (error is None and address is None) or now < self._quiet_until:
             return
         self._quiet_until = now + TELL_EVERY_S / 2
-        why = error or f"{address} doesn't answer"
+        reason = error or f"{address} doesn't answer"
         text = "%s: not done after %.0f s, trying for %g s: %s"
-        logger.warning(text, what, passed, seconds, why)
+        logger.warning(text, what, passed, seconds, reason)
 
 
 class Wait:

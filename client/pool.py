@@ -98,8 +98,8 @@ class ConnectionPool:
             connection.abort(AlreadyClosed("the client is closed"))
         self._open.clear()
 
-    def _close(self, why: VelarayError | None = None) -> None:
-        self._closed = self._closed or why or AlreadyClosed("the client is closed")
+    def _close(self, problem: VelarayError | None = None) -> None:
+        self._closed = self._closed or problem or AlreadyClosed("the client is closed")
         for task in self._opening.values():
             task.cancel()
 

@@ -16,7 +16,7 @@ from velaray.client.acks import AckTracker, Where
 from velaray.client.blocks import Block
 from velaray.client.consumer_extras import Extras
 from velaray.client.core import Core
-from velaray.client.dead_letters import EXCEPTION, Addressed, Letters
+from velaray.client.dead_letters import EXCEPTION, Addressed, DeadLetterProducers
 from velaray.client.exceptions import AlreadyClosed, UndecodableMessage, VelarayError
 from velaray.client.interceptors import ConsumerInterceptors
 from velaray.client.message import EntryInfo, Message
@@ -66,7 +66,7 @@ class Redeliverer:
         self._subscription = subscription
         self._deliverer = deliverer
         self._tracker = tracker
-        self._letters = extras.letters
+        self._dead_letters = extras.dead_letters
         self._interceptors = extras.interceptors
         self._nacks = RedeliveryTimer()
         self._overdue = RedeliveryTimer()
@@ -152,10 +152,10 @@ class Redeliverer:
         again: list[Where] = []
         for where in nacked + overdue:
             block = self._last.get(where)
-            if block is None or self._letters is None:
+            if block is None or self._dead_letters is None:
                 again.append(where)
             else:
-                self._bury(self._letters, block, self._nacked.pop(where, _ALL))
+                self._dead_letter(self._dead_letters, block, self._nacked.pop(where, _ALL))
         if again:
             if self._interceptors is not None:
                 self._tell(self._interceptors, set(again), nacked, overdue)
@@ -179,8 +179,8 @@ class Redeliverer:
 
     def sifted(self, block: Block) -> Block:
         """What of a delivery can be decoded; the rest is moved, if that's the rule."""
-        letters, info = self._letters, block.info
-        if letters is None or not letters.rules.undecodable or info.decode is None:
+        dead_letters, info = self._dead_letters, block.info
+        if dead_letters is None or not dead_letters.rules.undecodable or info.decode is None:
             return block
         wrong: dict[int, tuple[Message[Any], UndecodableMessage]] = {}
         for index, message in zip(block.indexes, block.messages(0, len(block)), strict=True):
@@ -192,7 +192,10 @@ class Redeliverer:
             return block
         if info.where not in self._moving:
             dead = [
-                (message, letters.dead(message, {EXCEPTION: f"{type(error).__name__}: {error}"}))
+                (
+                    message,
+                    dead_letters.dead(message, {EXCEPTION: f"{type(error).__name__}: {error}"}),
+                )
                 for message, error in wrong.values()
             ]
             self._move_all(info, dead)
@@ -201,19 +204,22 @@ class Redeliverer:
 
     def arrived(self, block: Block) -> bool:
         """A delivery is about to be handed out; False if the user isn't to get it."""
-        letters, info = self._letters, block.info
-        if letters is None or info.redelivery_count < letters.max_redeliver_count:
+        dead_letters, info = self._dead_letters, block.info
+        if dead_letters is None or info.redelivery_count < dead_letters.max_redeliver_count:
             return True
         if info.where in self._moving:
             return False
         # Where everything un-acknowledged comes again, a message's count isn't its own fault.
-        if info.redelivery_count == letters.max_redeliver_count or not self._subscription.shared:
+        if (
+            info.redelivery_count == dead_letters.max_redeliver_count
+            or not self._subscription.shared
+        ):
             self._last[info.where] = block
             return True
-        self._bury(letters, block, _ALL)
+        self._dead_letter(dead_letters, block, _ALL)
         return False
 
-    def _bury(self, letters: Letters, block: Block, bits: int) -> None:
+    def _dead_letter(self, dead_letters: DeadLetterProducers, block: Block, bits: int) -> None:
         """Move those messages of ``block`` whose bits are set and that are open."""
         info = block.info
         if info.batch_size:
@@ -225,27 +231,31 @@ class Redeliverer:
             for message in block.messages(number, number + 1)
         ]
         if messages:
-            self._move_all(info, [(message, letters.dead(message)) for message in messages])
+            self._move_all(info, [(message, dead_letters.dead(message)) for message in messages])
 
-    def _move_all(self, info: EntryInfo, letters: list[tuple[Message[Any], Addressed]]) -> None:
+    def _move_all(
+        self, info: EntryInfo, dead_letters: list[tuple[Message[Any], Addressed]]
+    ) -> None:
         self._moving.add(info.where)
-        self._core.spawn(self._moved(info, letters))
+        self._core.spawn(self._moved(info, dead_letters))
 
-    async def _moved(self, info: EntryInfo, letters: list[tuple[Message[Any], Addressed]]) -> None:
+    async def _moved(
+        self, info: EntryInfo, dead_letters: list[tuple[Message[Any], Addressed]]
+    ) -> None:
         try:
-            moves = [self._move(message, letter) for message, letter in letters]
+            moves = [self._move(message, dead_letter) for message, dead_letter in dead_letters]
             failed = not all(await asyncio.gather(*moves))
         finally:
             self._moving.discard(info.where)
         if failed:
             self.nack(info.where, info.redelivery_count)
 
-    async def _move(self, message: Message[Any], letter: Addressed) -> bool:
+    async def _move(self, message: Message[Any], dead_letter: Addressed) -> bool:
         """Whether it worked; if not, the message comes again."""
-        assert self._letters is not None
+        assert self._dead_letters is not None
         settle = partial(self._deliverer.settle, message)
         try:
-            await self._letters.move(message, letter, settle)
+            await self._dead_letters.move(message, dead_letter, settle)
         except AlreadyClosed:
             return True  # with the consumer; it goes to others
         except VelarayError as error:

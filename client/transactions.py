@@ -101,14 +101,14 @@ class Coordinators:
             raise
 
     async def begin_at(
-        self, number: int, timeout_s: float, of_series: tuple[str, int] | None = None
+        self, number: int, timeout_s: float, of_sequence: tuple[str, int] | None = None
     ) -> Transaction:
         """Begin a transaction of this coordinator, for that number of a series of commits if one
         is given. Raises what its refusal says."""
         timeout_ms = max(1, round(timeout_s * 1000))
         command = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=number)
-        if of_series is not None:
-            command.series, command.series_number = of_series
+        if of_sequence is not None:
+            command.series, command.series_number = of_sequence
         answer = await self.request(number, lambda: command)
         found = TransactionId(answer.txnid_most_bits, answer.txnid_least_bits)
         return Transaction(self, found, timeout_s)

@@ -79,27 +79,27 @@ class ListValues:
         self._keys = keys
         self._plain = plain and keys is None
         if self._plain:
-            self._rooms = list(map(len, values))  # type: ignore[arg-type]
+            self._sizes = list(map(len, values))  # type: ignore[arg-type]
         else:
-            self._rooms = [len(value or b"") for value in values]
+            self._sizes = [len(value or b"") for value in values]
         if keys is not None:
-            pairs = zip(self._rooms, keys, strict=True)
-            self._rooms = [size + (2 + len(key.encode()) if key else 0) for size, key in pairs]
+            pairs = zip(self._sizes, keys, strict=True)
+            self._sizes = [size + (2 + len(key.encode()) if key else 0) for size, key in pairs]
 
     def __len__(self) -> int:
         return len(self._values)
 
     def room(self, row: int) -> int:
         """Bytes that a value needs in a batch, at most."""
-        return self._rooms[row] + _HEAD
+        return self._sizes[row] + _HEAD
 
     def largest(self) -> int:
         """The row of the value that needs most."""
-        return self._rooms.index(max(self._rooms))
+        return self._sizes.index(max(self._sizes))
 
     def cuts(self, size: int) -> Iterator[tuple[int, int]]:
         """Consecutive rows that fit into entries of ``size`` bytes of payload."""
-        sums = list(accumulate(self._rooms))
+        sums = list(accumulate(self._sizes))
         return _cuts(len(sums), size, lambda row: sums[row], lambda s: bisect_right(sums, s))
 
     def pack(self, first: int, end: int) -> bytes:
@@ -143,24 +143,24 @@ class ArrowValues:
     def __init__(self, values: Any, keys: Any | None) -> None:
         self._values = values
         self._keys = keys
-        self._rooms = sizes_of(values)
+        self._sizes = sizes_of(values)
         if keys is not None:
-            self._rooms = self._rooms + sizes_of(keys) + 2
+            self._sizes = self._sizes + sizes_of(keys) + 2
 
     def __len__(self) -> int:
         return len(self._values)
 
     def room(self, row: int) -> int:
         """Bytes that a value needs in a batch, at most."""
-        return int(self._rooms[row]) + _HEAD
+        return int(self._sizes[row]) + _HEAD
 
     def largest(self) -> int:
         """The row of the value that needs most."""
-        return int(self._rooms.argmax())
+        return int(self._sizes.argmax())
 
     def cuts(self, size: int) -> Iterator[tuple[int, int]]:
         """Consecutive rows that fit into entries of ``size`` bytes of payload."""
-        sums = self._rooms.cumsum()
+        sums = self._sizes.cumsum()
         return _cuts(
             len(sums),
             size,

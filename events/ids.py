@@ -329,10 +329,10 @@ class ActorKind(StrEnum):
     """Not an actor: one generation of a partition's compacted entries, in a journal of its own."""
     COORDINATOR = "coordinator"
     SCHEMA_REGISTRY = "schema-registry"
-    DELETER = "deleter"
+    GARBAGE_COLLECTOR = "deleter"
     """Deletes ledgers that no manifest lists. It owns no journal: its work list is in topics."""
 
-    PULLER = "puller"
+    INBOUND_REPLICATOR = "puller"
     """Brings one partition what another cluster publishes. It owns no journal: how far it is, is
     kept there."""
 
@@ -344,11 +344,11 @@ _PARTS = {
     ActorKind.COMPACTED: 6,
     ActorKind.COORDINATOR: 1,
     ActorKind.SCHEMA_REGISTRY: 5,
-    ActorKind.DELETER: 1,
-    ActorKind.PULLER: 6,
+    ActorKind.GARBAGE_COLLECTOR: 1,
+    ActorKind.INBOUND_REPLICATOR: 6,
 }
 """How many parts a key's text has after its kind."""
-_NUMBERED = (ActorKind.COORDINATOR, ActorKind.DELETER)
+_NUMBERED = (ActorKind.COORDINATOR, ActorKind.GARBAGE_COLLECTOR)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -381,9 +381,9 @@ class ActorKey:
         return cls(ActorKind.COORDINATOR, partition=number)
 
     @classmethod
-    def of_deleter(cls, number: int) -> ActorKey:
+    def of_garbage_collector(cls, number: int) -> ActorKey:
         """One of those that delete ledgers."""
-        return cls(ActorKind.DELETER, partition=number)
+        return cls(ActorKind.GARBAGE_COLLECTOR, partition=number)
 
     @classmethod
     def of_partition(cls, topic: TopicName, incarnation: int) -> ActorKey:
@@ -416,9 +416,11 @@ class ActorKey:
             subscription_incarnation=incarnation,
         )
 
-    def of_puller(self, cluster: str) -> ActorKey:
+    def of_inbound_replicator(self, cluster: str) -> ActorKey:
         """Who brings this partition what ``cluster`` publishes. Raises `InvalidNameError`."""
-        return replace(self, kind=ActorKind.PULLER, cluster=check_name("cluster", cluster))
+        return replace(
+            self, kind=ActorKind.INBOUND_REPLICATOR, cluster=check_name("cluster", cluster)
+        )
 
     def of_compacted(self, generation: int) -> ActorKey:
         """A generation of this partition's compacted entries."""
@@ -450,7 +452,7 @@ class ActorKey:
             parts += [self.subscription, str(self.subscription_incarnation)]
         if self.kind is ActorKind.COMPACTED:
             parts.append(str(self.generation))
-        if self.kind is ActorKind.PULLER:
+        if self.kind is ActorKind.INBOUND_REPLICATOR:
             parts.append(self.cluster)
         return "/".join(_quoted(part) for part in parts)
 
@@ -496,8 +498,8 @@ class ActorKey:
             if int(rest[0]) < 0:
                 raise InvalidNameError("a number is negative")
             return key.of_compacted(int(rest[0]))
-        if kind is ActorKind.PULLER:
-            return key.of_puller(rest[0])
+        if kind is ActorKind.INBOUND_REPLICATOR:
+            return key.of_inbound_replicator(rest[0])
         return key.of_subscription(rest[0], int(rest[1]))
 
     def __str__(self) -> str:

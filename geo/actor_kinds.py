@@ -7,42 +7,42 @@ from velaray.topology.actor_system import ActorBase, ActorSystem
 from velaray.wire.replication import REPLICATOR_PREFIX
 
 
-def make_body(key: ActorKey, fabric: ActorSystem) -> ActorBase:
+def make_actor(key: ActorKey, actor_system: ActorSystem) -> ActorBase:
     """The body for ``key``. Imports only what that kind needs: actor processes stay small."""
     match key.kind:
         case ActorKind.CATALOG:
             from velaray.broker.catalog.catalog_actor import CatalogActor
             from velaray.geo.tenant_migration.migrations import Migrations
 
-            return CatalogActor(key, fabric, Migrations)
+            return CatalogActor(key, actor_system, Migrations)
         case ActorKind.PARTITION:
             from velaray.broker.partition.partition_actor import PartitionActor
             from velaray.geo.partition_geo import PartitionGeo
 
-            return PartitionActor(key, fabric, PartitionGeo)
+            return PartitionActor(key, actor_system, PartitionGeo)
         case ActorKind.SUBSCRIPTION:
             if key.subscription.startswith(REPLICATOR_PREFIX):
                 from velaray.geo.replication.replicator_actor import ReplicatorActor
 
-                return ReplicatorActor(key, fabric)
+                return ReplicatorActor(key, actor_system)
             from velaray.broker.subscription.subscription_actor import SubscriptionActor
 
-            return SubscriptionActor(key, fabric)
+            return SubscriptionActor(key, actor_system)
         case ActorKind.COORDINATOR:
             from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 
-            return CoordinatorActor(key, fabric)
+            return CoordinatorActor(key, actor_system)
         case ActorKind.SCHEMA_REGISTRY:
             from velaray.broker.schema_registry.schema_registry_actor import SchemaRegistryActor
 
-            return SchemaRegistryActor(key, fabric)
-        case ActorKind.DELETER:
+            return SchemaRegistryActor(key, actor_system)
+        case ActorKind.GARBAGE_COLLECTOR:
             from velaray.broker.garbage_collection.garbage_collector import GarbageCollector
 
-            return GarbageCollector(key, fabric)
-        case ActorKind.PULLER:
+            return GarbageCollector(key, actor_system)
+        case ActorKind.INBOUND_REPLICATOR:
             from velaray.geo.inbound.inbound_replicator_actor import InboundReplicatorActor
 
-            return InboundReplicatorActor(key, fabric)
+            return InboundReplicatorActor(key, actor_system)
         case ActorKind.COMPACTED:
             raise ValueError(f"{key} is no actor: it belongs to its partition")

@@ -38,7 +38,7 @@ class PartitionGeo:
         self.changes = Changes(partition)
         self.replication = ReplicationKeeper(partition)
         self.snapshots = SnapshotKeeper(partition, self.replication)
-        self.pulls = InboundKeeper(partition)
+        self.inbound = InboundKeeper(partition)
         self.progress = RemoteProgress(partition)
         self.transactions = RemoteTransactionSide(partition, more_readable)
         self._markers: dict[int, MarkerHandler] = {
@@ -50,7 +50,7 @@ class PartitionGeo:
         }
         self.methods: Mapping[str, Method] = {
             "replication": self._replication,
-            "pulls": self._pulls,
+            "pulls": self._inbound,
             "import_progress": self._import_progress,
             **partition_failover.methods(partition, self.progress),
             **partition_moves.methods(partition, self.fence, self.progress, self.transactions),
@@ -84,9 +84,9 @@ class PartitionGeo:
     async def _replication(self, args: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return await self.described()
 
-    async def _pulls(self, args: dict[str, Any]) -> dict[str, Any]:
+    async def _inbound(self, args: dict[str, Any]) -> dict[str, Any]:
         """What the pullers of this partition say of themselves, by cluster; None: not now."""
-        return await self.pulls.statuses()
+        return await self.inbound.statuses()
 
     async def _import_progress(self, args: dict[str, Any]) -> None:
         """Apply ``part``, a SubscriptionProgress of cluster ``source``, durably."""

@@ -92,7 +92,7 @@ class NotStored(JournalError):
         self.file = what if what.startswith("/") else ""
 
 
-class Buried(JournalError):
+class Purged(JournalError):
     """The journal's actor was deleted: the journal lists nothing and never will."""
 
     def __init__(self, journal: str) -> None:
@@ -110,8 +110,8 @@ class Contended(JournalError):
 class UnsafeKey(JournalError):
     """A journal key that can't be turned into file names."""
 
-    def __init__(self, journal: str, part: str, why: str) -> None:
-        super().__init__(f"journal key {journal!r}: part {part!r} {why}")
+    def __init__(self, journal: str, part: str, problem: str) -> None:
+        super().__init__(f"journal key {journal!r}: part {part!r} {problem}")
         self.part = part
 
 

@@ -1,6 +1,7 @@
 """Deletion of ledgers: journals of deleted actors, and ledgers that are no longer listed.
 
-Deletion has two phases. First a ledger is removed from the manifest: `Journal.unlist`, or `bury`
+Deletion has two phases. First a ledger is removed from the manifest: `Journal.drop_from_manifest`,
+or `bury`
 for a whole journal. The caller has announced it before, so the second phase is done even after a
 crash. Later `dispose` deletes the ledger. A ledger that isn't listed never will be, so the findings
 of `dispose` stay true while it deletes. It relies on stored data alone, so a wrong request does no
@@ -18,7 +19,7 @@ from velaray.journal.manifest import LEDGER_INDEX_BITS, Manifest, decode_manifes
 from velaray.journal.recovery import is_owned
 from velaray.journal.store import LedgerStore
 
-Announce = Callable[[Sequence[int]], Awaitable[None]]
+EnqueueDeletion = Callable[[Sequence[int]], Awaitable[None]]
 """Announces that these ledgers must be deleted. Durable when it returns."""
 
 
@@ -33,7 +34,7 @@ class Fate(StrEnum):
     """It isn't a ledger of that journal: it may never go in its name."""
 
 
-async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
+async def purge(store: LedgerStore, journal: str, enqueue_deletion: EnqueueDeletion) -> None:
     """Remove the journal of a deleted actor from its manifest, for ever.
 
     This fences its owner. On return every stored ledger was announced, and the journal is dead, or
@@ -41,7 +42,7 @@ async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
     twice. Raises what ``announce`` raises, `CorruptJournal`, `StorageFull`, `SyncFailed`,
     `Contended`.
     """
-    announced: set[int] = set()
+    enqueued: set[int] = set()
     for _ in range(OPEN_TRIES):
         stored = await store.read_manifest(journal)
         if stored is None:
@@ -51,16 +52,16 @@ async def bury(store: LedgerStore, journal: str, announce: Announce) -> None:
         if not ledgers:
             await store.delete_journal(journal)
             return
-        if new := [ledger_id for ledger_id in ledgers if ledger_id not in announced]:
-            await announce(new)
-            announced.update(new)
+        if new := [ledger_id for ledger_id in ledgers if ledger_id not in enqueued]:
+            await enqueue_deletion(new)
+            enqueued.update(new)
         elif manifest.dead:
             return
         first_free = ledgers[-1] + 1 - manifest.ledger_id(0)
-        buried = manifest.buried(max(manifest.next_index, first_free))
+        purged = manifest.purged(max(manifest.next_index, first_free))
         try:
             if not manifest.dead:
-                written = await store.write_manifest(journal, stored.version, buried.encode())
+                written = await store.write_manifest(journal, stored.version, purged.encode())
                 await store.release(journal, written)
         except ManifestConflict:
             continue  # its owner has rolled over meanwhile

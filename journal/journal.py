@@ -29,7 +29,6 @@ from velaray.events.segments import Segment, StoredSegment
 from velaray.journal import frames
 from velaray.journal.checkpoint import MAX_REFERRED, Places, encode_checkpoint
 from velaray.journal.errors import (
-    Buried,
     Contended,
     CorruptJournal,
     Fenced,
@@ -38,6 +37,7 @@ from velaray.journal.errors import (
     ManifestConflict,
     Misuse,
     NotStored,
+    Purged,
     StorageFull,
     SyncFailed,
 )
@@ -185,7 +185,7 @@ class Journal:
         owner, then reads. The result is durable; `recovered` has it until `start`. Nothing can be
         staged before `start`. ``clock_ms`` stamps frames and sealed ledgers.
 
-        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched), `Buried`,
+        Raises `CorruptJournal` (nothing is served; the stored ledgers are untouched), `Purged`,
         `StorageFull`, `SyncFailed`, `Contended` if other owners kept winning, `UnsafeKey`.
         """
         manifest, version = await _take_epoch(store, key)
@@ -553,7 +553,7 @@ class Journal:
             for name, segment in segments.items()
         }
 
-    async def unlist(self, ledger_ids: Collection[int]) -> None:
+    async def drop_from_manifest(self, ledger_ids: Collection[int]) -> None:
         """Remove these sealed ledgers from the manifest: they are no longer part of the journal.
 
         Their names are never reused or listed again, so their files may be deleted. Not during a
@@ -792,7 +792,7 @@ async def _take_epoch(store: LedgerStore, key: str) -> tuple[Manifest, int]:
                     store.location(key), 0, f"the manifest names another owner, {manifest.owner}"
                 )
             if manifest.dead:
-                raise Buried(key)
+                raise Purged(key)
             manifest = manifest.raise_epoch(await _free_index(store, key, manifest))
         try:
             return manifest, await store.write_manifest(key, version, manifest.encode())

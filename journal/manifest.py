@@ -128,7 +128,7 @@ class Manifest:
         )
         return replace(self, ledgers=(*older, *kept[-2:]))
 
-    def buried(self, next_index: int) -> Manifest:
+    def purged(self, next_index: int) -> Manifest:
         """The manifest of a journal whose actor was deleted; no ledger below it will be listed."""
         return replace(self, epoch=self.epoch + 1, next_index=next_index, ledgers=(), dead=True)
 

@@ -76,7 +76,7 @@ class TopicSink(Datasink[TransactionId | None]):
         self._topic = topic
         self._service_url = service_url
         self._run_key = run_key
-        self._series = f"ray/run/{run_key or token_hex(8)}"
+        self._commit_sequence = f"ray/run/{run_key or token_hex(8)}"
         self._timeout = transaction_timeout
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
@@ -103,7 +103,7 @@ class TopicSink(Datasink[TransactionId | None]):
         """Publish a task's rows in a transaction, complete and open on return; None if there are
         none, or the run was committed before. Runs in a worker."""
         with link_to(self._service_url) as link:
-            commits = link.client.commit_series(self._series)
+            commits = link.client.commit_sequence(self._commit_sequence)
             if commits.last >= _NUMBER:
                 return None
             txn, prepared = None, False
@@ -135,7 +135,7 @@ class TopicSink(Datasink[TransactionId | None]):
         """Commit the run. Raises what the service says: then nothing of it counts."""
         found = [TransactionId(*each) for each in write_result.write_returns if each is not None]
         with link_to(self._service_url) as link:
-            commits = link.client.commit_series(self._series)
+            commits = link.client.commit_sequence(self._commit_sequence)
             if found:
                 commits.commit(_NUMBER, found)
             if self._run_key is None:  # nobody will ask for this run again
@@ -147,7 +147,9 @@ class TopicSink(Datasink[TransactionId | None]):
             return
         try:
             with link_to(self._service_url) as link:
-                link.client.commit_series(self._series).forget()
+                link.client.commit_sequence(self._commit_sequence).forget()
         except VelarayError as failed:
             # What failed first is to be seen; the service aborts it after its timeout.
-            logger.warning("%s ends by its timeout: it can't be aborted: %s", self._series, failed)
+            logger.warning(
+                "%s ends by its timeout: it can't be aborted: %s", self._commit_sequence, failed
+            )

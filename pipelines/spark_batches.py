@@ -22,9 +22,9 @@ _RESULT = "coordinator bigint, sequence bigint"
 class BatchWriter:
     """What one batch of a streaming query writes; made by `batch_writer`."""
 
-    def __init__(self, series: str, number: int, options: dict[str, str]) -> None:
+    def __init__(self, commit_sequence: str, number: int, options: dict[str, str]) -> None:
         """Not for callers."""
-        self._series = series
+        self._commit_sequence = commit_sequence
         self._number = number
         self._options = options
         self._prepared: list[Prepared] = []
@@ -39,17 +39,17 @@ class BatchWriter:
         named = {} if topic is None else {"topic": topic}
         given = Options({**self._options, **named}, OPTIONS, "batch_writer")
         target = Target.of(given).check(frame.schema)
-        series, number = self._series, self._number
+        commit_sequence, number = self._commit_sequence, self._number
 
         def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            txn = target.publish(series, number, rows).txn
+            txn = target.publish(commit_sequence, number, rows).txn
             if txn is not None:
                 found = [pa.array([part], pa.int64()) for part in txn]
                 yield pa.RecordBatch.from_arrays(found, ["coordinator", "sequence"])
 
         # Spark returns the results of those attempts that count, and of no others.
         for row in frame.mapInArrow(publish, _RESULT).collect():
-            self._prepared.append(Prepared(series, TransactionId(*row)))
+            self._prepared.append(Prepared(commit_sequence, TransactionId(*row)))
 
 
 @contextmanager
@@ -69,8 +69,8 @@ def batch_writer(frame: DataFrame, batch_id: int, **options: str) -> Iterator[Ba
     if not query:
         raise InvalidConfiguration("batch_writer is for the function that foreachBatch calls")
     target = Target.of(Options(options, OPTIONS, "batch_writer"))
-    series = target.series(query)
-    writer = BatchWriter(series, batch_id, options)
+    commit_sequence = target.commit_sequence(query)
+    writer = BatchWriter(commit_sequence, batch_id, options)
     well = False
     try:
         yield writer

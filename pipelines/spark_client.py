@@ -50,8 +50,10 @@ class Service:
         try:
             return Path(self.token_file or "").read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it isn't text"
-            raise ErrorGettingAuthenticationData(f"token_file {self.token_file}: {why}") from error
+            problem = error.strerror if isinstance(error, OSError) else "it isn't text"
+            raise ErrorGettingAuthenticationData(
+                f"token_file {self.token_file}: {problem}"
+            ) from error
 
 
 def _url_of(cluster: str) -> str:

@@ -48,7 +48,7 @@ _COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 class Prepared(WriterCommitMessage):
     """What a task attempt published: in which series, and its transaction if there were rows."""
 
-    series: str
+    commit_sequence: str
     txn: TransactionId | None
 
 
@@ -81,21 +81,23 @@ class Target:
             )
         return self
 
-    def series(self, *parts: str) -> str:
+    def commit_sequence(self, *parts: str) -> str:
         """The name of a series of commits: these parts, and the option's."""
         return "/".join(["spark", *parts, *filter(None, [self.label])])
 
-    def publish(self, series: str, number: int, rows: Iterator[pa.RecordBatch]) -> Prepared:
+    def publish(
+        self, commit_sequence: str, number: int, rows: Iterator[pa.RecordBatch]
+    ) -> Prepared:
         """Publish ``rows`` in one transaction of ``series``, complete and open on return.
 
         Nothing is published if ``number`` was committed before. If anything fails the transaction
         is aborted, and what failed is raised.
         """
         with link_to(self.service) as link:
-            commits = link.client.commit_series(series)
+            commits = link.client.commit_sequence(commit_sequence)
             if commits.last >= number:
                 deque(rows, 0)  # operators on the way keep their state when they have seen it all
-                return Prepared(series, None)
+                return Prepared(commit_sequence, None)
             txn = prepared = None
             send = partial(send_rows, link, self.topic)
             try:
@@ -110,7 +112,7 @@ class Target:
                                 before.result()
                     if sent is not None:
                         sent.result()
-                prepared = Prepared(series, None if txn is None else txn.prepare())
+                prepared = Prepared(commit_sequence, None if txn is None else txn.prepare())
             finally:
                 if prepared is None:
                     give_up(txn)
@@ -118,15 +120,15 @@ class Target:
 
     def commit(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the tasks published as ``number``, once. Raises what the service says."""
-        for series, ids in _by_series(messages).items():
+        for commit_sequence, ids in _by_sequence(messages).items():
             with link_to(self.service) as link:
-                link.client.commit_series(series).commit(number, ids)
+                link.client.commit_sequence(commit_sequence).commit(number, ids)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what the tasks published, unless it is committed: that stays."""
-        for series, ids in _by_series(messages).items():
+        for commit_sequence, ids in _by_sequence(messages).items():
             with link_to(self.service) as link:
-                link.client.commit_series(series).abort(ids)
+                link.client.commit_sequence(commit_sequence).abort(ids)
 
 
 def _check_columns(schema: StructType) -> None:
@@ -150,11 +152,11 @@ def _kinds(name: str) -> tuple[DataType, ...]:
     return (*kinds, MapType(StringType(), StringType(), False)) if name == "properties" else kinds
 
 
-def _by_series(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:
+def _by_sequence(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[TransactionId]]:
     found: dict[str, list[TransactionId]] = {}
     for message in messages:
         if isinstance(message, Prepared) and message.txn is not None:
-            found.setdefault(message.series, []).append(message.txn)
+            found.setdefault(message.commit_sequence, []).append(message.txn)
     return found
 
 
@@ -179,9 +181,9 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish a task's rows; they count when `commit` names what this returns."""
-        series = self._target.series(_property("sql.streaming.queryId"))
+        commit_sequence = self._target.commit_sequence(_property("sql.streaming.queryId"))
         number = int(_property("streaming.sql.batchId"))
-        return self._target.publish(series, number, iterator)
+        return self._target.publish(commit_sequence, number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the batch, by one decision of the service; harmless if it was committed."""
@@ -202,18 +204,18 @@ class BatchSink(DataSourceArrowWriter):
         if overwrite:
             raise InvalidConfiguration('a topic isn\'t overwritten: use .mode("append")')
         self._kept = known.text("run_key")
-        self._series = self._target.series("run", self._kept or token_hex(8))
+        self._commit_sequence = self._target.commit_sequence("run", self._kept or token_hex(8))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Publish a task's rows; they count when `commit` names what this returns."""
-        return self._target.publish(self._series, 0, iterator)
+        return self._target.publish(self._commit_sequence, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows, by one decision of the service."""
         self._target.commit(0, messages)
         if self._kept is None:  # nobody will ask for a number of this run again
             with link_to(self._target.service) as link:
-                link.client.commit_series(self._series).forget()
+                link.client.commit_sequence(self._commit_sequence).forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort what is open of the run."""

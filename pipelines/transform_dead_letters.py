@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from velaray.client.client import Client
-from velaray.client.consumer_base import letter_rules
-from velaray.client.dead_letters import DeadLetterPolicy, Letters
+from velaray.client.consumer_base import dead_letter_rules
+from velaray.client.dead_letters import DeadLetterPolicy, DeadLetterProducers
 from velaray.client.exceptions import InvalidMessage
 from velaray.client.message import Message
 from velaray.client.options import AioConsumerOptions
@@ -17,7 +17,7 @@ EXCEPTION = "EXCEPTION"
 MAX_TEXT = 1000
 
 
-class TransformLetters:
+class TransformDeadLetters:
     """Publishes copies of messages to the retry and dead-letter topics, in transactions.
 
     The consumer itself has no policy: by that it would move messages that were delivered often,
@@ -28,7 +28,7 @@ class TransformLetters:
         self._transform = transform
         self._client = client
         self._rules: DeadLetterPolicy | None = None
-        self._letters: Letters | None = None
+        self._dead_letters: DeadLetterProducers | None = None
         if transform.dead_letters is not None:
             options = AioConsumerOptions(
                 transform.sources,
@@ -36,7 +36,7 @@ class TransformLetters:
                 dead_letter_policy=transform.dead_letters,
                 enable_retry=True,
             )
-            self._rules = letter_rules(options)
+            self._rules = dead_letter_rules(options)
 
     @property
     def retry_topic(self) -> str | None:
@@ -51,18 +51,20 @@ class TransformLetters:
     async def send(self, txn: Transaction, message: Message, error: Exception) -> str:
         """Publish the copy of ``message`` to where it goes, and return that topic."""
         assert self._rules is not None
-        if self._letters is None:
-            self._letters = Letters(self._client.core, self._transform.subscription, self._rules)
+        if self._dead_letters is None:
+            self._dead_letters = DeadLetterProducers(
+                self._client.core, self._transform.subscription, self._rules
+            )
         properties = {EXCEPTION: f"{type(error).__name__}: {error}"[:MAX_TEXT]}
         delay_ms = round(self._transform.retry_delay * 1000)
         try:
-            letter = self._letters.later(message, delay_ms, properties)
+            dead_letter = self._dead_letters.later(message, delay_ms, properties)
         except InvalidMessage:  # somebody else's property says that it was retried "x" times
-            letter = self._letters.dead(message, properties)
-        await txn.run(self._letters.send_in(txn, message, letter))
-        return letter.topic
+            dead_letter = self._dead_letters.dead(message, properties)
+        await txn.run(self._dead_letters.send_in(txn, message, dead_letter))
+        return dead_letter.topic
 
     def stop(self) -> None:
         """Send nothing any more."""
-        if self._letters is not None:
-            self._letters.stop()
+        if self._dead_letters is not None:
+            self._dead_letters.stop()

@@ -34,7 +34,7 @@ from velaray.client.retry import TRANSIENT, Backoff
 from velaray.client.transactions import Transaction
 from velaray.pipelines.transform import Transform
 from velaray.pipelines.transform_counts import TransformCounts
-from velaray.pipelines.transform_dead_letters import TransformLetters
+from velaray.pipelines.transform_dead_letters import TransformDeadLetters
 from velaray.pipelines.transform_drain import Drain
 from velaray.pipelines.transform_function import Addressed, Function, UserError
 
@@ -76,7 +76,7 @@ class TransformWorker:
         self._transform = transform
         self._function = Function(transform.function)
         self._client = Client(service_url, authentication=transform.authentication)
-        self._letters = TransformLetters(transform, self._client)
+        self._dead_letters = TransformDeadLetters(transform, self._client)
         self._producers: dict[str, Producer] = {}
         self._counts = TransformCounts()
         self._stopping = False
@@ -98,7 +98,7 @@ class TransformWorker:
         What went to the retry topic, and whatever is there, is waited for as well.
         """
         if self._drain is None:
-            self._drain = Drain(self._letters.retry_topic)
+            self._drain = Drain(self._dead_letters.retry_topic)
 
     async def run(self) -> TransformCounts:
         """Work until `stop`, or as `drain` says; returns what was done. To be called once.
@@ -122,7 +122,7 @@ class TransformWorker:
             raise error.error from None
         finally:
             self._function.stop()
-            self._letters.stop()
+            self._dead_letters.stop()
             await self._client.close()
         return self.counts
 
@@ -135,7 +135,7 @@ class TransformWorker:
         whoever is there. So nothing is held by nobody, whatever became of which operation.
         """
         transform = self._transform
-        retry_topic = self._letters.retry_topic
+        retry_topic = self._dead_letters.retry_topic
         consumer = await self._client.subscribe(
             [*transform.sources, *([] if retry_topic is None else [retry_topic])],
             transform.subscription,
@@ -229,9 +229,11 @@ class TransformWorker:
         try:
             for topic, message in outputs:
                 producers[topic].submit_in(txn, message, sent)
-            letters = [self._letters.send(txn, message, error) for message, error in faults]
+            dead_letters = [
+                self._dead_letters.send(txn, message, error) for message, error in faults
+            ]
             acknowledging = consumer.acknowledge_many(messages, txn=txn)
-            done = await asyncio.gather(acknowledging, *letters, return_exceptions=True)
+            done = await asyncio.gather(acknowledging, *dead_letters, return_exceptions=True)
             _raise_worst([*errors, *done])
             await self._commit(txn)
         except VelarayError:
@@ -239,7 +241,7 @@ class TransformWorker:
             await _abort(txn)
             _raise_worst(errors)  # a commit says only that something failed
             raise
-        dead = sum(topic == self._letters.dead_topic for topic in done[1:])
+        dead = sum(topic == self._dead_letters.dead_topic for topic in done[1:])
         self._counts += TransformCounts(
             consumed=len(messages),
             produced=len(outputs),

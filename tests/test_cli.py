@@ -25,7 +25,7 @@ from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.files import FileStore
 from velaray.sync.client import Client
-from velaray.topology.ownership import take_tenure
+from velaray.topology.ownership import take_ownership
 
 Run = Callable[..., Result]
 
@@ -243,7 +243,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Admin(cluster.admin_url).upload_schema("kept", "STRING")
             compact = ["topics", "compact", "kept", "--wait", "--admin-url", cluster.admin_url]
             assert "SUCCESS" in CliRunner().invoke(main, compact).output
-    asyncio.run(take_tenure(FileStore(path), "standalone"))
+    asyncio.run(take_ownership(FileStore(path), "standalone"))
     return path
 
 
@@ -269,7 +269,9 @@ def test_events_are_shown(run: Run, stored: Path) -> None:
 def test_every_kind_of_journal_verifies(run: Run, stored: Path) -> None:
     rows = as_json(run("journal", "verify", "--data", str(stored), "-o", "json"))
     assert {row["key"].split("/")[0] for row in rows} == {
-        kind.value for kind in ActorKind if kind not in (ActorKind.DELETER, ActorKind.PULLER)
+        kind.value
+        for kind in ActorKind
+        if kind not in (ActorKind.GARBAGE_COLLECTOR, ActorKind.INBOUND_REPLICATOR)
     }
     assert all(not row["problems"] for row in rows)
     assert len(rows) > len({row["key"] for row in rows})  # several ledgers: digests compared
@@ -419,7 +421,7 @@ def test_a_cluster_that_was_replaced_stops_and_says_so(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         list(itertools.takewhile(lambda line: "is running" not in line, process.stdout))
-        assert asyncio.run(take_tenure(FileStore(str(tmp_path)), "standalone")) == 2
+        assert asyncio.run(take_ownership(FileStore(str(tmp_path)), "standalone")) == 2
         _, told = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "was replaced by start 2" in told

@@ -42,7 +42,7 @@ def rows(result: Result) -> list[dict[str, object]]:
 
 
 def token(cluster: LocalCluster) -> str | None:
-    call = cluster.fabric.call(ActorKey.catalog(), "home", {"tenant": "acme"})
+    call = cluster.actor_system.call(ActorKey.catalog(), "home", {"tenant": "acme"})
     found: str | None = cluster.run(call)["token"]
     return found
 

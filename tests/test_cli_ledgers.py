@@ -27,7 +27,7 @@ from tests.topology.deleting import (
 from tests.topology.test_garbage_collector import refuse
 from velaray.broker.garbage_collection import garbage_collector
 from velaray.broker.garbage_collection.collectors import has_work
-from velaray.broker.garbage_collection.deletion import announce, bury_journal
+from velaray.broker.garbage_collection.deletion import enqueue_deletion, purge_journal
 from velaray.cli.app import main
 from velaray.client.admin import Admin, AdminError, NotFound
 from velaray.events.ids import ActorKey
@@ -45,7 +45,7 @@ def cluster(
     path = tmp_path_factory.mktemp("cluster")
     with LocalCluster(path, deleters=1, deletion_retry_s=0.05) as running:
         yield running
-        assert running.fabric.failures == []
+        assert running.actor_system.failures == []
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
-    cluster.run(journal.unlist([first, second]))  # nobody was told
+    cluster.run(journal.drop_from_manifest([first, second]))  # nobody was told
     found = as_json(run("census", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first, second]
     assert found["totals"]["orphan"]["bytes"] > 0
@@ -99,7 +99,7 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
 def test_what_is_listed_and_gone_is_missing(cluster: LocalCluster, run: Run) -> None:
     key = a_topic("orders")
     first = listed(make_journal(cluster, key))[0]
-    cluster.run(cluster.fabric.store.delete_ledger(key.text(), first))
+    cluster.run(cluster.actor_system.store.delete_ledger(key.text(), first))
     found = as_json(run("census", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["missing"]] == [first]
     assert as_json(run("census", "--repair", "--json", code=3))["announced"] == 0
@@ -113,8 +113,8 @@ def test_a_manifest_that_cannot_be_read_is_named_and_the_others_are_counted(
     first, *_ = listed(make_journal(cluster, bad))
     journal = make_journal(cluster, good)
     orphan, *_ = listed(journal)
-    cluster.run(journal.unlist([orphan]))
-    store = cluster.fabric.store
+    cluster.run(journal.drop_from_manifest([orphan]))
+    store = cluster.actor_system.store
     version, data = cluster.run(store.read_manifest(bad.text()))
     assert isinstance(store, FileStore)
     damaged = Path(store.location(bad.text())) / str(version)
@@ -138,7 +138,7 @@ def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) ->
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, second, *_ = listed(journal)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     tell(cluster, key, [first, second])
     described = as_json(run("describe", str(second), "-o", "json"))
     assert described["state"] == "listed" and described["journal"] == key.text()
@@ -152,7 +152,7 @@ def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> No
     key = a_topic("orders")
     journal = make_journal(cluster, key, 6)
     going = listed(journal)[:3]
-    cluster.run(journal.unlist(going))
+    cluster.run(journal.drop_from_manifest(going))
     tell(cluster, key, going)
     told = as_json(run("wait", "-o", "json"))
     assert told["left"] == told["dead"] == 0 and told["before"] <= 3
@@ -167,7 +167,7 @@ def test_waiting_says_what_is_left(
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     (first, *_) = listed(journal)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     tell(cluster, key, [first])
     told = as_json(run("wait", "--within", "0.2", "-o", "json", code=3))
     assert told["left"] == told["before"] == 1 and told["bytes"] > 0
@@ -186,7 +186,7 @@ def given_up(cluster: LocalCluster, name: str = "orders") -> tuple[ActorKey, int
     key = a_topic(name)
     journal = make_journal(cluster, key)
     (first, *_) = listed(journal)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     before = counts(cluster)["dead"]
     tell(cluster, key, [first])
     wait_for(cluster, dead=before + 1)
@@ -210,7 +210,7 @@ def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
     wait_until(lambda: first not in stored(cluster, key))
     assert as_json(run("dlq", "list", "-o", "json")) == []
     assert lost(as_json(run("census", "--json"))) == 0
-    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
     assert "neither stored nor listed" in run("describe", str(first), code=1).output
 
 
@@ -284,13 +284,13 @@ def test_nothing_is_lost_while_everything_moves(cluster: LocalCluster, admin: Ad
     ended = False
 
     async def busy(key: ActorKey) -> None:
-        journal = await a_journal(cluster.fabric.store, key, 3)
+        journal = await a_journal(cluster.actor_system.store, key, 3)
         for number in range(40):
             await journal.roll({"events": b"%d" % number}, b"digest")
             old = listed(journal)[:-2]
-            await announce(cluster.fabric, key, old)
-            await journal.unlist(old)
-        await bury_journal(cluster.fabric, key)
+            await enqueue_deletion(cluster.actor_system, key, old)
+            await journal.drop_from_manifest(old)
+        await purge_journal(cluster.actor_system, key)
 
     async def all_busy() -> None:
         nonlocal ended
@@ -300,10 +300,10 @@ def test_nothing_is_lost_while_everything_moves(cluster: LocalCluster, admin: Ad
     working = asyncio.run_coroutine_threadsafe(all_busy(), cluster.loop)
     taken = 0
     while not ended:
-        found = admin.ledger_census()
+        found = admin.ledger_audit()
         assert lost(found) == 0, found["ledgers"]
         taken += 1
         assert not working.done() or working.exception() is None
     assert taken > 1
     wait_until(lambda: not any(stored(cluster, key) for key in keys), 60.0)
-    assert lost(admin.ledger_census()) == 0
+    assert lost(admin.ledger_audit()) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.topology.migrating import Move, moving, numbers
+from tests.topology.migrating import Move, migrating, numbers
 from tests.topology.replicating import received
 from velaray.cli.app import main
 from velaray.geo.tenant_migration.migration_driver import Driver
@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def move(tmp_path: Path) -> Iterator[Move]:
-    with moving(tmp_path) as found:
+    with migrating(tmp_path) as found:
         found.publish(TOPIC, numbers(3))
         yield found
 
@@ -66,4 +66,4 @@ def test_a_tenant_is_kept_after_all(run: Run, move: Move, monkeypatch: pytest.Mo
     move.reaches("replicating")
     said = run("migrate", "acme", "--roll-back").output
     assert "rolled back: asked to" in said
-    assert not move.whereabouts(move.b)["tenant"]
+    assert not move.message_status(move.b)["tenant"]

@@ -30,7 +30,7 @@ from velaray.topology.rpc import (
 )
 
 REACH_TIMEOUT_S = 30.0
-LINK_KEPT_S = 10.0
+RPC_KEPT_S = 10.0
 """How long a shared link stays open unused: an actor with a link is never idle."""
 FIRST_CALL_DELAY_S = 0.02
 LONGEST_CALL_DELAY_S = 1.0
@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
     host: str
     service_port: int
-    link_port: int
+    rpc_port: int
 
 
 class ActorBase(abc.ABC):
@@ -81,20 +81,20 @@ class ActorBase(abc.ABC):
 class _Caller:
     """The peer of a shared link, which is only used to call."""
 
-    def __init__(self, key: ActorKey, links: dict[ActorKey, RpcConnection]) -> None:
+    def __init__(self, key: ActorKey, rpc_connections: dict[ActorKey, RpcConnection]) -> None:
         self._key = key
-        self._links = links
+        self._rpc_connections = rpc_connections
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         raise RemoteError("not allowed", "this end of the link answers no requests")
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Nobody sends any."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """The next call resolves the actor anew."""
-        if self._links.get(self._key) is link:
-            del self._links[self._key]
+        if self._rpc_connections.get(self._key) is rpc_connection:
+            del self._rpc_connections[self._key]
 
 
 class ActorSystem(abc.ABC):
@@ -105,7 +105,7 @@ class ActorSystem(abc.ABC):
         self.store = store
         self.journal_settings = JournalSettings()
         self.random: RandomSource = Random()
-        self._links: dict[ActorKey, RpcConnection] = {}
+        self._rpc_connections: dict[ActorKey, RpcConnection] = {}
         self._dialling: weakref.WeakValueDictionary[ActorKey, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
@@ -154,7 +154,7 @@ class ActorSystem(abc.ABC):
             lambda: self.address(key), timeout, f"reach {key}", self.call_backoff()
         )
 
-    async def open_link(
+    async def open_rpc(
         self, key: ActorKey, peer: RpcPeer, timeout: float = REACH_TIMEOUT_S
     ) -> RpcConnection:
         """A new link to the actor, activated if need be.
@@ -168,7 +168,7 @@ class ActorSystem(abc.ABC):
 
     async def _dial(self, key: ActorKey, peer: RpcPeer) -> RpcConnection:
         address = await self.address(key)
-        return await connect(address.host, address.link_port, peer, self.config.link_key)
+        return await connect(address.host, address.rpc_port, peer, self.config.rpc_key)
 
     async def call(
         self,
@@ -194,11 +194,13 @@ class ActorSystem(abc.ABC):
 
     async def _open_shared_link(self, key: ActorKey) -> RpcConnection:
         async with self._dialling.setdefault(key, asyncio.Lock()):
-            link = self.shared_link(key)
-            if link is None:
-                link = self._links[key] = await self._dial(key, _Caller(key, self._links))
-                self._close_when_unused(link, seen=-1)
-        return link
+            rpc_connection = self.shared_rpc(key)
+            if rpc_connection is None:
+                rpc_connection = self._rpc_connections[key] = await self._dial(
+                    key, _Caller(key, self._rpc_connections)
+                )
+                self._close_when_unused(rpc_connection, seen=-1)
+        return rpc_connection
 
     async def request(
         self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
@@ -214,10 +216,10 @@ class ActorSystem(abc.ABC):
     async def _request_once(self, key: ActorKey, request: Request[ReplyT]) -> ReplyT:
         return await (await self._open_shared_link(key)).ask(request)
 
-    def shared_link(self, key: ActorKey) -> RpcConnection | None:
+    def shared_rpc(self, key: ActorKey) -> RpcConnection | None:
         """The link over which `call` would go, if there is one now."""
-        link = self._links.get(key)
-        return None if link is None or link.closed else link
+        rpc_connection = self._rpc_connections.get(key)
+        return None if rpc_connection is None or rpc_connection.closed else rpc_connection
 
     async def ask(
         self,
@@ -232,27 +234,29 @@ class ActorSystem(abc.ABC):
         )
 
     async def _ask_once(self, key: ActorKey, method: str, args: dict[str, Any]) -> Any:
-        link = await self._dial(key, _Caller(key, {}))
+        rpc_connection = await self._dial(key, _Caller(key, {}))
         try:
-            return await link.request(method, args)
+            return await rpc_connection.request(method, args)
         finally:
-            link.close()
+            rpc_connection.close()
 
-    def _close_when_unused(self, link: RpcConnection, seen: int) -> None:
-        """Look every `LINK_KEPT_S` whether the link was used since ``seen`` requests."""
-        if link.closed:
+    def _close_when_unused(self, rpc_connection: RpcConnection, seen: int) -> None:
+        """Look every `RPC_KEPT_S` whether the link was used since ``seen`` requests."""
+        if rpc_connection.closed:
             return
-        if link.requested == seen and not link.waiting:
-            link.close()
+        if rpc_connection.requested == seen and not rpc_connection.waiting:
+            rpc_connection.close()
             return
         loop = asyncio.get_running_loop()
-        loop.call_later(LINK_KEPT_S, self._close_when_unused, link, link.requested)
+        loop.call_later(
+            RPC_KEPT_S, self._close_when_unused, rpc_connection, rpc_connection.requested
+        )
 
-    def drop_links(self) -> None:
+    def drop_rpc(self) -> None:
         """Close the shared links."""
-        for link in list(self._links.values()):
-            link.close()
-        self._links.clear()
+        for rpc_connection in list(self._rpc_connections.values()):
+            rpc_connection.close()
+        self._rpc_connections.clear()
 
 
 async def persist(
@@ -269,8 +273,8 @@ async def persist(
                 return await attempt()
         except OSError as error:  # connection errors and TimeoutError are OSErrors
             if not await backoff.wait(until=deadline):
-                why = reason_of(error)
-                raise Unreachable(f"could not {what} within {timeout:g} s: {why}") from error
+                problem = reason_of(error)
+                raise Unreachable(f"could not {what} within {timeout:g} s: {problem}") from error
 
 
 MakeActor = Callable[[ActorKey, ActorSystem], ActorBase]

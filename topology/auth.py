@@ -44,14 +44,14 @@ def authenticate(settings: AuthSettings | None, token: str) -> str:
     return str(claims["sub"])
 
 
-def system_proof(link_key: bytes) -> str:
+def system_proof(rpc_key: bytes) -> str:
     """What an actor of the cluster sends with `SYSTEM_METHOD`; the key can't be had from it."""
-    return hmac.digest(link_key, b"velaray: a client that is an actor", "sha256").hex()
+    return hmac.digest(rpc_key, b"velaray: a client that is an actor", "sha256").hex()
 
 
-def check_system_proof(link_key: bytes, proof: str) -> None:
+def check_system_proof(rpc_key: bytes, proof: str) -> None:
     """Raise `AuthenticationFailed` unless an actor of the cluster made ``proof``."""
-    if not hmac.compare_digest(system_proof(link_key).encode(), proof.encode()):
+    if not hmac.compare_digest(system_proof(rpc_key).encode(), proof.encode()):
         raise AuthenticationFailed("only actors of this cluster are the system")
 
 

@@ -38,9 +38,9 @@ class ClusterConfig:
     value is the service URL by which that network's clients know the front door.
 
     ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
-    start refuses to serve (see `velaray.topology.ownership`). ``link_key`` is a secret of the
+    start refuses to serve (see `velaray.topology.ownership`). ``rpc_key`` is a secret of the
     cluster's actors: a link that doesn't begin with it is closed. Partitions look every
-    ``upkeep_s`` seconds what may expire or be trimmed; of those that sleep the catalog looks
+    ``maintenance_s`` seconds what may expire or be trimmed; of those that sleep the catalog looks
     every ``wake_s`` seconds. A coordinator begins no transaction
     while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
     ``deleters`` delete ledgers (0: their owners do it, and what fails waits for their next
@@ -53,7 +53,7 @@ class ClusterConfig:
 
     data_dir: str
     incarnation: int
-    link_key: bytes = field(repr=False)
+    rpc_key: bytes = field(repr=False)
     name: str = "standalone"
     host: str = "127.0.0.1"
     service_port: int = 6650
@@ -65,7 +65,7 @@ class ClusterConfig:
     listeners: Mapping[str, str] = field(default_factory=dict)
     partition_sync: PartitionSync = PartitionSync.ALWAYS
     sync_interval_ms: int = 1000
-    upkeep_s: float = 30.0
+    maintenance_s: float = 30.0
     wake_s: float = 3600.0
     compaction_retain_null_key: bool = False
     max_active_transactions: int = 0

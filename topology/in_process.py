@@ -32,7 +32,7 @@ class InProcessActorSystem(ActorSystem):
     def __init__(self, config: ClusterConfig, store: LedgerStore, make_actor: MakeActor) -> None:
         super().__init__(config, store)
         self._make_actor = make_actor
-        self.bodies: dict[ActorKey, ActorBase] = {}
+        self.actors: dict[ActorKey, ActorBase] = {}
         self.failures: list[tuple[ActorKey, BaseException]] = []
         self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
 
@@ -54,27 +54,27 @@ class InProcessActorSystem(ActorSystem):
             raise RemoteError(Reason.STORAGE_FULL, error.told) from error
 
     async def _start(self, key: ActorKey) -> Address:
-        body = self._make_actor(key, self)
-        self.bodies[key] = body
+        actor = self._make_actor(key, self)
+        self.actors[key] = actor
         started = False
         try:
-            address = await body.start()
+            address = await actor.start()
             started = True
         finally:
             if not started:
-                body.abort()
+                actor.abort()
         return address
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
         """Ask one after the other."""
         found: dict[ActorKey, Any] = {}
-        for key, body in list(self.bodies.items()):
+        for key, actor in list(self.actors.items()):
             task = self._starting.get(key)
             found[key] = None
             if task is not None and task.done() and not task.cancelled() and not task.exception():
                 with contextlib.suppress(TimeoutError, RemoteError, Stopped):
                     async with asyncio.timeout(timeout_s):
-                        found[key] = await body.call(method, {})
+                        found[key] = await actor.call(method, {})
         return found
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
@@ -87,9 +87,9 @@ class InProcessActorSystem(ActorSystem):
         task = self._starting.pop(key, None)
         if task is not None and not task.done():
             task.cancel()
-        body = self.bodies.pop(key, None)
-        if body is not None:
-            body.abort()
+        actor = self.actors.pop(key, None)
+        if actor is not None:
+            actor.abort()
 
     async def dismiss(self, key: ActorKey) -> None:
         """Stop an actor in good order; the next use activates it again."""
@@ -98,17 +98,21 @@ class InProcessActorSystem(ActorSystem):
             await asyncio.wait([task])  # else it would go on starting after the answer
             if self._starting.get(key) is task:
                 del self._starting[key]
-        body = self.bodies.pop(key, None)
-        if body is not None and task is not None and not task.cancelled() and not task.exception():
-            await body.stop()
+        actor = self.actors.pop(key, None)
+        if actor is not None and task is not None and not task.cancelled() and not task.exception():
+            await actor.stop()
 
     async def stop(self) -> None:
         """Stop every actor: deleters, which are clients, then subscriptions, partitions, the
         catalog, and pullers, which partitions would activate again."""
-        self.drop_links()
-        while self.bodies:  # one that stops may activate a deleter once more
-            await self.dismiss(max(self.bodies, key=_stops_first))
+        self.drop_rpc()
+        while self.actors:  # one that stops may activate a deleter once more
+            await self.dismiss(max(self.actors, key=_stops_first))
 
 
 def _stops_first(key: ActorKey) -> tuple[bool, bool, ActorKind]:
-    return key.kind is ActorKind.DELETER, key.kind is not ActorKind.PULLER, key.kind
+    return (
+        key.kind is ActorKind.GARBAGE_COLLECTOR,
+        key.kind is not ActorKind.INBOUND_REPLICATOR,
+        key.kind,
+    )

@@ -274,7 +274,7 @@ class Labels:
         """What tells this actor from every other one that runs."""
         if self.key.kind is ActorKind.COORDINATOR:
             return {**self.of_coordinator(), "kind": self.key.kind.value}
-        if self.key.kind is ActorKind.DELETER:
+        if self.key.kind is ActorKind.GARBAGE_COLLECTOR:
             own = {"cluster": self.cluster, "deleter_id": str(self.key.partition)}
             return {**own, "kind": self.key.kind.value}
         labels = {**self.of_topic(), "kind": self.key.kind.value}

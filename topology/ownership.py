@@ -62,7 +62,7 @@ async def data_id_of(store: LedgerStore) -> str:
     return (await _read(store)).data_id
 
 
-async def take_tenure(store: LedgerStore, name: str, cluster_number: int = 0) -> int:
+async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0) -> int:
     """Become the owner of the data, for this cluster: returns the new incarnation.
 
     Success means every actor of an earlier start that starts from now on refuses to serve,
@@ -95,7 +95,7 @@ async def take_tenure(store: LedgerStore, name: str, cluster_number: int = 0) ->
     raise Superseded("several clusters are being started on this data at once; start one only")
 
 
-async def check_tenure(store: LedgerStore, config: ClusterConfig) -> None:
+async def check_ownership(store: LedgerStore, config: ClusterConfig) -> None:
     """Raise `Superseded` unless the cluster of ``config`` still owns the data.
 
     Also raised when the data isn't there at all: an actor on a machine that doesn't see

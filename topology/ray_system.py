@@ -36,7 +36,7 @@ from velaray.topology.actor_system import (
 )
 from velaray.topology.config import ClusterConfig
 from velaray.topology.metrics import Sample
-from velaray.topology.ownership import check_tenure
+from velaray.topology.ownership import check_ownership
 from velaray.topology.rpc import RemoteError, reason_of
 
 _WATCH_S = 1.0
@@ -47,7 +47,7 @@ _GC_THRESHOLDS = (200_000, 20, 50)
 """Each of some 20,000 entries under way has several objects: there is to be room for all of them.
 No message leaves a cycle behind, a client's connection some 70 objects."""
 _KEPT_BLOCK = 16 << 20
-_DELETERS_NICENESS = 10
+_COLLECTORS_NICENESS = 10
 """Who deletes gives way to who serves: nobody waits for space as for a receipt."""
 
 
@@ -197,20 +197,20 @@ class VelarayActor:
 
     def __init__(self, key_text: str, config: ClusterConfig, make_actor: MakeActor) -> None:
         self._key = ActorKey.parse(key_text)
-        if self._key.kind is ActorKind.DELETER:
-            os.nice(_DELETERS_NICENESS)  # this thread, and those that it starts
-        self._fabric = RayActorSystem(config, make_actor)
+        if self._key.kind is ActorKind.GARBAGE_COLLECTOR:
+            os.nice(_COLLECTORS_NICENESS)  # this thread, and those that it starts
+        self._actor_system = RayActorSystem(config, make_actor)
         self._make_actor = make_actor
-        self._body: ActorBase | None = None
+        self._actor: ActorBase | None = None
         self._starting: asyncio.Task[Address] | None = None
         self._retiring = False
         # Refused here, Ray doesn't start this actor again: its cluster is a thing of the past.
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, check_tenure(self._fabric.store, config)).result()
+            pool.submit(asyncio.run, check_ownership(self._actor_system.store, config)).result()
         # From now on, asked for or not: Ray also starts anew what nobody needs any more.
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         self._watching.add_done_callback(self._watch_ended)
-        if self._key.kind is ActorKind.DELETER:  # what it has to do, nobody asks of it
+        if self._key.kind is ActorKind.GARBAGE_COLLECTOR:  # what it has to do, nobody asks of it
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
             self._beginning.add_done_callback(self._watch_ended)
 
@@ -231,34 +231,34 @@ class VelarayActor:
             raise Unreachable(f"{self._key} is leaving; the next use starts it again")
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start())
-        host, service_port, link_port = await asyncio.shield(self._starting)
-        return host, service_port, link_port
+        host, service_port, rpc_port = await asyncio.shield(self._starting)
+        return host, service_port, rpc_port
 
     async def _start(self) -> Address:
-        body = self._make_actor(self._key, self._fabric)
+        actor = self._make_actor(self._key, self._actor_system)
         started = False
         try:
-            address = await body.start()
+            address = await actor.start()
             started = True
         finally:
             if not started:
-                body.abort()
+                actor.abort()
                 self._starting = None  # the next request tries again
-        self._body = body
-        self._measuring = asyncio.get_running_loop().create_task(self._measure(body))
+        self._actor = actor
+        self._measuring = asyncio.get_running_loop().create_task(self._measure(actor))
         self._measuring.add_done_callback(_report_failure)
         _collect_garbage_rarely()
         _keep_freed_memory()
         return address
 
-    async def _measure(self, body: ActorBase) -> None:
+    async def _measure(self, actor: ActorBase) -> None:
         """Tell Ray at intervals what the body measures; a failure ends this, not the actor."""
         from velaray.topology.ray_metrics import EXPORT_S, RayMetrics
 
         telling = RayMetrics()
         while True:
             await asyncio.sleep(EXPORT_S)
-            telling.tell([Sample(*each) for each in await body.call("metrics", {})])
+            telling.tell([Sample(*each) for each in await actor.call("metrics", {})])
 
     async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
         """Answer one call, as over a link; raises `RemoteError` if it's refused.
@@ -268,12 +268,12 @@ class VelarayActor:
         if self._key.kind is not ActorKind.PARTITION:
             raise RemoteError(Reason.NOT_ALLOWED, f"{self._key} answers over links only")
         await self.address()
-        assert self._body is not None
-        return await self._body.call(method, args or {})
+        assert self._actor is not None
+        return await self._actor.call(method, args or {})
 
     async def call_if_started(self, method: str) -> Any:
         """`call`, but None if this actor hasn't started: asking doesn't start it."""
-        return None if self._body is None else await self._body.call(method, {})
+        return None if self._actor is None else await self._actor.call(method, {})
 
     async def describe(self) -> dict[str, Any]:
         """Which process this is, for people and for tests that kill it."""
@@ -287,31 +287,31 @@ class VelarayActor:
         if not force and not self._idle():
             return
         self._retiring = True
-        if self._body is not None:
-            stopping = asyncio.ensure_future(self._body.stop())
+        if self._actor is not None:
+            stopping = asyncio.ensure_future(self._actor.stop())
             await asyncio.wait([stopping])
             error = stopping.exception()
             if error is not None:
-                self._fabric.fatal(self._key, error)
+                self._actor_system.fatal(self._key, error)
         ray.actor.exit_actor()
 
     def _idle(self) -> bool:
         if self._starting is None:
             return True
-        return self._body is not None and self._body.idle()
+        return self._actor is not None and self._actor.idle()
 
     async def _watch(self) -> None:
         """Passivate after the configured idle time; stop when another cluster owns the data."""
-        limit = self._fabric.config.passivate_after_s
+        limit = self._actor_system.config.passivate_after_s
         loop = asyncio.get_running_loop()
         busy_at = loop.time()
         while True:
             await asyncio.sleep(min(_WATCH_S, limit))
-            await check_tenure(self._fabric.store, self._fabric.config)
+            await check_ownership(self._actor_system.store, self._actor_system.config)
             if not self._idle():
                 busy_at = loop.time()
             elif loop.time() - busy_at >= limit:
-                handle = ray.get_actor(self._key.text(), self._fabric.config.ray_namespace)
+                handle = ray.get_actor(self._key.text(), self._actor_system.config.ray_namespace)
                 with contextlib.suppress(RayActorError):  # it has left
                     await handle.retire.remote()
                 busy_at = loop.time()
@@ -320,4 +320,4 @@ class VelarayActor:
         """Superseded, or the data can't be read: nothing goes on unwatched."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fabric.fatal(self._key, error)
+            self._actor_system.fatal(self._key, error)

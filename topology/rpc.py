@@ -67,7 +67,7 @@ def reason_of(error: BaseException) -> str:
 class RpcPeer(Protocol):
     """The handler of what arrives at one end of a link."""
 
-    def on_request(self, link: RpcConnection, method: str, args: Any) -> Awaitable[Any]:
+    def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Awaitable[Any]:
         """Answer a request; raise `RemoteError` to refuse it.
 
         A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull`
@@ -75,11 +75,11 @@ class RpcPeer(Protocol):
         """
         ...
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Handle a notice."""
         ...
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """The link is gone."""
         ...
 
@@ -91,11 +91,11 @@ class MessagePeer(RpcPeer, Protocol):
     accepts: Codec
     """The messages that the handler knows."""
 
-    def answer(self, link: RpcConnection, request: Request[Any]) -> Awaitable[Any]:
+    def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Awaitable[Any]:
         """Answer a request; errors reach the caller as those of `RpcPeer.on_request` do."""
         ...
 
-    def receive(self, link: RpcConnection, notice: Message) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice."""
         ...
 
@@ -150,7 +150,7 @@ class RpcConnection(asyncio.Protocol):
         del self._unpacker  # its buffer may be large, and the link may be collected much later
         for task in self._answering:
             task.cancel()
-        self._peer.on_link_closed(self)
+        self._peer.on_rpc_closed(self)
 
     def _look_again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look)
@@ -362,8 +362,10 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
-        _, link = await loop.create_connection(lambda: RpcConnection(peer, key), host, port)
-    return link
+        _, rpc_connection = await loop.create_connection(
+            lambda: RpcConnection(peer, key), host, port
+        )
+    return rpc_connection
 
 
 class RpcServer:
@@ -373,13 +375,13 @@ class RpcServer:
         self._peer = peer
         self._key = key
         self._server: asyncio.Server | None = None
-        self.links: set[RpcConnection] = set()
+        self.rpc_connections: set[RpcConnection] = set()
 
     async def start(self, host: str) -> int:
         """Listen on ``host``; returns the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: RpcConnection(self._peer, self._key, self.links), host, 0
+            lambda: RpcConnection(self._peer, self._key, self.rpc_connections), host, 0
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -387,12 +389,12 @@ class RpcServer:
         """Stop listening and cut every link, as a crash would."""
         if self._server is not None:
             self._server.close()
-        for link in list(self.links):
-            link.abort()
+        for rpc_connection in list(self.rpc_connections):
+            rpc_connection.abort()
 
     def stop(self) -> None:
         """Stop listening and close every link."""
         if self._server is not None:
             self._server.close()
-        for link in list(self.links):
-            link.close()
+        for rpc_connection in list(self.rpc_connections):
+            rpc_connection.close()

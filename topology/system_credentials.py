@@ -11,8 +11,8 @@ class SystemCredentials(Authentication):
 
     method = SYSTEM_METHOD
 
-    def __init__(self, link_key: bytes) -> None:
-        self._proof = system_proof(link_key).encode()
+    def __init__(self, rpc_key: bytes) -> None:
+        self._proof = system_proof(rpc_key).encode()
 
     def data(self) -> bytes:
         """The proof."""

@@ -23,9 +23,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from velaray.actors.catalog.clusters import is_service_url
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.coordinator.coordinators import DEFAULT_COORDINATORS, ensure_coordinators
-from velaray.broker.garbage_collection.collectors import deleters_to_wake, ensure_deletion_topics
+from velaray.broker.garbage_collection.collectors import collectors_to_wake, ensure_deletion_topics
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import JournalError
 from velaray.journal.files import JOURNALS, NUMBERS, FileStore
 from velaray.journal.private import make_private, private_opener, tighten
@@ -40,9 +40,9 @@ from velaray.topology.config import (
 from velaray.topology.ownership import (
     OtherCluster,
     Superseded,
-    check_tenure,
+    check_ownership,
     data_id_of,
-    take_tenure,
+    take_ownership,
 )
 from velaray.topology.ports import PortUnavailable, hold_ports
 from velaray.topology.progress import Progress
@@ -57,7 +57,7 @@ from velaray.topology.ray_connection import (
 from velaray.topology.ray_system import RayActorSystem
 from velaray.topology.rpc import RemoteError
 
-FRONT_DOOR = "front-door"
+PROXY = "front-door"
 LAST_CLUSTER_NUMBER = 2046
 """2047 would be that of the ledger id that stands for the latest message."""
 LEAST_SECRET_BYTES = 32
@@ -102,11 +102,11 @@ class Cluster:
     """A running cluster; made by `start`, ended by `stop` or with the context."""
 
     def __init__(
-        self, config: ClusterConfig, fabric: RayActorSystem, lock: IO[str], owns_ray: bool
+        self, config: ClusterConfig, actor_system: RayActorSystem, lock: IO[str], owns_ray: bool
     ) -> None:
         """Not for callers: `start` makes one."""
         self.config = config
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._lock = lock
         self._owns_ray = owns_ray
 
@@ -160,7 +160,7 @@ class Cluster:
         config = ClusterConfig(
             data_dir=str(Path(data_dir).resolve()),
             incarnation=0,  # it is taken when nothing else stands in the way
-            link_key=secrets.token_bytes(16),
+            rpc_key=secrets.token_bytes(16),
             name=name,
             host=host,
             service_port=service_port or _free_port(host),
@@ -196,28 +196,28 @@ class Cluster:
                 undo.callback(stop_ray)
             else:
                 _check_protection(config)
-            replaced = _replace_front_door(config.name, data_dir)
+            replaced = _replace_proxy(config.name, data_dir)
             if not starts_ray and not replaced:
                 ports.push(_hold_ports(config))
-            incarnation, data_id = _tenure(data_dir, config.name, config.cluster_number)
+            incarnation, data_id = _ownership(data_dir, config.name, config.cluster_number)
             undo.pop_all()
         config = replace(config, incarnation=incarnation, data_id=data_id)
-        return cls(config, RayActorSystem(config, make_body), lock, starts_ray)._opened(ports)
+        return cls(config, RayActorSystem(config, make_actor), lock, starts_ray)._opened(ports)
 
     def _opened(self, ports: ExitStack) -> Cluster:
         try:
             with Progress("starting the cluster's actors"), ports:
                 _run(self._bootstrap())
                 ports.close()
-                self._open_front_door()
-                _run(self._wake_deleters())
+                self._open_proxy()
+                _run(self._wake_collectors())
         except (RayError, RemoteError, OSError) as error:
             self.stop()
             raise ClusterError(f"the cluster could not be started: {one_line(error)}") from error
         return self
 
     async def _bootstrap(self) -> None:
-        await self._fabric.call(
+        await self._actor_system.call(
             ActorKey.catalog(),
             "bootstrap",
             {
@@ -227,24 +227,26 @@ class Cluster:
             },
             timeout=60.0,
         )
-        await ensure_coordinators(self._fabric, DEFAULT_COORDINATORS)
-        await ensure_deletion_topics(self._fabric)
-        self._fabric.drop_links()
+        await ensure_coordinators(self._actor_system, DEFAULT_COORDINATORS)
+        await ensure_deletion_topics(self._actor_system)
+        self._actor_system.drop_rpc()
 
-    async def _wake_deleters(self) -> None:
+    async def _wake_collectors(self) -> None:
         """They are called until one of this start answers: by this name Ray may still know one of
         an earlier start, which leaves as soon as it sees that, and nobody else calls them."""
-        woken = await deleters_to_wake(self._fabric)
-        await asyncio.gather(*(self._fabric.call(key, "describe", timeout=60.0) for key in woken))
-        self._fabric.drop_links()
+        woken = await collectors_to_wake(self._actor_system)
+        await asyncio.gather(
+            *(self._actor_system.call(key, "describe", timeout=60.0) for key in woken)
+        )
+        self._actor_system.drop_rpc()
 
-    def _open_front_door(self) -> None:
+    def _open_proxy(self) -> None:
         """On this node, whose address the ports are bound to."""
         node = ray.get_runtime_context().get_node_id()
-        door = (
+        proxy = (
             ray.remote(ProxyActor)
             .options(
-                name=FRONT_DOOR,
+                name=PROXY,
                 namespace=self.config.ray_namespace,
                 lifetime="detached",
                 max_restarts=-1,
@@ -253,7 +255,7 @@ class Cluster:
             )
             .remote(self.config)
         )
-        ray.get(door.describe.remote())  # type: ignore[attr-defined]
+        ray.get(proxy.describe.remote())  # type: ignore[attr-defined]
 
     @property
     def service_url(self) -> str:
@@ -281,9 +283,9 @@ class Cluster:
                 continue
         return reports
 
-    def check_tenure(self) -> None:
+    def check_ownership(self) -> None:
         """Raise `Superseded` if another cluster was started on the same data since."""
-        _run(check_tenure(self._fabric.store, self.config))
+        _run(check_ownership(self._actor_system.store, self.config))
 
     def stop(self) -> None:
         """Stop every actor in good order: the front door, partitions, subscriptions, catalog.
@@ -294,7 +296,7 @@ class Cluster:
         """
         namespace = self.config.ray_namespace
         try:
-            self.check_tenure()
+            self.check_ownership()
             for _ in range(_STOP_ROUNDS):
                 for name in sorted(_names(namespace), key=_stop_order):
                     _stop_actor(name, namespace)
@@ -323,11 +325,11 @@ def _names(namespace: str) -> list[str]:
 _STOP_ROUNDS = 2
 """Actors that stop may activate a deleter once more, and nothing else."""
 _STOP_ORDER = (
-    FRONT_DOOR,
-    ActorKind.DELETER,  # a client
+    PROXY,
+    ActorKind.GARBAGE_COLLECTOR,  # a client
     ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
     ActorKind.PARTITION,
-    ActorKind.PULLER,  # which partitions would activate again
+    ActorKind.INBOUND_REPLICATOR,  # which partitions would activate again
     ActorKind.SUBSCRIPTION,
     ActorKind.SCHEMA_REGISTRY,
     ActorKind.CATALOG,
@@ -343,7 +345,7 @@ def _stop_actor(name: str, namespace: str) -> None:
         handle = ray.get_actor(name, namespace)
     except ValueError:
         return  # it has exited: what was asked for
-    if name == FRONT_DOOR:
+    if name == PROXY:
         ray.kill(handle)
         return
     with suppress(GetTimeoutError, RayActorError, RayTaskError):
@@ -352,15 +354,15 @@ def _stop_actor(name: str, namespace: str) -> None:
     ray.kill(handle)
 
 
-def _replace_front_door(name: str, data_dir: Path) -> bool:
+def _replace_proxy(name: str, data_dir: Path) -> bool:
     """End the front door that an earlier start on this directory left on this Ray cluster; whether
     there was one.
 
     Raises `ClusterError` if it belongs to a cluster on another directory, or can't tell.
     """
     try:
-        door = ray.get_actor(FRONT_DOOR, namespace_of(name))
-        found: Any = ray.get(door.describe.remote(), timeout=_REPORT_TIMEOUT_S)
+        proxy = ray.get_actor(PROXY, namespace_of(name))
+        found: Any = ray.get(proxy.describe.remote(), timeout=_REPORT_TIMEOUT_S)
     except ValueError:
         return False
     except RayError as error:
@@ -373,7 +375,7 @@ def _replace_front_door(name: str, data_dir: Path) -> bool:
             f"a cluster {name!r} runs on this Ray cluster already, on {found['data_dir']}: "
             "stop it first, or start this one under another name"
         )
-    ray.kill(door)
+    ray.kill(proxy)
     return True
 
 
@@ -409,11 +411,11 @@ def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
         raise ValueError(f"a replication secret has at least {LEAST_SECRET_BYTES} bytes")
 
 
-def _tenure(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
+def _ownership(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
     """The incarnation, and the id of the data."""
     store = FileStore(str(data_dir))
     try:
-        incarnation = int(_run(take_tenure(store, name, cluster_number)))
+        incarnation = int(_run(take_ownership(store, name, cluster_number)))
         return incarnation, str(_run(data_id_of(store)))
     except (JournalError, Superseded, OtherCluster) as error:
         raise ClusterError(f"{data_dir} can't be taken over: {error}") from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from velaray.cluster import FRONT_DOOR
+from velaray.cluster import PROXY
 from velaray.events.ids import TopicName
 from velaray.topology.config import namespace_of
 from velaray.topology.ray_connection import RayUnavailable, connect_ray
@@ -16,7 +16,7 @@ class NoClusterError(LookupError):
     """No velaray cluster runs on the Ray cluster that this process is connected to."""
 
 
-def front_door(name: str = "standalone") -> Any:
+def proxy(name: str = "standalone") -> Any:
     """The Ray handle of the cluster's front door.
 
     Connects to Ray if this process isn't connected. Raises `NoClusterError`.
@@ -27,7 +27,7 @@ def front_door(name: str = "standalone") -> Any:
         except RayUnavailable as error:
             raise NoClusterError(str(error)) from error
     try:
-        return ray.get_actor(FRONT_DOOR, namespace_of(name))
+        return ray.get_actor(PROXY, namespace_of(name))
     except ValueError as error:
         raise NoClusterError(
             f"no velaray cluster {name!r} on this Ray cluster: run `velaray start`"
@@ -36,7 +36,7 @@ def front_door(name: str = "standalone") -> Any:
 
 def service_url(name: str = "standalone") -> str:
     """The service URL of the running cluster. Raises `NoClusterError`."""
-    return str(ray.get(front_door(name).describe.remote())["service_url"])
+    return str(ray.get(proxy(name).describe.remote())["service_url"])
 
 
 def handle(topic: str, name: str = "standalone") -> Any:
@@ -46,4 +46,4 @@ def handle(topic: str, name: str = "standalone") -> Any:
     offers. Raises `NoClusterError`, or what the catalog says if the topic may not exist.
     """
     parsed = TopicName.parse(topic)
-    return ray.get(front_door(name).handle.remote(str(parsed)))
+    return ray.get(proxy(name).handle.remote(str(parsed)))

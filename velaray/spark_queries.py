@@ -64,7 +64,7 @@ class Leftovers:
             if str(TopicName.parse(partition).topic) in there:
                 _unsubscribe(client, partition, subscription)
         for name in self.series:
-            client.commit_series(name).forget()
+            client.commit_sequence(name).forget()
 
 
 def release(

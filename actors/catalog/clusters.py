@@ -249,8 +249,8 @@ def withdrawal_problem(state: Catalog, tenant: str, allowed: tuple[str, ...]) ->
     for cluster in sorted(set(before.allowed_clusters) - set(allowed)):
         for scope in _replicating_to(state, cluster):
             if scope.tenant == tenant:
-                why = f"policy {REPLICATION} of {scope} names cluster {cluster}"
-                return Refusal(Reason.CONFLICT, f"tenant {tenant}: {why}")
+                problem = f"policy {REPLICATION} of {scope} names cluster {cluster}"
+                return Refusal(Reason.CONFLICT, f"tenant {tenant}: {problem}")
     return None
 
 
@@ -259,14 +259,14 @@ def replication_problem(state: Catalog, tenant: str, value: bytes) -> Refusal | 
     names = json.loads(value)
     unknown = sorted(set(names) - state.clusters.keys())
     if unknown:
-        why = f"no such cluster: {', '.join(unknown)}"
+        problem = f"no such cluster: {', '.join(unknown)}"
     elif forbidden := sorted(set(names) - set(state.tenants[tenant].allowed_clusters)):
-        why = f"tenant {tenant} may not use {', '.join(forbidden)}"
+        problem = f"tenant {tenant} may not use {', '.join(forbidden)}"
     elif state.own and state.own not in names:
-        why = f"it must name this cluster as well, {state.own}"
+        problem = f"it must name this cluster as well, {state.own}"
     else:
         return None
-    return Refusal(Reason.NOT_ALLOWED, f"policy {REPLICATION}: {why}")
+    return Refusal(Reason.NOT_ALLOWED, f"policy {REPLICATION}: {problem}")
 
 
 # -- questions ---------------------------------------------------------------------

@@ -48,36 +48,39 @@ class EndPurge:
     incarnation: int
 
 
-def newest_grave(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic | None:
+def newest_deleted_topic(state: Catalog, name: TopicName, now_ms: int) -> DeletedTopic | None:
     """The restorable topic of a name that was deleted last."""
     found = [
-        grave
-        for grave in state.graves.values()
-        if grave.topic.name == name.topic and not grave.begun and now_ms < grave.until_ms
+        deleted_topic
+        for deleted_topic in state.deleted_topics.values()
+        if deleted_topic.topic.name == name.topic
+        and not deleted_topic.begun
+        and now_ms < deleted_topic.until_ms
     ]
-    return max(found, key=lambda grave: grave.topic.incarnation, default=None)
+    return max(found, key=lambda deleted_topic: deleted_topic.topic.incarnation, default=None)
 
 
 def decide_begin(state: Catalog, command: BeginPurge, now_ms: int) -> Decision | None:
     """The decision on `BeginPurge`; None if the purge has begun or is over."""
-    grave = state.graves.get(command.incarnation)
-    if grave is None or grave.begun:
+    deleted_topic = state.deleted_topics.get(command.incarnation)
+    if deleted_topic is None or deleted_topic.begun:
         return None
-    if now_ms < grave.until_ms:
-        left_s = (grave.until_ms - now_ms) / 1000
+    if now_ms < deleted_topic.until_ms:
+        left_s = (deleted_topic.until_ms - now_ms) / 1000
         return refuse(
-            Reason.NOT_ALLOWED, f"topic {grave.topic.name} can be undeleted for {left_s:.0f} s more"
+            Reason.NOT_ALLOWED,
+            f"topic {deleted_topic.topic.name} can be undeleted for {left_s:.0f} s more",
         )
     return Decision((BurialBegun(incarnation=command.incarnation),))
 
 
 def decide_end(state: Catalog, command: EndPurge) -> Decision | None:
     """The decision on `EndPurge`; None if the purge has ended."""
-    grave = state.graves.get(command.incarnation)
-    if grave is None:
+    deleted_topic = state.deleted_topics.get(command.incarnation)
+    if deleted_topic is None:
         return None
-    if not grave.begun:
-        return refuse(Reason.NOT_ALLOWED, f"the burial of {grave.topic.name} hasn't begun")
+    if not deleted_topic.begun:
+        return refuse(Reason.NOT_ALLOWED, f"the burial of {deleted_topic.topic.name} hasn't begun")
     return Decision((TopicBuried(incarnation=command.incarnation),))
 
 
@@ -85,18 +88,18 @@ def evolve_deleted(state: Catalog, event: TopicDeleted, topic: Topic) -> None:
     """Record a deleted topic."""
     policies = state.policies.pop(Scope.of_topic(topic.name), {})
     until_ms = event.restorable_until_ms
-    state.graves[topic.incarnation] = DeletedTopic(topic, until_ms, not until_ms, policies)
+    state.deleted_topics[topic.incarnation] = DeletedTopic(topic, until_ms, not until_ms, policies)
 
 
 def evolve_restored(state: Catalog, event: TopicRestored) -> Topic:
     """Remove the record of a restored topic."""
-    grave = state.graves.pop(event.incarnation)
-    if grave.policies:
-        state.policies[Scope.of_topic(grave.topic.name)] = dict(grave.policies)
-    return grave.topic
+    deleted_topic = state.deleted_topics.pop(event.incarnation)
+    if deleted_topic.policies:
+        state.policies[Scope.of_topic(deleted_topic.topic.name)] = dict(deleted_topic.policies)
+    return deleted_topic.topic
 
 
 def evolve_begun(state: Catalog, event: BurialBegun) -> None:
     """Record that a purge has begun."""
-    grave = state.graves[event.incarnation]
-    state.graves[event.incarnation] = replace(grave, begun=True)
+    deleted_topic = state.deleted_topics[event.incarnation]
+    state.deleted_topics[event.incarnation] = replace(deleted_topic, begun=True)

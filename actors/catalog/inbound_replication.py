@@ -20,12 +20,12 @@ def pull_problem(state: Catalog, value: bytes) -> Refusal | None:
     """The fault of a value of policy ``pullFrom``."""
     names = json.loads(value)
     if state.own and state.own in names:
-        why = f"{state.own} is this cluster"
+        problem = f"{state.own} is this cluster"
     elif unknown := sorted(set(names) - state.clusters.keys()):
-        why = f"no such cluster: {', '.join(unknown)}; register it first"
+        problem = f"no such cluster: {', '.join(unknown)}; register it first"
     else:
         return None
-    return Refusal(Reason.NOT_ALLOWED, f"policy {PULL_FROM}: {why}")
+    return Refusal(Reason.NOT_ALLOWED, f"policy {PULL_FROM}: {problem}")
 
 
 def pulling_from(state: Catalog, cluster: str) -> Iterator[Scope]:

@@ -49,10 +49,10 @@ from velaray.actors.catalog.deleted_topics import (
     evolve_begun,
     evolve_deleted,
     evolve_restored,
-    newest_grave,
+    newest_deleted_topic,
 )
 from velaray.actors.catalog.inbound_replication import PULL_FROM, pull_problem
-from velaray.actors.catalog.migration_target import EndArrival, ExpectTenant
+from velaray.actors.catalog.migration_target import EndIncomingMigration, ExpectTenant
 from velaray.actors.catalog.migrations import (
     AdvanceMigration,
     BeginMigration,
@@ -327,16 +327,18 @@ class CatalogMachine:
             case BurialBegun():
                 evolve_begun(state, event)
             case TopicBuried(incarnation=incarnation):
-                del state.graves[incarnation]
+                del state.deleted_topics[incarnation]
             case _:
                 raise TypeError(f"not a catalog's event: {type(event).__name__}")
 
     def check(self, state: Catalog) -> None:
         """Raise `InvariantViolation` naming the first broken invariant."""
         found = [topic for inside in state.namespaces.values() for topic in inside.values()]
-        numbers = [topic.incarnation for topic in found] + list(state.graves)
-        for number, grave in state.graves.items():
-            sound = number == grave.topic.incarnation and (grave.begun or grave.until_ms > 0)
+        numbers = [topic.incarnation for topic in found] + list(state.deleted_topics)
+        for number, deleted_topic in state.deleted_topics.items():
+            sound = number == deleted_topic.topic.incarnation and (
+                deleted_topic.begun or deleted_topic.until_ms > 0
+            )
             require(sound, "a grave is that of its topic", str(number))
         require(not state.own or state.own in state.clusters, "this cluster is registered")
         for tenant_name, cluster in state.homes.items():
@@ -439,7 +441,7 @@ def _decide(state: Catalog, command: Any, now_ms: int) -> Decision:
             return _done(decide_roll_back(state, command, now_ms))
         case ExpectTenant():
             return _done(migration_target.decide_expect(state, command))
-        case EndArrival():
+        case EndIncomingMigration():
             return _done(migration_target.decide_end(state, command))
         case CreateTenant():
             return _create_tenant(state, command)
@@ -488,8 +490,8 @@ def _done(decision: Decision | None) -> Decision:
 def _bootstrap(state: Catalog, command: Bootstrap) -> Decision:
     cluster = check_name("cluster", command.cluster)
     if state.own not in ("", cluster):
-        why = f"this data is cluster {state.own}'s: start it under that name, not {cluster}"
-        return refuse(Reason.CONFLICT, why)
+        problem = f"this data is cluster {state.own}'s: start it under that name, not {cluster}"
+        return refuse(Reason.CONFLICT, problem)
     return _changes(*_brought_in(state, command))
 
 
@@ -703,20 +705,20 @@ def _delete_topic(state: Catalog, command: DeleteTopic, now_ms: int) -> Decision
 
 
 def _undelete_topic(state: Catalog, name: TopicName, now_ms: int) -> Decision:
-    grave = newest_grave(state, _whole_topic(name), now_ms)
-    if grave is None:
+    deleted_topic = newest_deleted_topic(state, _whole_topic(name), now_ms)
+    if deleted_topic is None:
         return refuse(Reason.NOT_FOUND, f"no deleted topic {name} that can be had back")
     if find_topic(state, name) is not None:
         return refuse(Reason.ALREADY_EXISTS, f"topic {name} exists; delete or move it first")
     if (name.tenant, name.namespace) not in state.namespaces:
         return refuse(Reason.NOT_FOUND, f"no namespace {name.namespace_name}")
-    if problem := _too_many(state, name, max(grave.topic.partitions, 1)):
+    if problem := _too_many(state, name, max(deleted_topic.topic.partitions, 1)):
         return refuse(Reason.NOT_ALLOWED, problem)
-    named = grave.policies.get(REPLICATION)
+    named = deleted_topic.policies.get(REPLICATION)
     if named and (refusal := replication_problem(state, name.tenant, named)):
         return Decision(reply=refusal)
-    event = TopicRestored(incarnation=grave.topic.incarnation)
-    return Decision((event,), Ensured(grave.topic, created=True))
+    event = TopicRestored(incarnation=deleted_topic.topic.incarnation)
+    return Decision((event,), Ensured(deleted_topic.topic, created=True))
 
 
 def _set_policy(state: Catalog, scope: Scope, name: str, value: bytes) -> Decision:

@@ -95,9 +95,9 @@ def from_rows(rows: Sequence[Sequence[Any]]) -> dict[str, Migration]:
             max_lag,
             tuple(found),
             tuple((Phase(phase), at_ms) for phase, at_ms in steps),
-            why,
+            problem,
         )
-        for tenant, number, target, progress, max_lag, found, steps, why in rows
+        for tenant, number, target, progress, max_lag, found, steps, problem in rows
     }
 
 
@@ -114,7 +114,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class IncomingMigration:
     """The newest migration of a tenant to this cluster; ``number`` is the one at its ``source``.
 
     ``before`` is the tenant's home before this migration; "": no other cluster.
@@ -126,17 +126,17 @@ class Arrival:
     ending: Ending = Ending.EXPECTED
 
 
-def arrival_rows(arrivals: Mapping[str, Arrival]) -> list[list[Any]]:
+def incoming_rows(incoming: Mapping[str, IncomingMigration]) -> list[list[Any]]:
     """As a checkpoint keeps them, by tenant."""
     return [
         [tenant, each.source, each.number, each.before, each.ending]
-        for tenant, each in sorted(arrivals.items())
+        for tenant, each in sorted(incoming.items())
     ]
 
 
-def arrivals_from(rows: Sequence[Sequence[Any]]) -> dict[str, Arrival]:
-    """The inverse of `arrival_rows`."""
+def incoming_from(rows: Sequence[Sequence[Any]]) -> dict[str, IncomingMigration]:
+    """The inverse of `incoming_rows`."""
     return {
-        tenant: Arrival(source, number, before, Ending(ending))
+        tenant: IncomingMigration(source, number, before, Ending(ending))
         for tenant, source, number, before, ending in rows
     }

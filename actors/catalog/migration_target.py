@@ -7,7 +7,7 @@ nothing is created for this migration any more, not even by a late request. If a
 makes this cluster the tenant's home meanwhile, because the source is lost, the arrival ends as
 taken over.
 
-Commands: `ExpectTenant`, `EndArrival`. Events: TenantExpected, TenantArrived.
+Commands: `ExpectTenant`, `EndIncomingMigration`. Events: TenantExpected, TenantArrived.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from velaray.actors.catalog.migration_state import Arrival, Ending
+from velaray.actors.catalog.migration_state import Ending, IncomingMigration
 from velaray.actors.catalog.state import Catalog
 from velaray.actors.machine import Decision, Reason, refuse, require
 from velaray.events.events_pb2 import TenantArrived, TenantExpected
@@ -35,7 +35,7 @@ class ExpectTenant:
 
 
 @dataclass(frozen=True, slots=True)
-class EndArrival:
+class EndIncomingMigration:
     """End an arrival: the tenant ``stays``, with this cluster as its home, or it doesn't. Replies
     `Done`.
 
@@ -53,7 +53,7 @@ def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
     tenant, source = check_name("tenant", command.tenant), command.source
     if source not in state.clusters or source == state.own:
         return refuse(Reason.NOT_FOUND, f"no other cluster {source!r} is known here: register it")
-    known, home = state.arrivals.get(tenant), state.homes.get(tenant, "")
+    known, home = state.incoming.get(tenant), state.homes.get(tenant, "")
     if known is not None and known.source == source and command.number <= known.number:
         if known.ending is Ending.EXPECTED and command.number == known.number:
             return None
@@ -61,27 +61,27 @@ def decide_expect(state: Catalog, command: ExpectTenant) -> Decision | None:
     if home not in ("", source):
         return refuse(Reason.CONFLICT, f"tenant {tenant} is at home in cluster {home}")
     if is_expected(known) and known.source != source:
-        why = f"tenant {tenant} is on its way here from cluster {known.source}"
-        return refuse(Reason.CONFLICT, why)
+        problem = f"tenant {tenant} is on its way here from cluster {known.source}"
+        return refuse(Reason.CONFLICT, problem)
     expected = TenantExpected(tenant=tenant, source=source, migration=command.number)
     return Decision((expected,))
 
 
-def _over(tenant: str, known: Arrival) -> str:
+def _over(tenant: str, known: IncomingMigration) -> str:
     return f"migration {known.number} of tenant {tenant} to here is over: {known.ending}"
 
 
-def is_expected(arrival: Arrival | None) -> TypeGuard[Arrival]:
+def is_expected(incoming_migration: IncomingMigration | None) -> TypeGuard[IncomingMigration]:
     """Whether the arrival is open."""
-    return arrival is not None and arrival.ending is Ending.EXPECTED
+    return incoming_migration is not None and incoming_migration.ending is Ending.EXPECTED
 
 
-def decide_end(state: Catalog, command: EndArrival) -> Decision | None:
-    """The decision on `EndArrival`; None if it ended with that outcome."""
-    tenant, known = command.tenant, state.arrivals.get(command.tenant)
+def decide_end(state: Catalog, command: EndIncomingMigration) -> Decision | None:
+    """The decision on `EndIncomingMigration`; None if it ended with that outcome."""
+    tenant, known = command.tenant, state.incoming.get(command.tenant)
     if known is None or (known.source, known.number) != (command.source, command.number):
-        why = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"
-        return refuse(Reason.CONFLICT, why)
+        problem = f"tenant {tenant} isn't expected from cluster {command.source} by that migration"
+        return refuse(Reason.CONFLICT, problem)
     if is_expected(known):
         return Decision((TenantArrived(tenant=tenant, stayed=command.stays),))
     if known.ending is not (Ending.STAYED if command.stays else Ending.LEFT):
@@ -92,33 +92,33 @@ def decide_end(state: Catalog, command: EndArrival) -> Decision | None:
 def evolve_expected(state: Catalog, event: TenantExpected) -> None:
     """Apply the event."""
     tenant, before = event.tenant, state.homes.get(event.tenant, "")
-    earlier = state.arrivals.get(tenant)
+    earlier = state.incoming.get(tenant)
     if is_expected(earlier):
         before = earlier.before
-    state.arrivals[tenant] = Arrival(event.source, event.migration, before)
+    state.incoming[tenant] = IncomingMigration(event.source, event.migration, before)
     state.homes[tenant] = event.source
 
 
 def evolve_arrived(state: Catalog, event: TenantArrived) -> None:
     """Apply the event."""
-    arrival = state.arrivals[event.tenant]
+    incoming_migration = state.incoming[event.tenant]
     ending = Ending.STAYED if event.stayed else Ending.LEFT
-    state.arrivals[event.tenant] = replace(arrival, ending=ending)
-    if event.stayed or not arrival.before:
+    state.incoming[event.tenant] = replace(incoming_migration, ending=ending)
+    if event.stayed or not incoming_migration.before:
         del state.homes[event.tenant]
     else:
-        state.homes[event.tenant] = arrival.before
+        state.homes[event.tenant] = incoming_migration.before
 
 
 def taken_over(state: Catalog, tenant: str) -> None:
     """End an open arrival: an administrator set the tenant's home."""
-    arrival = state.arrivals.get(tenant)
-    if is_expected(arrival):
-        state.arrivals[tenant] = replace(arrival, ending=Ending.TAKEN_OVER)
+    incoming_migration = state.incoming.get(tenant)
+    if is_expected(incoming_migration):
+        state.incoming[tenant] = replace(incoming_migration, ending=Ending.TAKEN_OVER)
 
 
 def check(state: Catalog) -> None:
     """Raise `InvariantViolation` naming the first broken invariant."""
-    for tenant, each in state.arrivals.items():
+    for tenant, each in state.incoming.items():
         at_source = not is_expected(each) or state.homes.get(tenant) == each.source
         require(at_source, "a tenant that is expected is at home at the source", tenant)

@@ -96,8 +96,10 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
         same = (running.target, running.progress, running.max_lag)
         if same == (target, command.progress, command.max_lag):
             return None
-        why = f"tenant {tenant} is on its way to cluster {running.target} (phase {running.phase})"
-        return refuse(Reason.CONFLICT, f"{why}: wait for that, or roll it back")
+        problem = (
+            f"tenant {tenant} is on its way to cluster {running.target} (phase {running.phase})"
+        )
+        return refuse(Reason.CONFLICT, f"{problem}: wait for that, or roll it back")
     if tenant not in state.tenants:
         return refuse(Reason.NOT_FOUND, f"no tenant {tenant}")
     if target not in state.clusters:
@@ -105,8 +107,8 @@ def decide_begin(state: Catalog, command: BeginMigration, now_ms: int) -> Decisi
     if target == state.own:
         return refuse(Reason.NOT_ALLOWED, f"cluster {target} is this one: tenant {tenant} is here")
     if home := state.homes.get(tenant):
-        why = f"tenant {tenant} is at home in cluster {home}: migrate it from there"
-        return refuse(Reason.NOT_ALLOWED, why)
+        problem = f"tenant {tenant} is at home in cluster {home}: migrate it from there"
+        return refuse(Reason.NOT_ALLOWED, problem)
     if command.progress not in tuple(Progress):
         choices = " or ".join(Progress)
         return refuse(Reason.INVALID, f"progress must be {choices}, not {command.progress[:40]!r}")
@@ -133,8 +135,8 @@ def decide_advance(state: Catalog, command: AdvanceMigration, now_ms: int) -> De
     if found.at_ms(phase) is not None:
         return None
     if phase not in NEXT[found.phase] or phase is Phase.ROLLING_BACK:
-        why = f"the migration of tenant {tenant} is {found.phase}: it can't be {phase} now"
-        return refuse(Reason.CONFLICT, why)
+        problem = f"the migration of tenant {tenant} is {found.phase}: it can't be {phase} now"
+        return refuse(Reason.CONFLICT, problem)
     return Decision((MigrationAdvanced(tenant=tenant, phase=phase, at_ms=now_ms),))
 
 
@@ -147,8 +149,10 @@ def decide_roll_back(state: Catalog, command: RollBackMigration, now_ms: int) ->
     if found.phase in (Phase.ROLLING_BACK, Phase.ROLLED_BACK):
         return None
     if Phase.ROLLING_BACK not in NEXT[found.phase]:
-        why = f"tenant {tenant} is at home in cluster {found.target} for good (phase {found.phase})"
-        return refuse(Reason.CONFLICT, f"{why}: to have it back, migrate it from there")
+        problem = (
+            f"tenant {tenant} is at home in cluster {found.target} for good (phase {found.phase})"
+        )
+        return refuse(Reason.CONFLICT, f"{problem}: to have it back, migrate it from there")
     rolling = MigrationAdvanced(
         tenant=tenant, phase=Phase.ROLLING_BACK, at_ms=now_ms, why=command.why
     )
@@ -186,8 +190,8 @@ def keeps_all(state: Catalog, tenant: str, *, to_the_end: bool = False) -> Refus
     found = current(state, tenant)
     if found is None or (found.phase is Phase.SWITCHED and not to_the_end):
         return None
-    why = f"tenant {tenant} is on its way to cluster {found.target} (phase {found.phase})"
-    return Refusal(Reason.CONFLICT, f"{why}: wait until it is there, or roll that back")
+    problem = f"tenant {tenant} is on its way to cluster {found.target} (phase {found.phase})"
+    return Refusal(Reason.CONFLICT, f"{problem}: wait until it is there, or roll that back")
 
 
 def is_closed(state: Catalog, tenant: str) -> Refusal | None:

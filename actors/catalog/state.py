@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 
 from velaray.actors.catalog import migration_state
-from velaray.actors.catalog.migration_state import Arrival, Migration
+from velaray.actors.catalog.migration_state import IncomingMigration, Migration
 from velaray.actors.catalog.policies import POLICIES, Level, policy
 from velaray.events.ids import ActorKey, TopicName
 
@@ -132,13 +132,13 @@ class Catalog:
     tenants: dict[str, Tenant] = field(default_factory=dict)
     namespaces: dict[tuple[str, str], dict[str, Topic]] = field(default_factory=dict)
     policies: dict[Scope, dict[str, bytes]] = field(default_factory=dict)
-    graves: dict[int, DeletedTopic] = field(default_factory=dict)
+    deleted_topics: dict[int, DeletedTopic] = field(default_factory=dict)
     next_incarnation: int = 1
     own: str = ""
     homes: dict[str, str] = field(default_factory=dict)
     migrations: dict[str, Migration] = field(default_factory=dict)
     next_migration: int = 1
-    arrivals: dict[str, Arrival] = field(default_factory=dict)
+    incoming: dict[str, IncomingMigration] = field(default_factory=dict)
 
 
 def tenants(state: Catalog) -> tuple[str, ...]:
@@ -230,12 +230,17 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
         rows = [_topic_row(topic) for _, topic in sorted(found.items())]
         body = [tenant, namespace, rows, sorted(policies[tenant, namespace])]
         segments[f"namespace {tenant}/{namespace}"] = msgpack.packb(body)
-    if state.graves:
-        graves = [
-            (_topic_row(grave.topic), grave.until_ms, grave.begun, sorted(grave.policies.items()))
-            for _, grave in sorted(state.graves.items())
+    if state.deleted_topics:
+        deleted_topics = [
+            (
+                _topic_row(deleted_topic.topic),
+                deleted_topic.until_ms,
+                deleted_topic.begun,
+                sorted(deleted_topic.policies.items()),
+            )
+            for _, deleted_topic in sorted(state.deleted_topics.items())
         ]
-        segments["graves"] = msgpack.packb(graves)
+        segments["graves"] = msgpack.packb(deleted_topics)
     rows = [
         (name, cluster.token, cluster.progress, *filter(None, [cluster.data_id]))
         for name, cluster in sorted(state.clusters.items())
@@ -246,8 +251,8 @@ def snapshot(state: Catalog) -> dict[str, bytes]:
     if state.migrations:
         moves = [state.next_migration, migration_state.rows_of(state.migrations)]
         segments["migrations"] = msgpack.packb(moves)
-    if state.arrivals:
-        segments["arrivals"] = msgpack.packb(migration_state.arrival_rows(state.arrivals))
+    if state.incoming:
+        segments["arrivals"] = msgpack.packb(migration_state.incoming_rows(state.incoming))
     return segments
 
 
@@ -273,7 +278,9 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
         state.policies[CLUSTER] = dict(values)
     for row, until_ms, begun, policies in msgpack.unpackb(segments.get("graves", _NONE)):
         topic = _topic_of(row)
-        state.graves[topic.incarnation] = DeletedTopic(topic, until_ms, begun, dict(policies))
+        state.deleted_topics[topic.incarnation] = DeletedTopic(
+            topic, until_ms, begun, dict(policies)
+        )
     if "clusters" in segments:
         state.own, more, homes = msgpack.unpackb(segments["clusters"])
         state.homes = dict(homes)
@@ -284,7 +291,7 @@ def restore(segments: Mapping[str, bytes]) -> Catalog:
     if "migrations" in segments:
         state.next_migration, moves = msgpack.unpackb(segments["migrations"])
         state.migrations = migration_state.from_rows(moves)
-    state.arrivals = migration_state.arrivals_from(msgpack.unpackb(segments.get("arrivals", _NONE)))
+    state.incoming = migration_state.incoming_from(msgpack.unpackb(segments.get("arrivals", _NONE)))
     for segment, body in segments.items():
         if not segment.startswith("namespace "):
             continue

@@ -11,9 +11,10 @@ transaction aborts it, so the messages of lost attempts block no reader; no tran
 for such a number any more.
 
 One coordinator has a series and all transactions of its commits. A series is kept until
-`ForgetSeries`.
+`ForgetCommitSequence`.
 
-Commands: `CommitInSeries`, `LookUpSeries`, `ForgetSeries`. Events: SeriesCommitted,
+Commands: `CommitInSequence`, `LookUpCommitSequence`, `ForgetCommitSequence`. Events:
+SeriesCommitted,
 SeriesForgotten, and TransactionDecided for aborted transactions. Transactions whose abort a crash
 prevented time out.
 """
@@ -29,12 +30,12 @@ from velaray.events.events_pb2 import SeriesCommitted, SeriesForgotten, Transact
 
 
 @dataclass(frozen=True, slots=True)
-class CommitInSeries:
+class CommitInSequence:
     """Commit these transactions as number ``number`` (from 0 on) of a series.
 
     What else is open for that number, or an earlier one, is aborted. If the series has that
     number, or a later one, these are aborted, unless they are what was committed then. Reply:
-    `InSeries`. Refused INVALID without a name; NOT_ALLOWED to others than
+    `InSequence`. Refused INVALID without a name; NOT_ALLOWED to others than
     the owner of the series or of a transaction; NOT_FOUND and CONFLICT, the latter naming a
     transaction that isn't open any more: then none is committed, and none is aborted.
     """
@@ -46,7 +47,7 @@ class CommitInSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class InSeries:
+class InSequence:
     """The number is committed; ``now``: by this command, else it was before. ``dropped`` are the
     sequences of what was aborted by the way."""
 
@@ -56,14 +57,14 @@ class InSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUpSeries:
-    """Which number was committed last. Reply: `LastInSeries`."""
+class LookUpCommitSequence:
+    """Which number was committed last. Reply: `LastInSequence`."""
 
     series: str
 
 
 @dataclass(frozen=True, slots=True)
-class LastInSeries:
+class LastInSequence:
     """The number of the last commit; -1: there is no such series. ``dropped`` are the sequences
     of what was aborted."""
 
@@ -72,57 +73,59 @@ class LastInSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetSeries:
-    """The series is over, and what is open for it is aborted. Reply: `LastInSeries` with the last
+class ForgetCommitSequence:
+    """The series is over, and what is open for it is aborted. Reply: `LastInSequence` with the last
     number that it had; refused NOT_ALLOWED to others than its owner."""
 
     series: str
     owner: str = ""
 
 
-def decide_series(
-    state: CoordinatorState, command: CommitInSeries | LookUpSeries | ForgetSeries, now_ms: int
+def decide_commit_sequence(
+    state: CoordinatorState,
+    command: CommitInSequence | LookUpCommitSequence | ForgetCommitSequence,
+    now_ms: int,
 ) -> Decision:
     """As a machine's ``decide``."""
     known = state.series.get(command.series)
-    last = LastInSeries(-1 if known is None else known.last)
-    if isinstance(command, LookUpSeries):
+    last = LastInSequence(-1 if known is None else known.last)
+    if isinstance(command, LookUpCommitSequence):
         return Decision(reply=last)
     if known is not None and known.owner not in ("", command.owner):
         return refuse(Reason.NOT_ALLOWED, f"series {command.series!r} is another role's")
-    if isinstance(command, CommitInSeries):
+    if isinstance(command, CommitInSequence):
         return _commit(state, command, last.number, now_ms)
     dropped = _waiting(state, command.series, command.owner)
     forgotten = () if known is None else (SeriesForgotten(series=command.series),)
-    reply = LastInSeries(last.number, dropped)
+    reply = LastInSequence(last.number, dropped)
     return Decision((*forgotten, *_aborted(dropped, now_ms)), reply)
 
 
 def refusal_of_number(
-    state: CoordinatorState, series: str, number: int, owner: str
+    state: CoordinatorState, commit_sequence: str, number: int, owner: str
 ) -> Decision | None:
     """Why nothing can begin for this number of a series ("": none); None if it can."""
-    known = state.series.get(series)
+    known = state.series.get(commit_sequence)
     if known is None:
         return None
     if known.owner not in ("", owner):
-        return refuse(Reason.NOT_ALLOWED, f"series {series!r} is another role's")
+        return refuse(Reason.NOT_ALLOWED, f"series {commit_sequence!r} is another role's")
     if number <= known.last:
         return refuse(
             Reason.CONFLICT,
-            f"number {number} of series {series!r} is over: {known.last} is committed",
+            f"number {number} of series {commit_sequence!r} is over: {known.last} is committed",
         )
     return None
 
 
 def _waiting(
-    state: CoordinatorState, series: str, owner: str, number: int | None = None
+    state: CoordinatorState, commit_sequence: str, owner: str, number: int | None = None
 ) -> tuple[int, ...]:
     """What the owner has open for a series, up to this number of it."""
     return tuple(
         each.sequence
         for each in state.unfinished.values()
-        if each.series == series
+        if each.series == commit_sequence
         and each.status == Status.OPEN
         and each.owner in ("", owner)
         and (number is None or each.number <= number)
@@ -135,7 +138,7 @@ def _aborted(sequences: Sequence[int], now_ms: int) -> tuple[TransactionDecided,
     )
 
 
-def _commit(state: CoordinatorState, command: CommitInSeries, last: int, now_ms: int) -> Decision:
+def _commit(state: CoordinatorState, command: CommitInSequence, last: int, now_ms: int) -> Decision:
     if not command.series:
         return refuse(Reason.INVALID, "a series needs a name")
     sequences = tuple(dict.fromkeys(command.sequences))
@@ -145,7 +148,7 @@ def _commit(state: CoordinatorState, command: CommitInSeries, last: int, now_ms:
             return refusal
     if command.number <= last:
         again = [each for each in sequences if state.status(each) == Status.OPEN]
-        return Decision(_aborted(again, now_ms), InSeries(command.number, now=False))
+        return Decision(_aborted(again, now_ms), InSequence(command.number, now=False))
     for sequence in sequences:
         status = state.status(sequence)
         if status != Status.OPEN:
@@ -163,5 +166,5 @@ def _commit(state: CoordinatorState, command: CommitInSeries, last: int, now_ms:
     )
     waiting = _waiting(state, command.series, command.owner, command.number)
     dropped = tuple(each for each in waiting if each not in sequences)
-    reply = InSeries(command.number, now=True, dropped=dropped)
+    reply = InSequence(command.number, now=True, dropped=dropped)
     return Decision((event, *_aborted(dropped, now_ms)), reply)

@@ -19,7 +19,8 @@ A repeated `Begin` begins another transaction; the deadline aborts the one whose
 Many transactions can be committed by one event: `velaray.actors.coordinator.commit_sequence`.
 
 Commands: `Begin`, `AddPartitions`, `AddSubscriptions`, `MayJoin`, `Decide`, `Spread`, `Finish`,
-`Expire`; `CommitInSeries`, `LookUpSeries`, `ForgetSeries`. Events: TransactionBegun,
+`Expire`; `CommitInSequence`, `LookUpCommitSequence`, `ForgetCommitSequence`. Events:
+TransactionBegun,
 PartitionsJoined, SubscriptionsJoined, TransactionDecided, TransactionSpread, TransactionFinished,
 SeriesCommitted, SeriesForgotten (and LedgerOpened, which changes nothing here).
 """
@@ -35,16 +36,16 @@ from typing import Any
 from google.protobuf.message import Message
 
 from velaray.actors.coordinator.commit_sequence import (
-    CommitInSeries,
-    ForgetSeries,
-    LookUpSeries,
-    decide_series,
+    CommitInSequence,
+    ForgetCommitSequence,
+    LookUpCommitSequence,
+    decide_commit_sequence,
     refusal_of_number,
 )
 from velaray.actors.coordinator.state import (
     LEGAL,
+    CommitSequence,
     CoordinatorState,
-    Series,
     Status,
     Transaction,
     refusal_of,
@@ -341,8 +342,8 @@ class CoordinatorMachine:
                 return _finish(state, sequence)
             case Expire():
                 return _expire(state, now_ms)
-            case CommitInSeries() | LookUpSeries() | ForgetSeries():
-                return decide_series(state, command, now_ms)
+            case CommitInSequence() | LookUpCommitSequence() | ForgetCommitSequence():
+                return decide_commit_sequence(state, command, now_ms)
         raise TypeError(f"a coordinator knows no {type(command).__name__}")
 
     def evolve(self, state: CoordinatorState, event: Message) -> None:
@@ -366,12 +367,12 @@ class CoordinatorMachine:
                 state.unfinished[sequence].timed_out = event.timed_out
                 state.timed_out += event.timed_out
                 _decided(state, sequence, commit)
-            case SeriesCommitted(series=series, number=number, sequences=sequences):
-                state.series[series] = Series(event.owner, number)
+            case SeriesCommitted(series=commit_sequence, number=number, sequences=sequences):
+                state.series[commit_sequence] = CommitSequence(event.owner, number)
                 for sequence in sequences:
                     _decided(state, sequence, commit=True)
-            case SeriesForgotten(series=series):
-                del state.series[series]
+            case SeriesForgotten(series=commit_sequence):
+                del state.series[commit_sequence]
             case TransactionSpread(sequence=sequence, clusters=clusters):
                 spread = {each.cluster: list(each.topics) for each in clusters}
                 state.unfinished[sequence].spread = spread
@@ -429,20 +430,20 @@ class CoordinatorMachine:
             next_sequence, {each.sequence: each for each in known}, timed_out=timed_out
         )
         for name, owner, last in json.loads(segments.get("series", b"[]")):
-            state.series[name] = Series(owner, last)
+            state.series[name] = CommitSequence(owner, last)
         state.aborted.restore(size, _numbered(segments))
         for each in _open(state):
             _watch(state, each)
         return state
 
-    def settle(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: CoordinatorState, stored: Mapping[str, StoredSegment]) -> None:
         """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
         memory."""
-        state.aborted.settle(_numbered(stored))
+        state.aborted.on_checkpoint(_numbered(stored))
 
-    def crowded(self, state: CoordinatorState) -> bool:
+    def needs_checkpoint(self, state: CoordinatorState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
-        return state.aborted.crowded()
+        return state.aborted.needs_checkpoint()
 
 
 def _decided(state: CoordinatorState, sequence: int, commit: bool) -> None:
@@ -481,10 +482,19 @@ def _fields(known: Transaction) -> list[Any]:
 
 def _transaction(fields: list[Any]) -> Transaction:
     sequence, owner, begun_ms, timeout_ms, status, timed_out, *rest = fields
-    partitions, subscriptions, *of_series = rest
-    series, number, *spread = of_series or ("", 0)  # older checkpoints don't say
+    partitions, subscriptions, *of_sequence = rest
+    commit_sequence, number, *spread = of_sequence or ("", 0)  # older checkpoints don't say
     return Transaction(
-        *(sequence, owner, begun_ms, timeout_ms, Status(status), timed_out, series, number),
+        *(
+            sequence,
+            owner,
+            begun_ms,
+            timeout_ms,
+            Status(status),
+            timed_out,
+            commit_sequence,
+            number,
+        ),
         partitions=dict.fromkeys(partitions),
         subscriptions=dict.fromkeys((topic, name) for topic, name in subscriptions),
         spread=spread[0] if spread else {},

@@ -68,7 +68,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class CommitSequence:
     """The owner of a series ("": any role), and the number of its last commit."""
 
     owner: str
@@ -84,7 +84,7 @@ class CoordinatorState:
     unfinished: dict[int, Transaction] = field(default_factory=dict)
     aborted: AcknowledgedRanges = field(default_factory=AcknowledgedRanges)
     timed_out: int = 0
-    series: dict[str, Series] = field(default_factory=dict)
+    series: dict[str, CommitSequence] = field(default_factory=dict)
     # Of the open ones: (deadline, sequence). A function of the table.
     deadlines: SortedSet = field(default_factory=SortedSet, compare=False)
     # Of the same: (earliest time, sequence).

@@ -81,7 +81,7 @@ class Delivery:
     end: int
     messages: int
     redelivery_count: int
-    remaining: int | None = None
+    ack_set: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ class Deliverable:
         self._cursor = cursor
         self._pending = pending
 
-    def remaining(self, offset: int) -> int | None:
+    def ack_set(self, offset: int) -> int | None:
         """Of a batch acknowledged or pending in part, the mask of what is neither; None for any
         other entry."""
-        known = self._cursor.remaining(offset)
+        known = self._cursor.ack_set(offset)
         messages = self._pending.messages_of(offset) if self._pending else None
         if messages is None:
             return known
@@ -39,11 +39,11 @@ class Deliverable:
         if not self._pending:
             return found
         offsets = {offset for offset, _ in found} | set(self._pending.batches(first, end))
-        return [(offset, self.remaining(offset) or 0) for offset in sorted(offsets)]
+        return [(offset, self.ack_set(offset) or 0) for offset in sorted(offsets)]
 
     def _pending_batches(self, first: int, end: int) -> list[int]:
         """Batches all messages of which are acknowledged or pending."""
-        return [at for at in self._pending.batches(first, end) if not self.remaining(at)]
+        return [at for at in self._pending.batches(first, end) if not self.ack_set(at)]
 
     def without_pending_parts(self, first: int, end: int) -> list[Range]:
         """The range without the batches that are pending in part, ascending."""
@@ -54,7 +54,7 @@ class Deliverable:
         """Whether nothing of the entry may be delivered."""
         return self._cursor.is_acked(offset) or (
             bool(self._pending)
-            and (self._pending.owner_of(offset) is not None or self.remaining(offset) == 0)
+            and (self._pending.owner_of(offset) is not None or self.ack_set(offset) == 0)
         )
 
     def next_unacked(self, offset: int) -> int:

@@ -72,42 +72,42 @@ class Dispatcher:
         consumers may come when it is gone.
         """
         self._partition = max(partition, 0)
-        self._books = InFlightTracker(cursor, counts, acks, suspects)
+        self._in_flight = InFlightTracker(cursor, counts, acks, suspects)
         self._limits = (0, 0)
         self._serving: DispatchStrategy | None = None  # None without consumers
-        self._standing: Attached | None = None  # whom the partition serves by itself
+        self._leased: Attached | None = None  # whom the partition serves by itself
         self._is_cut_off = False
         #: The partition isn't to deliver by itself before this offset.
-        self.stand_from = 0
+        self.lease_from = 0
 
     @property
     def type(self) -> SubscriptionType | None:
         """The type of the consumers attached now; None without any."""
-        for consumer in self._books.consumers.values():
+        for consumer in self._in_flight.consumers.values():
             return consumer.spec.type
         return None
 
     @property
     def next_offset(self) -> int:
         """New entries are read from here on; all before it have been delivered once."""
-        return self._books.next_offset
+        return self._in_flight.next_offset
 
     @property
     def feed_from(self) -> int:
         """The first offset whose size isn't known yet; acknowledged ones are passed over."""
-        return self._books.feed_from
+        return self._in_flight.feed_from
 
     def wants(self) -> int:
         """Feed up to this offset (exclusive), as far as the partition has entries.
 
         `feed_from` or less means: nothing now.
         """
-        if self._serving is None or self._standing is not None:
+        if self._serving is None or self._leased is not None:
             return self.feed_from
         candidates = self._serving.candidates()
         permits = sum(consumer.permits for consumer in candidates if consumer.permits > 0)
         window = min(max(2 * permits, MIN_WINDOW), MAX_WINDOW)
-        return self._books.deliverable.next_unacked(self._books.next_offset) + window
+        return self._in_flight.deliverable.next_unacked(self._in_flight.next_offset) + window
 
     def feed(
         self,
@@ -126,11 +126,11 @@ class Dispatcher:
         was under way when the dispatcher was reset), nothing is taken and False returned: feed
         from `feed_from` on. Raises ValueError for a size below 1.
         """
-        return self._books.feed(first_offset, sizes, chunk_keys, hashes, delayed)
+        return self._in_flight.feed(first_offset, sizes, chunk_keys, hashes, delayed)
 
     def due(self, ranges: Iterable[Range]) -> None:
         """The delivery time of these has come. Those that were never fed are ignored."""
-        back = self._books.due(ranges)
+        back = self._in_flight.due(ranges)
         if self._serving is not None:
             self._serving.waits(back)
 
@@ -140,11 +140,11 @@ class Dispatcher:
 
         That begins when the first Key_Shared consumer attaches: feed from `feed_from` on then.
         """
-        return self._books.hashes is not None
+        return self._in_flight.hashes is not None
 
     def size_of(self, offset: int) -> int | None:
         """Messages of the entry, if it was fed and is still needed."""
-        return self._books.sizes.get(offset)
+        return self._in_flight.sizes.get(offset)
 
     # ---- consumers
 
@@ -155,7 +155,7 @@ class Dispatcher:
         another mode of Key_Shared, UNASSIGNABLE if another one has part of its sticky ranges.
         Raises ValueError if the id is attached already.
         """
-        consumers = self._books.consumers
+        consumers = self._in_flight.consumers
         if spec.consumer_id in consumers:
             raise ValueError(f"consumer {spec.consumer_id} is attached already")
         live = self.type
@@ -169,9 +169,9 @@ class Dispatcher:
         if refusal is not None:
             return refusal
         if self._serving is None:
-            self._books.mind_delays(spec.type not in IN_ORDER)
+            self._in_flight.mind_delays(spec.type not in IN_ORDER)
             if spec.type in IN_ORDER:
-                self._books.suspects.forget()
+                self._in_flight.suspects.forget()
         self._serving = serving
         consumers[spec.consumer_id] = consumer = Attached(spec)
         self._set_limits()
@@ -179,11 +179,11 @@ class Dispatcher:
 
     def _serving_for(self, spec: ConsumerSpec) -> DispatchStrategy:
         if spec.type is SubscriptionType.KEY_SHARED:
-            return KeySharedDispatch(self._books, spec.keys)
-        self._books.pending = None
+            return KeySharedDispatch(self._in_flight, spec.keys)
+        self._in_flight.pending = None
         if spec.type is SubscriptionType.SHARED:
-            return SharedDispatch(self._books)
-        return SingleActive(self._books, self._partition, spec.type)
+            return SharedDispatch(self._in_flight)
+        return SingleActive(self._in_flight, self._partition, spec.type)
 
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
         """How many messages one consumer, and all together, may hold un-acknowledged; 0: any.
@@ -197,7 +197,7 @@ class Dispatcher:
     def _set_limits(self) -> None:
         limited = self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         per_consumer, per_subscription = self._limits if limited else (0, 0)
-        limits, consumers = self._books.limits, self._books.consumers.values()
+        limits, consumers = self._in_flight.limits, self._in_flight.consumers.values()
         limits.set(per_consumer, per_subscription, consumers)
 
     def detach(self, consumer_id: int, lost: bool = False) -> list[ActiveChange]:
@@ -207,15 +207,15 @@ class Dispatcher:
         and are suspects in Shared and Key_Shared. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
-        failed = self._books.failed(consumer) if lost else []
+        failed = self._in_flight.failed(consumer) if lost else []
         if consumer.spec.type not in IN_ORDER:
-            self._books.suspect(failed)
-        back = self._books.give_back(consumer, failed)
-        self._books.chunks.unbind_owner(consumer_id)
-        del self._books.consumers[consumer_id]
+            self._in_flight.suspect(failed)
+        back = self._in_flight.give_back(consumer, failed)
+        self._in_flight.chunks.unbind_owner(consumer_id)
+        del self._in_flight.consumers[consumer_id]
         changes = serving.left(consumer)
         serving.waits(back)
-        if not self._books.consumers:
+        if not self._in_flight.consumers:
             self._serving = None
         return changes
 
@@ -225,14 +225,14 @@ class Dispatcher:
         The entries that they can have been processing count as failed deliveries; none of them
         becomes a suspect. Nothing is dispatched from now on.
         """
-        self._standing, self._is_cut_off = None, True
-        for consumer in self._books.consumers.values():
-            back = self._books.give_back(consumer, self._books.failed(consumer))
+        self._leased, self._is_cut_off = None, True
+        for consumer in self._in_flight.consumers.values():
+            back = self._in_flight.give_back(consumer, self._in_flight.failed(consumer))
             if self._serving is not None:
                 self._serving.waits(back)
 
     def _attached(self, consumer_id: int) -> tuple[Attached, DispatchStrategy]:
-        consumer, serving = self._books.consumers.get(consumer_id), self._serving
+        consumer, serving = self._in_flight.consumers.get(consumer_id), self._serving
         if consumer is None or serving is None:
             raise UnknownConsumerError(f"no consumer {consumer_id} is attached")
         return consumer, serving
@@ -257,30 +257,30 @@ class Dispatcher:
         Call it right after every event that changed the cursor. What the cursor doesn't have
         acknowledged stays as it is.
         """
-        books = self._books
+        in_flight = self._in_flight
         for first, end in ranges:
-            books.acked(first, end)
+            in_flight.acked(first, end)
         for offset, _ in partial:
-            books.acked_in_part(offset)
-        books.forget_acked()
+            in_flight.acked_in_part(offset)
+        in_flight.forget_acked()
 
     def count_at_least(self, runs: Iterable[tuple[int, int, int]]) -> None:
         """These, (first, last + 1, times), were delivered in vain so often elsewhere. Not while
         there is a standing grant for any of them."""
         for first, end, times in runs:
-            self._books.counts.raise_to(first, end, times)
+            self._in_flight.counts.raise_to(first, end, times)
 
     def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
         """What is pending of these entries, and batches ``partial``, nobody holds or gets any more.
 
         To be called before anything is dispatched after the event; again does no harm.
         """
-        view, partial = self._books.deliverable, list(partial)
+        view, partial = self._in_flight.deliverable, list(partial)
         for first, end in [*ranges, *((offset, offset + 1) for offset in partial)]:
             for part in gaps(first, end, view.unacked_ranges(first, end)):
-                self._books.set_aside(*part)
+                self._in_flight.set_aside(*part)
         for offset in partial:
-            self._books.acked_in_part(offset)
+            self._in_flight.acked_in_part(offset)
 
     def put_back(self, ranges: Iterable[Range]) -> None:
         """These were pending, as a whole or in part, in a transaction that aborted: they are to be
@@ -289,13 +289,13 @@ class Dispatcher:
         For Exclusive and Failover so is all that the active consumer holds, for the sake of order.
         What a consumer holds of a batch others of whose messages were pending it gets anew.
         """
-        books, serving = self._books, self._serving
-        back = [part for first, end in ranges for part in books.put_back(first, end)]
+        in_flight, serving = self._in_flight, self._serving
+        back = [part for first, end in ranges for part in in_flight.put_back(first, end)]
         if serving is None:
             return
         if back and self.type in IN_ORDER:
             for consumer in serving.candidates():
-                back += books.give_back(consumer)
+                back += in_flight.give_back(consumer)
         serving.waits(back)
 
     def redeliver(self, consumer_id: int, ranges: Iterable[Range] | None = None) -> None:
@@ -306,9 +306,9 @@ class Dispatcher:
         up. Entries it doesn't hold are ignored. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
-        books = self._books
-        named = books.held_of(consumer_id, None if ranges is None else normalized(ranges))
-        serving.waits(books.take_back(consumer, serving.returned(consumer, named), named))
+        in_flight = self._in_flight
+        named = in_flight.held_of(consumer_id, None if ranges is None else normalized(ranges))
+        serving.waits(in_flight.take_back(consumer, serving.returned(consumer, named), named))
 
     def unsent(self, consumer_id: int, sent: Iterable[tuple[int, int]]) -> None:
         """Of entries that were delivered to a consumer no more was sent than the masks say
@@ -318,7 +318,7 @@ class Dispatcher:
         """
         consumer, serving = self._attached(consumer_id)
         for offset, mask in sent:
-            self._books.give_permits_back(consumer, offset, mask)
+            self._in_flight.give_permits_back(consumer, offset, mask)
         serving.can_take(consumer)
 
     def reset(self, next_offset: int) -> None:
@@ -326,29 +326,29 @@ class Dispatcher:
 
         Consumers and their permits stay.
         """
-        self._books.reset(next_offset)
+        self._in_flight.reset(next_offset)
         if self._serving is not None:
             self._serving.reset()
 
     # ---- standing grants
 
     @property
-    def standing(self) -> bool:
+    def leased(self) -> bool:
         """Whether the partition delivers by itself."""
-        return self._standing is not None
+        return self._leased is not None
 
-    def may_stand(self) -> bool:
+    def may_lease(self) -> bool:
         """Whether there is but one way to go on: the next entries, to a certain consumer."""
-        books, consumer = self._books, self._only_candidate()
-        first = books.deliverable.next_unacked(books.next_offset)
+        in_flight, consumer = self._in_flight, self._only_candidate()
+        first = in_flight.deliverable.next_unacked(in_flight.next_offset)
         return consumer is not None and not (
-            books.limits.room(consumer) <= 0
-            or books.waiting
+            in_flight.limits.room(consumer) <= 0
+            or in_flight.waiting
             or consumer.on_trial
-            or first < self.stand_from
-            or books.feed_from < first  # something is pending there, and may come again
-            or max(books.deliverable.untouched_from(), books.counts.end) > first
-            or (books.chunks and any(known.reserved for known in books.consumers.values()))
+            or first < self.lease_from
+            or in_flight.feed_from < first  # something is pending there, and may come again
+            or max(in_flight.deliverable.untouched_from(), in_flight.counts.end) > first
+            or (in_flight.chunks and any(known.reserved for known in in_flight.consumers.values()))
         )
 
     def _only_candidate(self) -> Attached | None:
@@ -356,18 +356,18 @@ class Dispatcher:
             return None
         return self._serving.only_candidate()
 
-    def stand(self) -> DispatchLease | None:
-        """Leave it to the partition to deliver, if it `may_stand` and doesn't yet."""
-        if self._standing is not None or not self.may_stand():
+    def lease(self) -> DispatchLease | None:
+        """Leave it to the partition to deliver, if it `may_lease` and doesn't yet."""
+        if self._leased is not None or not self.may_lease():
             return None
-        self._standing = standing = self._only_candidate()
-        assert standing is not None
-        books = self._books
-        books.pass_over()
-        room = books.limits.room(standing)
-        return DispatchLease(standing.spec.consumer_id, books.next_offset, standing.debited, room)
+        self._leased = leased = self._only_candidate()
+        assert leased is not None
+        in_flight = self._in_flight
+        in_flight.pass_over()
+        room = in_flight.limits.room(leased)
+        return DispatchLease(leased.spec.consumer_id, in_flight.next_offset, leased.debited, room)
 
-    def stood(
+    def lease_report(
         self,
         first: int,
         sizes: Sequence[int],
@@ -378,20 +378,20 @@ class Dispatcher:
 
         Raises `InvariantViolation` if it has no grant, or if ``first`` isn't `next_offset`.
         """
-        consumer, serving = self._standing, self._serving
+        consumer, serving = self._leased, self._serving
         require(
             consumer is not None and first == self.next_offset,
             "what is delivered without asking continues a standing grant",
             f"{len(sizes)} entries from {first}, next is {self.next_offset}",
         )
         assert consumer is not None and serving is not None
-        self._books.stood(consumer, sizes, chunk_keys, hashes)
+        self._in_flight.lease_report(consumer, sizes, chunk_keys, hashes)
         if chunk_keys:
-            serving.stood(consumer, chunk_keys)
+            serving.lease_report(consumer, chunk_keys)
 
-    def stand_down(self) -> None:
+    def release_lease(self) -> None:
         """The partition delivers nothing by itself any longer, and has reported all it did."""
-        self._standing = None
+        self._leased = None
 
     # ---- dispatch
 
@@ -401,10 +401,10 @@ class Dispatcher:
         Nothing while the partition has a standing grant, or after `cut_off`.
         """
         out: list[Delivery] = []
-        if self._standing is None and self._serving is not None and not self._is_cut_off:
-            if self._books.limits.changed:
-                self._books.limits.changed = False
-                for consumer in self._books.consumers.values():
+        if self._leased is None and self._serving is not None and not self._is_cut_off:
+            if self._in_flight.limits.changed:
+                self._in_flight.limits.changed = False
+                for consumer in self._in_flight.consumers.values():
                     self._serving.can_take(consumer)
             self._serving.dispatch(out)
         return out
@@ -414,14 +414,14 @@ class Dispatcher:
     @property
     def on_trial(self) -> bool:
         """Whether a consumer holds suspects, or makes room for them."""
-        consumers = self._books.consumers.values()
+        consumers = self._in_flight.consumers.values()
         return any(consumer.suspects or consumer.draining for consumer in consumers)
 
     def relieve(self) -> None:
         """Some time has passed: consumers on trial that finished nothing since get more."""
-        for consumer in self._books.consumers.values():
+        for consumer in self._in_flight.consumers.values():
             relieve(consumer)
-        self._books.limits.changed = True  # it may get entries again
+        self._in_flight.limits.changed = True  # it may get entries again
 
     # ---- dead letters
 
@@ -429,36 +429,36 @@ class Dispatcher:
         """Give nobody any more what was delivered in vain more often than that, and nobody holds;
         returns that.
         """
-        return self._books.condemned(most)
+        return self._in_flight.condemned(most)
 
     def kill(self, ranges: Iterable[Range]) -> None:
         """Give nobody these, which are on their way to the dead-letter topic."""
-        self._books.kill(ranges)
+        self._in_flight.kill(ranges)
 
     # ---- what is to be noted durably
 
     @property
     def has_notes(self) -> bool:
         """Whether deliveries began or ended that weren't noted yet."""
-        return bool(self._books.begun or self._books.returned)
+        return bool(self._in_flight.begun or self._in_flight.returned)
 
     @property
     def must_note(self) -> bool:
         """Whether deliveries ended in order that weren't noted yet."""
-        return bool(self._books.returned)
+        return bool(self._in_flight.returned)
 
     def take_notes(self, deliveries: Iterable[Delivery] = ()) -> NoteDeliveries:
         """All that is to be noted, with those of ``deliveries`` that are counted ones."""
-        books = self._books
+        in_flight = self._in_flight
         again = [(each.first, each.end) for each in deliveries if each.redelivery_count]
-        notes = NoteDeliveries(books.begun, books.returned, again)
-        books.begun, books.returned = [], []
+        notes = NoteDeliveries(in_flight.begun, in_flight.returned, again)
+        in_flight.begun, in_flight.returned = [], []
         return notes
 
     def retire(self) -> None:
         """All deliveries come to an orderly end."""
-        self._standing = None
-        for consumer_id in list(self._books.consumers):
+        self._leased = None
+        for consumer_id in list(self._in_flight.consumers):
             self.detach(consumer_id)
 
     # ---- what is where
@@ -466,23 +466,23 @@ class Dispatcher:
     def unacked(self, consumer_id: int) -> list[Range]:
         """What the consumer holds, ascending. Raises `UnknownConsumerError`."""
         self._attached(consumer_id)
-        return self._books.held.of(consumer_id)
+        return self._in_flight.held.of(consumer_id)
 
     def waiting(self) -> int:
         """How many entries wait to be delivered again."""
-        books = self._books
-        reserved = sum(consumer.reserved.size() for consumer in books.consumers.values())
-        return books.waiting.size() + reserved
+        in_flight = self._in_flight
+        reserved = sum(consumer.reserved.size() for consumer in in_flight.consumers.values())
+        return in_flight.waiting.size() + reserved
 
     def holder_of(self, offset: int) -> str:
         """The name of the consumer that holds an entry; empty if none does."""
-        owner = self._books.held.owner_of(offset)
-        return "" if owner is None else self._books.consumers[owner].spec.name
+        owner = self._in_flight.held.owner_of(offset)
+        return "" if owner is None else self._in_flight.consumers[owner].spec.name
 
     @property
-    def in_vain(self) -> CountRuns:
+    def failed_deliveries(self) -> CountRuns:
         """How often which entries were delivered in vain, to be read only."""
-        return self._books.counts
+        return self._in_flight.counts
 
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
         """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't
@@ -490,8 +490,8 @@ class Dispatcher:
         return list(islice(self._counted(), limit))
 
     def _counted(self) -> Iterator[tuple[int, int]]:
-        cursor = self._books.cursor
-        for run in self._books.counts:
+        cursor = self._in_flight.cursor
+        for run in self._in_flight.counts:
             at = cursor.next_unacked(run.first)
             while at < run.end:
                 yield at, run.times
@@ -499,18 +499,18 @@ class Dispatcher:
 
     def is_delayed(self, offset: int) -> bool:
         """Whether an entry is known, but not due yet."""
-        return offset in self._books.delayed
+        return offset in self._in_flight.delayed
 
     def delayed(self) -> int:
         """How many entries are known that aren't due yet."""
-        return self._books.delayed.size()
+        return self._in_flight.delayed.size()
 
     def consumers(self) -> list[ConsumerView]:
         """The attached consumers, in the order they attached.
 
         ``active`` is true of every Shared and Key_Shared consumer.
         """
-        books, serving = self._books, self._serving
+        in_flight, serving = self._in_flight, self._serving
         return [
             ConsumerView(
                 consumer_id,
@@ -521,7 +521,7 @@ class Dispatcher:
                 serving is not None and serving.is_active(known),
                 known.blocked,
             )
-            for consumer_id, known in books.consumers.items()
+            for consumer_id, known in in_flight.consumers.items()
         ]
 
     def draining(self) -> int:
@@ -531,20 +531,20 @@ class Dispatcher:
     @property
     def blocked(self) -> bool:
         """Whether the consumers together hold so much that none of them gets more."""
-        return self._books.limits.blocked
+        return self._in_flight.limits.blocked
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        self._books.check()
+        self._in_flight.check()
         require(
-            (self._serving is None) == (not self._books.consumers),
+            (self._serving is None) == (not self._in_flight.consumers),
             "consumers are served in some way",
         )
         if self._serving is not None:
             self._serving.check()
-        self._books.check_counts()
+        self._in_flight.check_counts()
         require(
-            self._standing is None
-            or (self._standing is self._only_candidate() and not self._books.waiting),
+            self._leased is None
+            or (self._leased is self._only_candidate() and not self._in_flight.waiting),
             "a standing grant is for the only candidate, with nothing to deliver again",
         )

@@ -274,11 +274,11 @@ class InFlightTracker:
         end = min(end, first + limit)
         if self.counts:
             count, end = self.counts.alike(first, end)
-        remaining = None
+        ack_set = None
         partials = self.deliverable.partials(first, end)
         if partials and partials[0][0] == first:
-            remaining = partials[0][1]
-            end, messages = first + 1, self._count_left(first, remaining)
+            ack_set = partials[0][1]
+            end, messages = first + 1, self._count_left(first, ack_set)
             self._left[first] = consumer.last_debit = messages
         else:
             if partials:
@@ -290,7 +290,7 @@ class InFlightTracker:
         if not count:
             self._begin(first, end)
         owner = consumer.spec.consumer_id
-        out.append(Delivery(owner, first, end, messages, count, remaining))
+        out.append(Delivery(owner, first, end, messages, count, ack_set))
         return end
 
     def deliver_one(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
@@ -299,21 +299,21 @@ class InFlightTracker:
         if not count:
             self._begin(offset, offset + 1)
         messages = self.sizes.get(offset) or 0
-        remaining = self.deliverable.remaining(offset)
-        if remaining is not None:
-            self._left[offset] = messages = self._count_left(offset, remaining)
+        ack_set = self.deliverable.ack_set(offset)
+        if ack_set is not None:
+            self._left[offset] = messages = self._count_left(offset, ack_set)
         self._give(consumer, offset, offset + 1)
         self._debit(consumer, offset, offset + 1, messages)
         consumer.last_debit = messages
         owner = consumer.spec.consumer_id
-        if out and remaining is None:
+        if out and ack_set is None:
             last = out[-1]
-            alike = last.redelivery_count == count and last.remaining is None
+            alike = last.redelivery_count == count and last.ack_set is None
             if last.end == offset and last.consumer_id == owner and alike:
                 last.end += 1
                 last.messages += messages
                 return
-        out.append(Delivery(owner, offset, offset + 1, messages, count, remaining))
+        out.append(Delivery(owner, offset, offset + 1, messages, count, ack_set))
 
     def _begin(self, first: int, end: int) -> None:
         """These go out, uncounted so far."""
@@ -340,11 +340,11 @@ class InFlightTracker:
         consumer.debited += messages
         self.limits.gave(consumer, messages)
 
-    def _count_left(self, offset: int, remaining: int) -> int:
+    def _count_left(self, offset: int, ack_set: int) -> int:
         size = self.sizes.get(offset) or 0
-        return (remaining & (1 << size) - 1).bit_count()
+        return (ack_set & (1 << size) - 1).bit_count()
 
-    def stood(
+    def lease_report(
         self,
         consumer: Attached,
         sizes: Sequence[int],
@@ -383,14 +383,14 @@ class InFlightTracker:
     def acked_in_part(self, offset: int) -> None:
         """The cursor, or what is pending, changed at this batch: who holds it holds the less
         of it."""
-        remaining, owner = self.deliverable.remaining(offset), self.held.owner_of(offset)
-        if remaining is None:
+        ack_set, owner = self.deliverable.ack_set(offset), self.held.owner_of(offset)
+        if ack_set is None:
             self.acked(offset, offset + 1)
-        elif not remaining:
+        elif not ack_set:
             self.set_aside(offset, offset + 1)
         elif owner is not None:
             before = self._left.get(offset) or self.sizes.get(offset) or 0
-            self._left[offset] = left = self._count_left(offset, remaining)
+            self._left[offset] = left = self._count_left(offset, ack_set)
             self.limits.took(self.consumers[owner], before - left)
 
     def set_aside(self, first: int, end: int) -> None:
@@ -491,11 +491,11 @@ class InFlightTracker:
             if part.owner == owner
         ]
 
-    def end_deliveries(self, ranges: Sequence[Range], in_vain: Sequence[Range]) -> None:
-        """Deliveries of these end without an acknowledgement, those ``in_vain`` are counted."""
-        self.counts.add(in_vain, 1)
-        if ranges != in_vain:
-            counted = RangeSet(in_vain)
+    def end_deliveries(self, ranges: Sequence[Range], failed_deliveries: Sequence[Range]) -> None:
+        """End the deliveries of these ranges, and count the ``failed_deliveries`` among them."""
+        self.counts.add(failed_deliveries, 1)
+        if ranges != failed_deliveries:
+            counted = RangeSet(failed_deliveries)
             self._return(part for each in ranges for part in counted.missing(*each))
 
     def _return(self, ranges: Iterable[Range]) -> None:
@@ -511,23 +511,23 @@ class InFlightTracker:
         if self.held.owner_of(offset) != consumer.spec.consumer_id:
             return
         everything = (1 << (self.sizes.get(offset) or 0)) - 1
-        remaining = self.deliverable.remaining(offset)
-        debited = everything if remaining is None else everything & remaining
+        ack_set = self.deliverable.ack_set(offset)
+        debited = everything if ack_set is None else everything & ack_set
         unsent = (debited & ~sent).bit_count()
         consumer.permits += unsent
         consumer.debited -= unsent
 
     def take_back(
-        self, consumer: Attached, ranges: Sequence[Range], in_vain: Sequence[Range]
+        self, consumer: Attached, ranges: Sequence[Range], failed_deliveries: Sequence[Range]
     ) -> list[Range]:
         """What a consumer held of these waits to be delivered again; returns all that does.
 
-        Of what was delivered ``in_vain`` the redelivery count goes up by one. Its consumer outlived
-        it: these are no suspects.
+        The redelivery count of ``failed_deliveries`` goes up by one. Their consumer outlived them,
+        so they are no suspects.
         """
         back = list(ranges)
-        self.end_deliveries(ranges, in_vain)
-        for first, end in in_vain:
+        self.end_deliveries(ranges, failed_deliveries)
+        for first, end in failed_deliveries:
             self.suspects.clear(first, end)
         for first, end in ranges:
             self._took(self.held.take(first, end))
@@ -558,14 +558,14 @@ class InFlightTracker:
             alone = [at for at in range(first, end) if chunks.key_of(at) is None]
             self.suspects.lost((at, at + 1) for at in alone)
 
-    def give_back(self, consumer: Attached, in_vain: Sequence[Range] = ()) -> list[Range]:
+    def give_back(self, consumer: Attached, failed_deliveries: Sequence[Range] = ()) -> list[Range]:
         """All that a consumer held, or that was reserved for it, waits to be delivered again.
 
-        Of what was delivered ``in_vain`` the redelivery count goes up by one.
+        The redelivery count of ``failed_deliveries`` goes up by one.
         """
         owner = consumer.spec.consumer_id
         held = self.held.of(owner)
-        self.end_deliveries(held, in_vain)
+        self.end_deliveries(held, failed_deliveries)
         back = [*held, *consumer.reserved]
         for first, end in back:
             self._took(self.held.take(first, end, owner))

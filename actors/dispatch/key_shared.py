@@ -35,14 +35,14 @@ LOOK_AHEAD = 20_000
 class KeySharedDispatch:
     """Queues of hashes, and for each consumer those of its hashes that may go on."""
 
-    def __init__(self, books: InFlightTracker, policy: KeySharedPolicy) -> None:
-        if books.hashes is None:
-            books.need_hashes()
-        assert books.hashes is not None
-        books.pending = None if policy.out_of_order else PendingHashes()
-        self._books = books
-        self._hashes = books.hashes
-        self._pending = books.pending
+    def __init__(self, in_flight: InFlightTracker, policy: KeySharedPolicy) -> None:
+        if in_flight.hashes is None:
+            in_flight.need_hashes()
+        assert in_flight.hashes is not None
+        in_flight.pending = None if policy.out_of_order else PendingHashes()
+        self._in_flight = in_flight
+        self._hashes = in_flight.hashes
+        self._pending = in_flight.pending
         self._policy = policy
         self._selector = selector_for(policy)
         self._known: dict[int, Attached | None] = {}  # what the selector said
@@ -51,7 +51,7 @@ class KeySharedDispatch:
         # acknowledged or dead since: what is first now is listed when its turn comes
         self._listed: dict[int, int] = {}
         self._ready: dict[int, list[tuple[int, int]]] = {}  # consumer -> heap of (first, hash)
-        self.waits(list(books.waiting))
+        self.waits(list(in_flight.waiting))
 
     # ---- consumers
 
@@ -74,7 +74,7 @@ class KeySharedDispatch:
     def _reassign(self) -> None:
         self._known.clear()
         self._listed.clear()
-        self._ready = {number: [] for number in self._books.consumers}
+        self._ready = {number: [] for number in self._in_flight.consumers}
         for hashed in list(self._queues):
             self._list(hashed)
 
@@ -83,11 +83,11 @@ class KeySharedDispatch:
 
     def candidates(self) -> Iterable[Attached]:
         """All of them."""
-        return self._books.consumers.values()
+        return self._in_flight.consumers.values()
 
     def only_candidate(self) -> Attached | None:
         """Who has all hashes, if nobody else holds anything."""
-        return self._selector.only() if len(self._books.consumers) == 1 else None
+        return self._selector.only() if len(self._in_flight.consumers) == 1 else None
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
         """Those and no others."""
@@ -115,7 +115,7 @@ class KeySharedDispatch:
         touched: dict[int, None] = {}
         for first, end in ranges:
             for offset in range(first, end):
-                if self._books.chunks and self._is_bound(offset):
+                if self._in_flight.chunks and self._is_bound(offset):
                     self._reserve(offset)
                     continue
                 hashed = self._hash_of(offset)
@@ -131,16 +131,16 @@ class KeySharedDispatch:
 
     def _is_bound(self, offset: int) -> bool:
         """Whether it is a chunk that is to go where the others of its message went."""
-        key = self._books.chunks.key_of(offset)
-        return key is not None and self._books.chunks.owner_of(key) is not None
+        key = self._in_flight.chunks.key_of(offset)
+        return key is not None and self._in_flight.chunks.owner_of(key) is not None
 
     def _reserve(self, offset: int) -> None:
         """It waits for the consumer of its message, out of its turn."""
-        books = self._books
-        owner = books.chunks.owner_of(books.chunks.key_of(offset) or "")
+        in_flight = self._in_flight
+        owner = in_flight.chunks.owner_of(in_flight.chunks.key_of(offset) or "")
         assert owner is not None
-        books.waiting.discard(offset, offset + 1)
-        books.consumers[owner].reserved.add(offset, offset + 1)
+        in_flight.waiting.discard(offset, offset + 1)
+        in_flight.consumers[owner].reserved.add(offset, offset + 1)
 
     def reset(self) -> None:
         """Nothing waits."""
@@ -149,7 +149,7 @@ class KeySharedDispatch:
 
     def _first(self, hashed: int) -> int | None:
         """What waits longest of the hash."""
-        queue, waiting = self._queues.get(hashed), self._books.waiting
+        queue, waiting = self._queues.get(hashed), self._in_flight.waiting
         if queue is None:
             return None
         while queue and queue[0] not in waiting:
@@ -177,8 +177,8 @@ class KeySharedDispatch:
                 if hashed in self._queues:
                     self._list(hashed)
         while True:
-            self.waits(self._books.unearth())
-            for number, consumer in self._books.consumers.items():
+            self.waits(self._in_flight.unearth())
+            for number, consumer in self._in_flight.consumers.items():
                 consumer.draining = False
                 if self._ready[number]:
                     self._give_waiting(consumer, out)
@@ -188,53 +188,53 @@ class KeySharedDispatch:
                 return
 
     def _give_reserved(self, consumer: Attached, out: list[Delivery]) -> None:
-        books = self._books
+        in_flight = self._in_flight
         for first, end in list(consumer.reserved):
             for offset in range(first, end):
-                if not books.can_take(consumer):
+                if not in_flight.can_take(consumer):
                     return
                 if self._may_take(consumer, self._hash_of(offset)):
                     consumer.reserved.discard(offset, offset + 1)
                     self._deliver(consumer, offset, out)
 
     def _give_waiting(self, consumer: Attached, out: list[Delivery]) -> None:
-        books, ready = self._books, self._ready[consumer.spec.consumer_id]
-        while ready and books.can_try(consumer):
+        in_flight, ready = self._in_flight, self._ready[consumer.spec.consumer_id]
+        while ready and in_flight.can_try(consumer):
             first, hashed = ready[0]
             listed = self._listed.get(hashed) == first
-            if listed and first in books.waiting and not self._has_room(consumer, first):
+            if listed and first in in_flight.waiting and not self._has_room(consumer, first):
                 return  # what else waits for it waits behind that
             heappop(ready)
             if not listed:
                 continue
             del self._listed[hashed]
-            if first in books.waiting and self._may_take(consumer, hashed):
-                books.waiting.discard(first, first + 1)
+            if first in in_flight.waiting and self._may_take(consumer, hashed):
+                in_flight.waiting.discard(first, first + 1)
                 self._deliver(consumer, first, out)
             self._list(hashed)
 
     def _has_room(self, consumer: Attached, offset: int) -> bool:
         """Whether the consumer may get a suspect, or an entry that is none."""
-        losses = self._books.suspects.losses(offset)
+        losses = self._in_flight.suspects.losses(offset)
         if not losses:
             return not consumer.on_trial
         consumer.draining = room(consumer, losses) <= 0
         return not consumer.draining
 
     def _deliver(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
-        books = self._books
-        books.deliver_one(consumer, offset, out)
-        key = books.chunks.key_of(offset) if books.chunks else None
+        in_flight = self._in_flight
+        in_flight.deliver_one(consumer, offset, out)
+        key = in_flight.chunks.key_of(offset) if in_flight.chunks else None
         if key is not None:
-            books.chunks.bind(key, consumer.spec.consumer_id)
-            for other in books.chunks.members(key):
-                if other in books.waiting:
+            in_flight.chunks.bind(key, consumer.spec.consumer_id)
+            for other in in_flight.chunks.members(key):
+                if other in in_flight.waiting:
                     self._reserve(other)
 
     def _space(self) -> int:
         """How many more entries may wait."""
-        consumers, chunks = self._books.consumers, self._books.chunks
-        waiting = self._books.waiting.size()
+        consumers, chunks = self._in_flight.consumers, self._in_flight.chunks
+        waiting = self._in_flight.waiting.size()
         if chunks:
             waiting += sum(consumer.reserved.size() for consumer in consumers.values())
         return min(LOOK_AHEAD_PER_CONSUMER * len(consumers), LOOK_AHEAD) - waiting
@@ -243,15 +243,15 @@ class KeySharedDispatch:
         """Give out or put aside new entries; False if there are none, or nobody to take any, or
         too many wait.
         """
-        books, can_take = self._books, self._books.can_take
-        unread, space = books.unread(), self._space()
-        able = sum(can_take(consumer) for consumer in books.consumers.values())
+        in_flight, can_take = self._in_flight, self._in_flight.can_take
+        unread, space = in_flight.unread(), self._space()
+        able = sum(can_take(consumer) for consumer in in_flight.consumers.values())
         if unread is None or not able or space <= 0:
             return False
         for offset, hashed in enumerate(self._hashes.run(*unread), unread[0]):
-            books.next_offset = offset + 1
+            in_flight.next_offset = offset + 1
             consumer = self._consumer_of(hashed)
-            if consumer is not None and books.suspects.losses(offset) and can_take(consumer):
+            if consumer is not None and in_flight.suspects.losses(offset) and can_take(consumer):
                 consumer.draining = True  # that comes next
                 able -= 1
             if (
@@ -259,9 +259,9 @@ class KeySharedDispatch:
                 or hashed in self._queues
                 or not can_take(consumer)
                 or not self._may_take(consumer, hashed)
-                or (books.chunks and self._is_bound(offset))
+                or (in_flight.chunks and self._is_bound(offset))
             ):
-                books.waiting.add(offset, offset + 1)
+                in_flight.waiting.add(offset, offset + 1)
                 self.waits([(offset, offset + 1)])
                 space -= 1
                 if not space or not able:
@@ -270,15 +270,15 @@ class KeySharedDispatch:
             self._deliver(consumer, offset, out)
             if not can_take(consumer):
                 able -= 1
-                if not able or books.limits.blocked:
+                if not able or in_flight.limits.blocked:
                     break
         return True
 
-    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+    def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
         """What is missing of the chunks' messages goes to the same consumer."""
         for offset, key in chunk_keys.items():
-            if not self._books.cursor.is_acked(offset):
-                self._books.chunks.bind(key, consumer.spec.consumer_id)
+            if not self._in_flight.cursor.is_acked(offset):
+                self._in_flight.chunks.bind(key, consumer.spec.consumer_id)
 
     # ---- what is where
 
@@ -293,7 +293,7 @@ class KeySharedDispatch:
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        for first, end in self._books.waiting:
+        for first, end in self._in_flight.waiting:
             for offset in range(first, end):
                 require(
                     offset in self._queues.get(self._hash_of(offset), ()),
@@ -303,7 +303,7 @@ class KeySharedDispatch:
         drained = set() if self._pending is None else set(self._pending.drained())
         for hashed, queue in self._queues.items():
             # Not `_first`, which would drop what doesn't wait any longer.
-            longest = min((at for at in queue if at in self._books.waiting), default=None)
+            longest = min((at for at in queue if at in self._in_flight.waiting), default=None)
             consumer = self._consumer_of(hashed)
             may = consumer is not None and self._may_take(consumer, hashed)
             require(

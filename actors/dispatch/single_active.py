@@ -21,8 +21,8 @@ class SingleActive:
     the next one.
     """
 
-    def __init__(self, books: InFlightTracker, partition: int, kind: SubscriptionType) -> None:
-        self._books = books
+    def __init__(self, in_flight: InFlightTracker, partition: int, kind: SubscriptionType) -> None:
+        self._in_flight = in_flight
         self._partition = partition
         self._kind = kind
         self._active: Attached | None = None
@@ -46,7 +46,7 @@ class SingleActive:
 
         What the previous one held goes back: its successor must get it before newer entries.
         """
-        consumers, previous = self._books.consumers.values(), self._active
+        consumers, previous = self._in_flight.consumers.values(), self._active
         if not consumers:
             self._active = None
             return []
@@ -57,7 +57,7 @@ class SingleActive:
         )
         self._active = elected = level[self._partition % len(level)]
         if previous is not elected and previous is not None:
-            self._books.give_back(previous)
+            self._in_flight.give_back(previous)
         if self._kind is SubscriptionType.EXCLUSIVE:
             return []
         return [
@@ -85,9 +85,9 @@ class SingleActive:
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
         """All that it holds, for the sake of order."""
-        return self._books.held.of(consumer.spec.consumer_id)
+        return self._in_flight.held.of(consumer.spec.consumer_id)
 
-    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+    def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
         """Nothing to note: chunks go where everything goes."""
 
     def is_active(self, consumer: Attached) -> bool:
@@ -96,17 +96,17 @@ class SingleActive:
 
     def dispatch(self, out: list[Delivery]) -> None:
         """Give the active consumer what waits, then what is new."""
-        consumer, books = self._active, self._books
+        consumer, in_flight = self._active, self._in_flight
         while consumer is not None and consumer.permits > 0:
-            front = books.front()
+            front = in_flight.front()
             if front is None:
                 return
             first, end = front
-            books.passed(first, books.deliver(consumer, first, end, consumer.permits, out))
+            in_flight.passed(first, in_flight.deliver(consumer, first, end, consumer.permits, out))
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        consumers, active = self._books.consumers, self._active
+        consumers, active = self._in_flight.consumers, self._active
         require(
             active is not None and active in consumers.values(),
             "one active consumer in Exclusive and Failover",
@@ -114,7 +114,7 @@ class SingleActive:
         assert active is not None
         if self._kind is SubscriptionType.EXCLUSIVE:
             require(len(consumers) == 1, "an Exclusive consumer is alone")
-        for first, _, owner in self._books.held:
+        for first, _, owner in self._in_flight.held:
             require(
                 active.spec.consumer_id == owner,
                 "only the active consumer holds entries",

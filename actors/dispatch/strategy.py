@@ -54,7 +54,7 @@ class DispatchStrategy(Protocol):
         """What goes back if a consumer asks for ``named``, which it holds, again."""
         ...
 
-    def stood(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
+    def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
         """The partition delivered by itself to the only candidate; these were chunks."""
         ...
 

@@ -80,8 +80,8 @@ from velaray.actors.partition.producer_state import Producer
 from velaray.actors.partition.producer_transfer import AdoptProducers
 from velaray.actors.partition.remote_transactions import (
     Arrive,
-    EndForeign,
-    ForgetForeign,
+    EndRemote,
+    ForgetRemote,
     GiveUp,
     TakeComplete,
 )
@@ -375,7 +375,7 @@ def _publish(state: PartitionState, command: Publish, now_ms: int) -> Decision:
         highest = sequence_id
     replicated = command.replicated
     if replicated is not None:
-        known = state.foreign.get((replicated.cluster, command.producer))
+        known = state.remote_producers.get((replicated.cluster, command.producer))
         newest = state.origins.last(replicated.cluster)
         if replicated.position <= newest:
             return Decision(reply=Duplicate(sequence_id))
@@ -531,7 +531,7 @@ def _registered(state: PartitionState, event: ProducerRegistered) -> None:
     producer = Producer(event.producer, event.name, event.at_ms, origin=event.origin)
     state.by_index[producer.index] = producer
     if producer.origin:
-        state.foreign[producer.origin, producer.name] = producer
+        state.remote_producers[producer.origin, producer.name] = producer
     else:
         state.producers[producer.name] = producer
 
@@ -548,8 +548,8 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
         state.origins.append(producer.origin, position, state.table.end_offset - 1)
     if event.txn_sequence:
         _transaction_appended(state, producer, event)
-    elif state.undecided:
-        unsettled_sequence_ids.appended(state.undecided, producer, event)
+    elif state.unsettled:
+        unsettled_sequence_ids.appended(state.unsettled, producer, event)
     producer.at_ms = event.at_ms
     highest = event.highest_sequence_id
     sequence_id = highest or event.sequence_id
@@ -593,7 +593,7 @@ def _transaction_appended(state: PartitionState, producer: Producer, event: Entr
         state.transactions.hidden.add(offset, offset + 1)
         return
     transactions.appended(state.transactions, event, offset)
-    unsettled_sequence_ids.appended(state.undecided, producer, event)
+    unsettled_sequence_ids.appended(state.unsettled, producer, event)
 
 
 def _end_transaction(state: PartitionState, command: EndTransaction) -> Decision:
@@ -613,7 +613,7 @@ def _transaction_ended(state: PartitionState, event: TransactionEnded) -> None:
         last = ongoing[-1][1] - 1
         outgoing_transactions.ended(state.outgoing, event, last, state.table.position_of(last))
     transactions.evolve(state.transactions, event)
-    unsettled_sequence_ids.ended(state.undecided, state.by_index, event)
+    unsettled_sequence_ids.ended(state.unsettled, state.by_index, event)
 
 
 def _is_kept_out(state: PartitionState, command: Any) -> bool:
@@ -672,7 +672,7 @@ class PartitionMachine:
                 return _end_transaction(state, command)
             case NameParticipants() | ConfirmReplicated():
                 return outgoing_transactions.decide(state.outgoing, command)
-            case TakeComplete() | EndForeign() | Arrive() | GiveUp() | ForgetForeign():
+            case TakeComplete() | EndRemote() | Arrive() | GiveUp() | ForgetRemote():
                 return remote_transactions.decide(state.arriving, state.transactions, command)
             case Trim():
                 return decide_trim(state, command, now_ms)
@@ -699,7 +699,7 @@ class PartitionMachine:
             case ProducerForgotten(producer=index):
                 gone = state.by_index.pop(index)
                 if gone.origin:
-                    del state.foreign[gone.origin, gone.name]
+                    del state.remote_producers[gone.origin, gone.name]
                 else:
                     del state.producers[gone.name]
             case ProducerAdopted(producer=index):
@@ -753,7 +753,7 @@ class PartitionMachine:
         state.table.check()
         state.delayed.check(state.end_offset)
         transactions.check(state.transactions, state.first_offset, state.end_offset)
-        unsettled_sequence_ids.check(state.undecided, state.transactions.ongoing)
+        unsettled_sequence_ids.check(state.unsettled, state.transactions.ongoing)
         compacted.check(state.compactions, state.max_read_offset)
         migration_fence.check(state.fence)
         for _, end in state.table.gone_ranges():
@@ -763,7 +763,9 @@ class PartitionMachine:
         outgoing_transactions.check(state.outgoing, starts, state.end_offset)
         remote_transactions.check(state.arriving, state.transactions)
         by_name = {(known.origin, known.name): known for known in state.by_index.values()}
-        named = {("", name): known for name, known in state.producers.items()} | state.foreign
+        named = {
+            ("", name): known for name, known in state.producers.items()
+        } | state.remote_producers
         require(by_name == named, "producer names and numbers agree")
         for number, known in state.by_index.items():
             require(number == known.index, "a producer is found by its own number", known.name)
@@ -800,13 +802,13 @@ class PartitionMachine:
         """
         everybody = [state.by_index[index] for index in sorted(state.by_index)]
         numbered = [known for known in everybody if not known.origin]
-        foreign = [known for known in everybody if known.origin]
+        remote_producers = [known for known in everybody if known.origin]
         named = [state.subscriptions[name] for name in sorted(state.subscriptions)]
         rare = {
             "deleted": sorted(state.deleted.items()),
             "trimmed": sorted(state.trimmed.items()),
             "gone": state.table.gone(),
-            "undecided": unsettled_sequence_ids.to_fields(state.undecided),
+            "undecided": unsettled_sequence_ids.to_fields(state.unsettled),
             "idle": [
                 [known.ref.name, known.idle_since_ms] for known in named if known.idle_since_ms
             ],
@@ -815,7 +817,7 @@ class PartitionMachine:
             else None,
             "chunks_end": state.chunks_end,
             "fence": list(astuple(state.fence)) if state.fence != Fence() else None,
-            "foreign": [[known.origin, *_producer_fields(known)] for known in foreign],
+            "foreign": [[known.origin, *_producer_fields(known)] for known in remote_producers],
             "skipped": [
                 [known.index, *skipped_sequence_ids.to_fields(known.skipped)]
                 for known in everybody
@@ -850,17 +852,19 @@ class PartitionMachine:
         known = [_producer("", fields) for fields in json.loads(segments["producers"])]
         rare = {name: json.loads(segments.get(name, b"[]")) for name in _RARE}
         idle = dict(rare["idle"])
-        foreign = [_producer(origin, fields) for origin, *fields in rare["foreign"]]
+        remote_producers = [_producer(origin, fields) for origin, *fields in rare["foreign"]]
         named = json.loads(segments["subscriptions"])
         starts = {name: start for name, _, start, _ in named}
-        by_index = {producer.index: producer for producer in (*known, *foreign)}
+        by_index = {producer.index: producer for producer in (*known, *remote_producers)}
         for index, *runs in rare["skipped"]:
             by_index[index].skipped = skipped_sequence_ids.from_fields(runs)
         return PartitionState(
             table=LedgerTable(ledgers, end_offset, rare["gone"]),
             producers={producer.name: producer for producer in known},
             by_index=by_index,
-            foreign={(producer.origin, producer.name): producer for producer in foreign},
+            remote_producers={
+                (producer.origin, producer.name): producer for producer in remote_producers
+            },
             origins=origins.restore(segments),
             outgoing=outgoing_transactions.restore(segments, starts),
             arriving=remote_transactions.restore(segments),
@@ -872,7 +876,7 @@ class PartitionMachine:
             },
             delayed=DelayedIndex.restore(segments),
             transactions=transactions.restore(segments),
-            undecided=unsettled_sequence_ids.from_fields(rare["undecided"]),
+            unsettled=unsettled_sequence_ids.from_fields(rare["undecided"]),
             compactions=compacted.from_fields(json.loads(segments["compactions"]))
             if "compactions" in segments
             else Compactions(),
@@ -883,16 +887,16 @@ class PartitionMachine:
             **json.loads(segments["partition"]),
         )
 
-    def settle(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: PartitionState, stored: Mapping[str, StoredSegment]) -> None:
         """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
         memory."""
-        transactions.settle(state.transactions, stored)
-        origins.settle(state.origins, stored)
-        outgoing_transactions.settle(state.outgoing, stored)
+        transactions.on_checkpoint(state.transactions, stored)
+        origins.on_checkpoint(state.origins, stored)
+        outgoing_transactions.on_checkpoint(state.outgoing, stored)
 
-    def crowded(self, state: PartitionState) -> bool:
+    def needs_checkpoint(self, state: PartitionState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
-        return state.transactions.hidden.crowded()
+        return state.transactions.hidden.needs_checkpoint()
 
 
 _RARE = ("deleted", "trimmed", "gone", "idle", "undecided", "foreign", "fence", "skipped")

@@ -79,5 +79,5 @@ def check(fence: Fence) -> None:
 
 def objection() -> Decision:
     """The refusal of a command that the fence forbids."""
-    why = "the topic is moving to another cluster: look it up again"
-    return refuse(Reason.UNAVAILABLE, why)
+    problem = "the topic is moving to another cluster: look it up again"
+    return refuse(Reason.UNAVAILABLE, problem)

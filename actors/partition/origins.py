@@ -317,7 +317,7 @@ class Origin:
         origin._blocks = [_Block.decode(blocks[number]) for number in sorted(blocks)]
         return origin
 
-    def settle(self, stored: Mapping[int, StoredSegment]) -> None:
+    def on_checkpoint(self, stored: Mapping[int, StoredSegment]) -> None:
         """Note the places of the unchanged blocks in a checkpoint."""
         for number, place in stored.items():
             self._blocks[number - self._dropped].stored = place
@@ -395,10 +395,10 @@ def restore(segments: Mapping[str, bytes]) -> Origins:
     return Origins({name: Origin.restore(about[name], blocks[name]) for name in about})
 
 
-def settle(state: Origins, stored: Mapping[str, StoredSegment]) -> None:
+def on_checkpoint(state: Origins, stored: Mapping[str, StoredSegment]) -> None:
     """Note where a durable checkpoint has the blocks: unchanged ones aren't written again."""
     for cluster, number, name in _blocks_among(stored):
-        state.by_cluster[cluster].settle({number: stored[name]})
+        state.by_cluster[cluster].on_checkpoint({number: stored[name]})
 
 
 def _blocks_among(names: Iterable[str]) -> Iterator[tuple[str, int, str]]:

@@ -236,7 +236,7 @@ def restore(segments: Mapping[str, bytes], starts: Mapping[str, int]) -> Outgoin
     return state
 
 
-def settle(state: Outgoing, stored: Mapping[str, StoredSegment]) -> None:
+def on_checkpoint(state: Outgoing, stored: Mapping[str, StoredSegment]) -> None:
     """Note the places of the unchanged blocks in a checkpoint."""
     for block in _blocks(stored):
         state.stored[block] = stored[f"{_PREFIX}{block}"]

@@ -1,7 +1,7 @@
 """Transactions of other clusters: part of a partition's state.
 
 An entry of such a transaction is stored like any entry of an open transaction, under an id that no
-transaction of this cluster has (`foreign_id`), so neither it nor later entries are delivered. No
+transaction of this cluster has (`remote_id`), so neither it nor later entries are delivered. No
 coordinator of this cluster knows the transaction, and the other cluster isn't asked. Its
 replicators report when a partition has all its entries (then the transaction is *complete* there),
 and the list of partitions. The first of those by name is the transaction's *keeper*. It collects
@@ -18,7 +18,7 @@ changes.
 The last position of completions, as of entries, is kept for each cluster: completions up to it are
 duplicates.
 
-Commands: `TakeComplete`, `EndForeign`, `Arrive`, `GiveUp`, `ForgetForeign`. Events:
+Commands: `TakeComplete`, `EndRemote`, `Arrive`, `GiveUp`, `ForgetRemote`. Events:
 ForeignTransactionComplete, ForeignTransactionEnded, ForeignTransactionArrived,
 ForeignTransactionJudged, ForeignTransactionForgotten; and TransactionEnded of a transaction with
 entries.
@@ -50,24 +50,24 @@ from velaray.events.segments import Segment
 COORDINATORS = 1 << 16
 """The bound of the number of coordinators in a cluster whose transactions are replicated."""
 
-_FOREIGN = 1 << 62
+_REMOTE = 1 << 62
 _NAME_BITS = 46
 _SEGMENT = "arriving"
 NOWHERE = Position(-1, -1)
 
 
-def foreign_id(cluster: str, transaction: TransactionId) -> TransactionId:
+def remote_id(cluster: str, transaction: TransactionId) -> TransactionId:
     """The local id of another cluster's transaction. Raises ValueError if it is none."""
     coordinator, sequence = transaction
     if not 0 <= coordinator < COORDINATORS or sequence < 1:
         raise ValueError(f"no transaction of cluster {cluster!r} is called {transaction}")
     name = int.from_bytes(blake2b(cluster.encode(), digest_size=8).digest()) % (1 << _NAME_BITS)
-    return TransactionId(_FOREIGN | name << 16 | coordinator, sequence)
+    return TransactionId(_REMOTE | name << 16 | coordinator, sequence)
 
 
-def is_foreign(transaction: TransactionId) -> bool:
+def is_remote(transaction: TransactionId) -> bool:
     """Whether the id is that of another cluster's transaction."""
-    return transaction.coordinator >= _FOREIGN
+    return transaction.coordinator >= _REMOTE
 
 
 def called_there(transaction: TransactionId) -> TransactionId:
@@ -77,7 +77,7 @@ def called_there(transaction: TransactionId) -> TransactionId:
 
 def name_of(transaction: TransactionId) -> str:
     """The id as text, for people."""
-    if is_foreign(transaction):
+    if is_remote(transaction):
         return f"transaction {called_there(transaction)} of another cluster"
     return f"transaction {transaction}"
 
@@ -108,11 +108,11 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class EndForeign:
+class EndRemote:
     """Apply the keeper's durable verdict; not ``judged``: the transaction is given up without one.
     ``over``: the keeper knows that it is complete here, which holds for every commit.
 
-    Reply: `ForeignEnded`; a repetition changes nothing. Refused CONFLICT for a commit of a
+    Reply: `RemoteEnded`; a repetition changes nothing. Refused CONFLICT for a commit of a
     transaction that was given up, or for a complete one without a verdict.
     """
 
@@ -123,7 +123,7 @@ class EndForeign:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignEnded:
+class RemoteEnded:
     """The transaction is over here; ``entries``: it was ongoing."""
 
     entries: bool
@@ -157,7 +157,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetForeign:
+class ForgetRemote:
     """Confirm to the keeper that all partitions have applied the verdict, when the transaction was
     complete there. Reply: `Forgotten`; refused CONFLICT if it isn't judged or hasn't arrived
     everywhere."""
@@ -199,7 +199,7 @@ class RemoteTransactions:
     heard: dict[str, Position] = field(default_factory=dict)
 
 
-Command = TakeComplete | EndForeign | Arrive | GiveUp | ForgetForeign
+Command = TakeComplete | EndRemote | Arrive | GiveUp | ForgetRemote
 
 
 def decide(state: RemoteTransactions, entries: Transactions, command: Command) -> Decision:
@@ -207,7 +207,7 @@ def decide(state: RemoteTransactions, entries: Transactions, command: Command) -
     match command:
         case TakeComplete():
             return _take(state, command)
-        case EndForeign():
+        case EndRemote():
             return _end(state, entries, command)
         case Arrive():
             return _arrive(state, command)
@@ -216,7 +216,7 @@ def decide(state: RemoteTransactions, entries: Transactions, command: Command) -
             if known is not None and known.commit is not None:
                 return Decision(reply=Judged(known.commit))
             return Decision((_judged(transaction, topics, commit=False),), Judged(False))
-        case ForgetForeign(transaction):
+        case ForgetRemote(transaction):
             return _forget(state, transaction)
 
 
@@ -241,7 +241,7 @@ def _take(state: RemoteTransactions, command: TakeComplete) -> Decision:
     return Decision(tuple(events), Taken(tuple(new)))
 
 
-def _end(state: RemoteTransactions, entries: Transactions, command: EndForeign) -> Decision:
+def _end(state: RemoteTransactions, entries: Transactions, command: EndRemote) -> Decision:
     transaction, commit = command.transaction, command.commit
     over = command.over or commit
     complete, given_up = transaction in state.complete, transaction in state.given_up
@@ -252,7 +252,7 @@ def _end(state: RemoteTransactions, entries: Transactions, command: EndForeign) 
     events: list[Message] = []
     if transaction in entries.ongoing:
         events.append(_transaction_ended(transaction, commit))
-    reply = ForeignEnded(bool(events))
+    reply = RemoteEnded(bool(events))
     if complete if over else not given_up:
         coordinator, sequence = transaction
         ended = ForeignTransactionEnded(
@@ -267,8 +267,8 @@ def _arrive(state: RemoteTransactions, command: Arrive) -> Decision:
     known = state.kept.get(transaction) or Kept(tuple(command.topics))
     if topic not in command.topics or known.topics != tuple(command.topics):
         where = f"goes to {known.topics}, not {topic} of {command.topics}"
-        why = f"{name_of(transaction)} {where}"
-        return refuse(Reason.INVALID, why)
+        problem = f"{name_of(transaction)} {where}"
+        return refuse(Reason.INVALID, problem)
     events: list[Message] = []
     if topic not in known.arrived or transaction not in state.kept:
         coordinator, sequence = transaction
@@ -292,8 +292,8 @@ def _forget(state: RemoteTransactions, transaction: TransactionId) -> Decision:
     if known is None:
         return Decision(reply=Forgotten())
     if known.commit is None or known.missing:
-        why = f"{name_of(transaction)} isn't over: it may still come to {known.missing}"
-        return refuse(Reason.CONFLICT, why)
+        problem = f"{name_of(transaction)} isn't over: it may still come to {known.missing}"
+        return refuse(Reason.CONFLICT, problem)
     coordinator, sequence = transaction
     event = ForeignTransactionForgotten(coordinator=coordinator, sequence=sequence)
     return Decision((event,), Forgotten())
@@ -348,7 +348,7 @@ def check(state: RemoteTransactions, entries: Transactions) -> None:
     """Raise `InvariantViolation` if an invariant is broken; ``entries`` has the ongoing
     transactions."""
     for transaction, topics in state.complete.items():
-        goes = is_foreign(transaction) and bool(topics)
+        goes = is_remote(transaction) and bool(topics)
         require(goes, "what is complete is foreign and goes somewhere", str(transaction))
     for transaction in state.given_up:
         over = transaction not in entries.ongoing

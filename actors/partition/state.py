@@ -56,12 +56,12 @@ class PartitionState:
     compactions: Compactions = field(default_factory=Compactions)
     delayed: DelayedIndex = field(default_factory=DelayedIndex)
     transactions: Transactions = field(default_factory=Transactions)
-    undecided: dict[int, UnsettledSequenceIds] = field(default_factory=dict)
+    unsettled: dict[int, UnsettledSequenceIds] = field(default_factory=dict)
     trimmed: dict[int, int] = field(default_factory=dict)
     chunks_end: int = 0
     fence: Fence = field(default_factory=Fence)
     origins: Origins = field(default_factory=Origins)
-    foreign: dict[tuple[str, str], Producer] = field(default_factory=dict)
+    remote_producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
     outgoing: Outgoing = field(default_factory=Outgoing)
     arriving: RemoteTransactions = field(default_factory=RemoteTransactions)
 

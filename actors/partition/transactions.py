@@ -165,10 +165,10 @@ def restore(segments: Mapping[str, bytes]) -> Transactions:
     return state
 
 
-def settle(state: Transactions, stored: Mapping[str, StoredSegment]) -> None:
+def on_checkpoint(state: Transactions, stored: Mapping[str, StoredSegment]) -> None:
     """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
     memory."""
-    state.hidden.settle(_numbered(stored))
+    state.hidden.on_checkpoint(_numbered(stored))
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:

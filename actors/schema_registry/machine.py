@@ -287,12 +287,12 @@ class SchemaRegistryMachine:
             _add(state, _unpack(segments[f"{_VERSION}{number}"]))
         return state
 
-    def settle(self, state: RegistryState, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: RegistryState, stored: Mapping[str, StoredSegment]) -> None:
         """Note where a checkpoint has versions: they needn't be written again."""
         kept = {name: place for name, place in stored.items() if name.startswith(_VERSION)}
         state.stored.update(kept)
 
-    def crowded(self, state: RegistryState) -> bool:
+    def needs_checkpoint(self, state: RegistryState) -> bool:
         """False: schemas are few and small."""
         return False
 

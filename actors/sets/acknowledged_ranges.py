@@ -290,7 +290,7 @@ class AcknowledgedRanges:
             segment.summary = read_summary(segment.packed)
             self._recent[number] = segment
 
-    def settle(self, stored: Mapping[int, StoredSegment]) -> None:
+    def on_checkpoint(self, stored: Mapping[int, StoredSegment]) -> None:
         """Note the places of segments in a durable checkpoint of the present content."""
         for number, place in stored.items():
             self._segments[number].stored = place
@@ -304,7 +304,7 @@ class AcknowledgedRanges:
         """The approximate size in bytes of dirty segments, which only a checkpoint can free."""
         return sum(s.memory() for s in self._recent.values() if s.stored is None)
 
-    def crowded(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         """Whether a checkpoint is due because dirty segments exceed the budget."""
         return self.dirty_memory() > self._budget
 

@@ -21,58 +21,58 @@ _WORD = (1 << 64) - 1
 class Cursor:
     """The acknowledged part of a log. Ranges are (first, last + 1)."""
 
-    __slots__ = ("_holes", "acked_before")
+    __slots__ = ("_acked_ranges", "acked_before")
 
     def __init__(
         self,
         acked_before: int = 0,
-        holes: Iterable[Range] = (),
+        acked_ranges: Iterable[Range] = (),
         partial: Iterable[Mask] = (),
         *,
         beyond: AcknowledgedRanges | None = None,
     ) -> None:
         """``beyond`` keeps what is acknowledged beyond the mark; it must be empty."""
         self.acked_before = acked_before
-        self._holes = AcknowledgedRanges() if beyond is None else beyond
-        for first, end in holes:
+        self._acked_ranges = AcknowledgedRanges() if beyond is None else beyond
+        for first, end in acked_ranges:
             self.ack_range(first, end)
-        for offset, remaining in partial:
-            self.ack_partial(offset, remaining)
+        for offset, ack_set in partial:
+            self.ack_partial(offset, ack_set)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cursor):
             return NotImplemented
-        return self.acked_before == other.acked_before and self._holes == other._holes
+        return self.acked_before == other.acked_before and self._acked_ranges == other._acked_ranges
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         partial = self.all_partials()
-        return f"Cursor({self.acked_before}, holes={list(self._holes)}, partial={partial})"
+        return f"Cursor({self.acked_before}, holes={list(self._acked_ranges)}, partial={partial})"
 
     @property
     def beyond(self) -> AcknowledgedRanges:
         """The acknowledged ranges beyond the mark, for checkpoints; change them through the
         cursor."""
-        return self._holes
+        return self._acked_ranges
 
     def ack_range(self, first: int, end: int) -> None:
         """Acknowledge offsets ``first`` to ``end`` - 1."""
         if first <= self.acked_before:
             self.ack_before(end)
         else:
-            self._holes.add(first, end)
+            self._acked_ranges.add(first, end)
 
-    def ack_partial(self, offset: int, remaining: int) -> None:
+    def ack_partial(self, offset: int, ack_set: int) -> None:
         """Acknowledge the messages of the batch at ``offset`` that aren't in ``remaining``. Earlier
         acknowledgements of other messages stay. 0 acknowledges the whole entry."""
         if self.is_acked(offset):
             return
-        known = self._holes.mask(offset)
+        known = self._acked_ranges.mask(offset)
         if known is not None:
-            remaining &= known
-        if remaining:
-            self._holes.put_mask(offset, remaining)
+            ack_set &= known
+        if ack_set:
+            self._acked_ranges.put_mask(offset, ack_set)
         else:
             self.ack_range(offset, offset + 1)
 
@@ -80,75 +80,81 @@ class Cursor:
         """Acknowledge everything before ``offset``."""
         if offset <= self.acked_before:
             return
-        if self._holes:
-            offset = self._holes.next_missing(offset)
-            self._holes.drop_before(offset)
+        if self._acked_ranges:
+            offset = self._acked_ranges.next_missing(offset)
+            self._acked_ranges.drop_before(offset)
         self.acked_before = offset
 
     def reset(self, next_offset: int) -> None:
         """Acknowledge everything before ``next_offset`` and nothing beyond it."""
-        self._holes.clear()
+        self._acked_ranges.clear()
         self.acked_before = next_offset
 
     def is_acked(self, offset: int) -> bool:
         """Whether the whole entry is acknowledged."""
-        return offset < self.acked_before or (bool(self._holes) and offset in self._holes)
+        return offset < self.acked_before or (
+            bool(self._acked_ranges) and offset in self._acked_ranges
+        )
 
-    def remaining(self, offset: int) -> int | None:
+    def ack_set(self, offset: int) -> int | None:
         """The mask of a partly acknowledged batch; None for any other entry."""
-        return self._holes.mask(offset) if self._holes else None
+        return self._acked_ranges.mask(offset) if self._acked_ranges else None
 
     def partials(self, first: int, end: int) -> list[Mask]:
         """(offset, remaining mask) of the partly acknowledged batches within the range."""
-        return self._holes.masks(max(first, self.acked_before), end) if self._holes else []
+        return (
+            self._acked_ranges.masks(max(first, self.acked_before), end)
+            if self._acked_ranges
+            else []
+        )
 
     def all_partials(self) -> list[Mask]:
         """(offset, remaining mask) of all partly acknowledged batches, ascending."""
-        return list(self._holes.all_masks())
+        return list(self._acked_ranges.all_masks())
 
     def partial_count(self) -> int:
         """How many batches are acknowledged in part."""
-        return self._holes.partial_count()
+        return self._acked_ranges.partial_count()
 
     def next_unacked(self, offset: int) -> int:
         """The first offset at or after ``offset`` that isn't wholly acknowledged."""
         if offset < self.acked_before:
             offset = self.acked_before
-        return self._holes.next_missing(offset) if self._holes else offset
+        return self._acked_ranges.next_missing(offset) if self._acked_ranges else offset
 
     def next_acked(self, offset: int, limit: int) -> int:
         """The first offset after the un-acknowledged ``offset`` that is wholly acknowledged,
         ``limit`` if there is none before it.
         """
-        return self._holes.next_acked(offset, limit)
+        return self._acked_ranges.next_acked(offset, limit)
 
     def untouched_from(self) -> int:
         """The first offset from which on nothing is acknowledged, not even a part of a batch."""
-        return max(self.acked_before, self._holes.end())
+        return max(self.acked_before, self._acked_ranges.end())
 
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
         """The parts of the range that aren't wholly acknowledged, ascending."""
-        return self._holes.missing(max(first, self.acked_before), end)
+        return self._acked_ranges.missing(max(first, self.acked_before), end)
 
-    def holes(self) -> Iterator[Range]:
+    def acked_ranges(self) -> Iterator[Range]:
         """The acknowledged ranges beyond `acked_before`, ascending, never touching."""
-        return iter(self._holes)
+        return iter(self._acked_ranges)
 
-    def hole_count(self) -> int:
+    def acked_range_count(self) -> int:
         """How many holes there are."""
-        return self._holes.range_count()
+        return self._acked_ranges.range_count()
 
     def acked_count(self) -> int:
         """How many entries are wholly acknowledged."""
-        return self.acked_before + self._holes.size()
+        return self.acked_before + self._acked_ranges.size()
 
     def backlog(self, end_offset: int) -> int:
         """Entries before ``end_offset`` that aren't wholly acknowledged."""
-        return max(end_offset - self.acked_before, 0) - self._holes.size()
+        return max(end_offset - self.acked_before, 0) - self._acked_ranges.size()
 
     def check(self) -> None:
         """Raise `InvariantViolation` if an invariant is broken."""
-        self._holes.check(self.acked_before)
+        self._acked_ranges.check(self.acked_before)
 
 
 def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
@@ -159,7 +165,7 @@ def new_partials(cursor: Cursor, partial: Sequence[Mask]) -> list[Mask]:
             after[offset] = mask & after.get(offset, mask)
     merged = []
     for offset, mask in sorted(after.items()):
-        before = cursor.remaining(offset)
+        before = cursor.ack_set(offset)
         mask = mask if before is None else mask & before
         if mask != before:
             merged.append((offset, mask))

@@ -33,7 +33,7 @@ class IntendDeadLetters:
 class Intended:
     """The entries to publish: (offset, number), in the order of the numbers."""
 
-    letters: tuple[tuple[int, int], ...]
+    dead_letters: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
@@ -58,9 +58,9 @@ class DeadLetters:
     next_number: int = 0
     intended: dict[int, int] = field(default_factory=dict)
 
-    def letters(self) -> list[tuple[int, int]]:
+    def dead_letters(self) -> list[tuple[int, int]]:
         """(offset, number), in the order of the numbers."""
-        return sorted(self.intended.items(), key=lambda letter: letter[1])
+        return sorted(self.intended.items(), key=lambda dead_letter: dead_letter[1])
 
 
 def decide_intent(
@@ -75,11 +75,11 @@ def decide_intent(
         if offset not in dead.intended and pending.holder_of(offset, -1) is None
     )
     offsets = [offset for first, end in ranges for offset in range(first, end)]
-    letters = tuple((offset, dead.next_number + at) for at, offset in enumerate(offsets))
-    if not letters:
+    dead_letters = tuple((offset, dead.next_number + at) for at, offset in enumerate(offsets))
+    if not dead_letters:
         return Decision(reply=Intended(()))
     event = DeadLettersIntended(ranges=pack_ranges(ranges), first_sequence=dead.next_number)
-    return Decision((event,), Intended(letters))
+    return Decision((event,), Intended(dead_letters))
 
 
 def decide_moved(dead: DeadLetters, command: ConfirmMoved) -> Decision:
@@ -121,12 +121,12 @@ def snapshot(dead: DeadLetters) -> bytes | None:
     """The segment of dead letters; None if there never was one."""
     if not dead.next_number:
         return None
-    return json.dumps([dead.next_number, dead.letters()], separators=(",", ":")).encode()
+    return json.dumps([dead.next_number, dead.dead_letters()], separators=(",", ":")).encode()
 
 
 def restore(segment: bytes | None) -> DeadLetters:
     """The inverse of `snapshot`."""
     if segment is None:
         return DeadLetters()
-    number, letters = json.loads(segment)
-    return DeadLetters(number, dict(letters))
+    number, dead_letters = json.loads(segment)
+    return DeadLetters(number, dict(dead_letters))

@@ -17,7 +17,7 @@ from velaray.actors.subscription.cursor import Cursor, pack_ranges, unpack_range
 from velaray.events.events_pb2 import EntriesExpired
 
 
-class Why(StrEnum):
+class ExpiryReason(StrEnum):
     """The reason of expiry."""
 
     TTL = "ttl"
@@ -36,7 +36,7 @@ class Expire:
 
     end_offset: int
     ranges: Sequence[Range]
-    why: Why
+    reason: ExpiryReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def decide_expire(cursor: Cursor, command: Expire) -> Decision:
     new = missing(cursor, command.ranges)
     if not new:
         return Decision(reply=Expired())
-    return Decision((expired(new, command.why),), Expired(tuple(new)))
+    return Decision((expired(new, command.reason),), Expired(tuple(new)))
 
 
 def missing(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
@@ -65,9 +65,9 @@ def missing(cursor: Cursor, ranges: Iterable[Range]) -> list[Range]:
     return [part for first, end in ranges for part in cursor.unacked_ranges(first, end)]
 
 
-def expired(ranges: Sequence[Range], why: Why) -> EntriesExpired:
+def expired(ranges: Sequence[Range], reason: ExpiryReason) -> EntriesExpired:
     """The event of an expiry."""
-    return EntriesExpired(ranges=pack_ranges(ranges), reason=why)
+    return EntriesExpired(ranges=pack_ranges(ranges), reason=reason)
 
 
 def evolve_expired(cursor: Cursor, counts: dict[str, int], event: EntriesExpired) -> None:

@@ -49,7 +49,7 @@ from velaray.actors.subscription.cursor import (
 from velaray.actors.subscription.dead_letters import ConfirmMoved, DeadLetters, IntendDeadLetters
 from velaray.actors.subscription.expiry import (
     Expire,
-    Why,
+    ExpiryReason,
     decide_expire,
     evolve_expired,
     expired,
@@ -61,7 +61,7 @@ from velaray.actors.subscription.pending_acks import (
 )
 from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
-from velaray.actors.subscription.remote_progress import Foreign, Taken, TakeProgress
+from velaray.actors.subscription.remote_progress import Taken, TakenProgress, TakeProgress
 from velaray.actors.subscription.tracing import FACTS, Note, decide_note
 from velaray.actors.subscription.undoing import Restore, decide_restore, evolve_restored
 from velaray.events.events_pb2 import (
@@ -86,7 +86,7 @@ from velaray.events.segments import Segment, StoredSegment
 
 SegmentT = TypeVar("SegmentT")
 
-_HOLES = "holes/"
+_ACKED_RANGES = "holes/"
 _END = "the log ends at"
 
 
@@ -173,7 +173,7 @@ class SubscriptionState:
     deliveries: CountRuns = field(default_factory=CountRuns, compare=False)
     dead: DeadLetters = field(default_factory=DeadLetters)
     pending: PendingAcks = field(default_factory=PendingAcks)
-    foreign: Foreign = field(default_factory=Foreign)
+    remote: TakenProgress = field(default_factory=TakenProgress)
 
 
 def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
@@ -207,15 +207,15 @@ def _decide_ack(cursor: Cursor, command: Ack) -> Decision:
 
 
 def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
-    offset, remaining = command.offset, command.remaining
-    end = offset if remaining is None else offset + 1
-    if offset < 0 or end > command.end_offset or (remaining or 0) < 0:
+    offset, ack_set = command.offset, command.remaining
+    end = offset if ack_set is None else offset + 1
+    if offset < 0 or end > command.end_offset or (ack_set or 0) < 0:
         return refuse(
             Reason.INVALID, f"can't acknowledge before {offset}: {_END} {command.end_offset}"
         )
     partial: list[tuple[int, int]] = []
-    if remaining is not None:
-        partial = new_partials(cursor, [(offset, remaining)])
+    if ack_set is not None:
+        partial = new_partials(cursor, [(offset, ack_set)])
         if partial and partial[0][1] == 0:
             offset, partial = offset + 1, []
     # The event doesn't list the ranges: there may be millions of holes in between.
@@ -241,14 +241,14 @@ def _decide_reset(state: SubscriptionState, command: Reset) -> Decision:
     moved = CursorReset(next_offset=next_offset, reason=command.reason, shared=command.shared)
     events: list[Message] = [moved]
     if gone:
-        events.append(expired(gone, Why.TRIMMED))
+        events.append(expired(gone, ExpiryReason.TRIMMED))
     return Decision(tuple(events), reply)
 
 
 def _decide_progress(state: SubscriptionState, command: TakeProgress) -> Decision:
     if problem := remote_progress.invalid(command):
         return refuse(Reason.INVALID, problem)
-    news = remote_progress.news(state.foreign, command)
+    news = remote_progress.news(state.remote, command)
     if news.event is None:
         return Decision(reply=Taken())
     acked = _decide_ack(state.cursor, Ack(command.end_offset, news.ranges, news.partial))
@@ -329,18 +329,18 @@ class SubscriptionMachine:
             case MarkDeleted(before_offset=offset):
                 cursor.ack_before(offset)
                 if event.HasField("partial"):
-                    remaining = words_to_mask(event.partial.remaining)
-                    cursor.ack_partial(event.partial.offset, remaining)
+                    ack_set = words_to_mask(event.partial.remaining)
+                    cursor.ack_partial(event.partial.offset, ack_set)
             case CursorCreated(start_offset=start_offset):
                 state.created = True
                 cursor.reset(start_offset)
             case CursorReset(next_offset=next_offset, shared=shared):
-                remote_progress.moved(state.foreign, cursor, state.deliveries, shared=shared)
+                remote_progress.moved(state.remote, cursor, state.deliveries, shared=shared)
                 cursor.reset(next_offset)
                 state.deliveries.clear()
                 state.dead.intended.clear()
             case CursorRestored(shared=shared):
-                remote_progress.moved(state.foreign, cursor, state.deliveries, shared=shared)
+                remote_progress.moved(state.remote, cursor, state.deliveries, shared=shared)
                 evolve_restored(cursor, event)
                 state.deliveries.clear()
                 state.dead.intended.clear()
@@ -358,7 +358,7 @@ class SubscriptionMachine:
             case AckedInTransaction() | AckedBeforeInTransaction() | TransactionAcksEnded():
                 pending_acks.evolve(state.pending, event)
             case ProgressTaken():
-                remote_progress.evolve(state.foreign, state.deliveries, event)
+                remote_progress.evolve(state.remote, state.deliveries, event)
             case LedgerOpened():
                 pass
             case _ if isinstance(event, FACTS):
@@ -374,7 +374,7 @@ class SubscriptionMachine:
         state.deliveries.check()
         dead_letters.check(state.dead)
         pending_sets.check(state.pending, state.cursor)
-        remote_progress.check(state.foreign)
+        remote_progress.check(state.remote)
         require(
             state.created or state.cursor == Cursor(),
             "nothing is acknowledged before the subscription is created",
@@ -403,8 +403,8 @@ class SubscriptionMachine:
         if pending is not None:
             segments["pending"] = pending
         for number, segment in cursor.beyond.snapshot().items():
-            segments[f"{_HOLES}{number}"] = segment
-        return segments | remote_progress.snapshot(state.foreign)
+            segments[f"{_ACKED_RANGES}{number}"] = segment
+        return segments | remote_progress.snapshot(state.remote)
 
     def restore(self, segments: Mapping[str, bytes]) -> SubscriptionState:
         """The state whose snapshot is ``segments``."""
@@ -418,23 +418,25 @@ class SubscriptionMachine:
         others = remote_progress.restore(segments)
         return SubscriptionState(created, cursor, gone, counts, dead, pending, others)
 
-    def settle(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: SubscriptionState, stored: Mapping[str, StoredSegment]) -> None:
         """Note where a durable checkpoint of the state has its segments; unneeded ones may leave
         memory."""
-        state.cursor.beyond.settle(_numbered(stored))
-        remote_progress.settle(state.foreign, stored)
+        state.cursor.beyond.on_checkpoint(_numbered(stored))
+        remote_progress.on_checkpoint(state.remote, stored)
 
-    def crowded(self, state: SubscriptionState) -> bool:
+    def needs_checkpoint(self, state: SubscriptionState) -> bool:
         """Whether a checkpoint is due, so that memory can be freed."""
-        return state.cursor.beyond.crowded() or remote_progress.crowded(state.foreign)
+        return state.cursor.beyond.needs_checkpoint() or remote_progress.needs_checkpoint(
+            state.remote
+        )
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
     """The segments of holes by their numbers."""
     return {
-        int(name.removeprefix(_HOLES)): segment
+        int(name.removeprefix(_ACKED_RANGES)): segment
         for name, segment in segments.items()
-        if name.startswith(_HOLES)
+        if name.startswith(_ACKED_RANGES)
     }
 
 

@@ -56,7 +56,7 @@ class BatchAck(NamedTuple):
     ``remaining``. The batch has ``messages`` messages."""
 
     offset: int
-    remaining: int
+    ack_set: int
     messages: int
 
 
@@ -145,7 +145,7 @@ def decide_ack(
     conflict = _conflict_of_ranges(
         pending, cursor, command.transaction, ranges
     ) or _conflict_of_parts(pending, cursor, command.transaction, parts)
-    conflict = conflict or _conflict_with_letters(leaving, command.transaction, ranges, parts)
+    conflict = conflict or _conflict_with_dead_letters(leaving, command.transaction, ranges, parts)
     if conflict:
         return refuse(Reason.CONFLICT, conflict)
     sizes = {offset: messages for offset, _, messages in command.partial}
@@ -174,8 +174,8 @@ def _invalid(pending: PendingAcks, command: AckInTransaction) -> str:
         if not 0 <= first < end <= end_offset:
             return f"can't acknowledge {first} to {end - 1}: the log ends at {end_offset}"
     sizes: dict[int, int] = {}
-    for offset, remaining, messages in command.partial:
-        if not 0 <= offset < end_offset or remaining < 0 or messages < 1:
+    for offset, ack_set, messages in command.partial:
+        if not 0 <= offset < end_offset or ack_set < 0 or messages < 1:
             return f"can't acknowledge part of {offset}: the log ends at {end_offset}"
         known = pending.messages_of(offset) or sizes.setdefault(offset, messages)
         if messages != known:
@@ -187,8 +187,8 @@ def _messages(partial: Sequence[BatchAck], whole: RangeSet) -> dict[int, int]:
     """The acknowledged messages of batches by offset, ascending, without the batches in
     ``whole``."""
     parts: dict[int, int] = {}
-    for offset, remaining, messages in sorted(partial):
-        bits = ~remaining & (1 << messages) - 1
+    for offset, ack_set, messages in sorted(partial):
+        bits = ~ack_set & (1 << messages) - 1
         if bits and offset not in whole:
             parts[offset] = parts.get(offset, 0) | bits
     return parts
@@ -206,12 +206,12 @@ def _is_repetition(
         owned = [part for part in pending.owned(first, end) if part.owner == transaction]
         for start, stop in gaps(first, end, [(part.first, part.end) for part in owned]):
             for offset in range(start, stop):
-                known, size = cursor.remaining(offset), pending.messages_of(offset) or 1
+                known, size = cursor.ack_set(offset), pending.messages_of(offset) or 1
                 bits = (1 << size) - 1 if known is None else known
                 if not pending.has_part(transaction, offset, bits):
                     return False
     for offset, bits in parts.items():
-        known = cursor.remaining(offset)
+        known = cursor.ack_set(offset)
         if known is not None and bits & ~known:
             return False
         if not pending.has_part(transaction, offset, bits):
@@ -232,7 +232,7 @@ def _conflict_of_ranges(
             return _pending_in(transaction, part.first, part.owner)
         for offset in pending.batches(first, end):
             return _pending_in(transaction, offset, pending.holder_of(offset, -1))
-        known = cursor.remaining(first)
+        known = cursor.ack_set(first)
         if conflict := _conflict_with_before(
             pending, transaction, first, -1 if known is None else known
         ):
@@ -245,7 +245,7 @@ def _conflict_of_parts(
 ) -> str:
     """Why the transaction can't acknowledge these messages of batches; empty if it can."""
     for offset, bits in parts.items():
-        known = cursor.remaining(offset)
+        known = cursor.ack_set(offset)
         if cursor.is_acked(offset) or (known is not None and bits & ~known):
             return _acked_before(transaction, offset)
         holder = pending.holder_of(offset, bits)
@@ -262,12 +262,12 @@ def _conflict_with_before(
     """Whether another transaction acknowledges these messages cumulatively."""
     if pending.advancing is None:
         return ""
-    other, (end, remaining) = pending.advancing
-    covered = offset < end or (offset == end and remaining is not None and bits & ~remaining)
+    other, (end, ack_set) = pending.advancing
+    covered = offset < end or (offset == end and ack_set is not None and bits & ~ack_set)
     return _pending_in(transaction, offset, other) if covered and other != transaction else ""
 
 
-def _conflict_with_letters(
+def _conflict_with_dead_letters(
     leaving: Collection[int],
     transaction: TransactionId,
     ranges: Sequence[Range],
@@ -299,12 +299,12 @@ def decide_ack_before(
     pending: PendingAcks, cursor: Cursor, command: AckBeforeInTransaction
 ) -> Decision:
     """The decision on `AckBeforeInTransaction`."""
-    transaction, offset, remaining = command.transaction, command.offset, command.remaining
-    end = offset if remaining is None else offset + 1
-    if offset < 0 or end > command.end_offset or (remaining or 0) < 0:
+    transaction, offset, ack_set = command.transaction, command.offset, command.remaining
+    end = offset if ack_set is None else offset + 1
+    if offset < 0 or end > command.end_offset or (ack_set or 0) < 0:
         ends = f"the log ends at {command.end_offset}"
         return refuse(Reason.INVALID, f"can't acknowledge before {offset}: {ends}")
-    before = Before(offset, remaining) if remaining != 0 else Before(end, None)
+    before = Before(offset, ack_set) if ack_set != 0 else Before(end, None)
     if pending.advancing == (transaction, before):
         return Decision(reply=NowPending())
     if not advances(before, cursor):
@@ -318,8 +318,8 @@ def decide_ack_before(
         before_offset=before.offset,
         consumer=command.consumer,
     )
-    if before.remaining is not None:
-        words = mask_to_words(before.remaining)
+    if before.ack_set is not None:
+        words = mask_to_words(before.ack_set)
         event.partial.CopyFrom(PartialAck(offset=before.offset, remaining=words))
     return Decision((event,), NowPending())
 
@@ -338,11 +338,11 @@ def _other_before(
 
 def _further(before: Before, known: Before) -> bool:
     """Whether ``before`` acknowledges everything that ``known`` does, and more."""
-    if before.offset != known.offset or before.remaining is None or known.remaining is None:
-        at = (known.offset, known.remaining is not None)
-        return (before.offset, before.remaining is not None) > at
-    both = before.remaining & known.remaining
-    return both == before.remaining != known.remaining
+    if before.offset != known.offset or before.ack_set is None or known.ack_set is None:
+        at = (known.offset, known.ack_set is not None)
+        return (before.offset, before.ack_set is not None) > at
+    both = before.ack_set & known.ack_set
+    return both == before.ack_set != known.ack_set
 
 
 def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks) -> Decision:
@@ -367,9 +367,9 @@ def decide_end(pending: PendingAcks, cursor: Cursor, command: EndTransactionAcks
     if mine.before is not None:
         before = _committed_before(cursor, mine.before, RangeSet(ranges), partial)
         moved = MarkDeleted(before_offset=before.offset)
-        if before.remaining is not None:
-            partial[before.offset] = before.remaining
-            moved.partial.CopyFrom(_partial_ack(before.offset, before.remaining))
+        if before.ack_set is not None:
+            partial[before.offset] = before.ack_set
+            moved.partial.CopyFrom(_partial_ack(before.offset, before.ack_set))
         events.append(moved)
         ranges = normalized([*ranges, (cursor.acked_before, before.offset)])
         partial = {at: mask for at, mask in partial.items() if at >= before.offset}
@@ -384,7 +384,7 @@ def _committed(
     ``mine``."""
     ranges, partial = list(mine.ranges), {}
     for offset, bits in sorted(mine.partial.items()):
-        left = cursor.remaining(offset)
+        left = cursor.ack_set(offset)
         if left is None:
             left = (1 << (pending.messages_of(offset) or 0)) - 1
         left &= ~bits
@@ -399,14 +399,14 @@ def _committed_before(
     cursor: Cursor, before: Before, acked: RangeSet, partial: Mapping[int, int]
 ) -> Before:
     """The place before which everything is acknowledged once ``acked`` and ``partial`` are."""
-    offset, remaining = before
-    if remaining is None:
+    offset, ack_set = before
+    if ack_set is None:
         return before
-    left = partial.get(offset, cursor.remaining(offset))
-    remaining = remaining if left is None else remaining & left
-    if offset in acked or cursor.is_acked(offset) or not remaining:
+    left = partial.get(offset, cursor.ack_set(offset))
+    ack_set = ack_set if left is None else ack_set & left
+    if offset in acked or cursor.is_acked(offset) or not ack_set:
         return Before(offset + 1, None)
-    return Before(offset, remaining)
+    return Before(offset, ack_set)
 
 
 def _partial_ack(offset: int, mask: int) -> PartialAck:
@@ -427,8 +427,8 @@ def evolve(pending: PendingAcks, event: Event) -> None:
                 pending.hold_part(transaction, part.offset, bits, part.messages)
         case AckedBeforeInTransaction(before_offset=offset):
             partial = event.partial if event.HasField("partial") else None
-            remaining = None if partial is None else words_to_mask(partial.remaining)
-            pending.hold_before(transaction, Before(offset, remaining))
+            ack_set = None if partial is None else words_to_mask(partial.remaining)
+            pending.hold_before(transaction, Before(offset, ack_set))
         case TransactionAcksEnded():
             pending.drop(transaction)
 
@@ -459,8 +459,8 @@ def _forget_ranges(pending: PendingAcks, packed: Sequence[int]) -> None:
 
 
 def _forget_part(pending: PendingAcks, cursor: Cursor, offset: int) -> None:
-    remaining = cursor.remaining(offset)
-    if remaining is not None:
-        pending.forget_part(offset, remaining)
+    ack_set = cursor.ack_set(offset)
+    if ack_set is not None:
+        pending.forget_part(offset, ack_set)
     elif cursor.is_acked(offset):
         pending.forget(offset, offset + 1)

@@ -22,7 +22,7 @@ class Before(NamedTuple):
     messages of the batch at ``offset`` whose bits aren't set."""
 
     offset: int
-    remaining: int | None
+    ack_set: int | None
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class PendingAcks:
     ) -> tuple[int, TransactionId] | None:
         """An offset before a place that is pending in another transaction, and that transaction.
         Cumulative acknowledgements don't count."""
-        first, (offset, remaining) = cursor.acked_before, before
+        first, (offset, ack_set) = cursor.acked_before, before
         for part in self._owners.within(first, offset) if first < offset else ():
             if part.owner != transaction:
                 return part.first, part.owner
@@ -160,8 +160,8 @@ class PendingAcks:
             holder = self.holder_of(batch, -1, transaction)
             if holder is not None:
                 return batch, holder
-        known = cursor.remaining(offset)
-        bits = 0 if remaining is None else ~remaining & (-1 if known is None else known)
+        known = cursor.ack_set(offset)
+        bits = 0 if ack_set is None else ~ack_set & (-1 if known is None else known)
         holder = self.holder_of(offset, bits, transaction) if bits else None
         return None if holder is None else (offset, holder)
 
@@ -231,13 +231,13 @@ class PendingAcks:
                 self._drop_part(transaction, offset)
                 self._drop_if_empty(transaction)
 
-    def forget_part(self, offset: int, remaining: int) -> None:
+    def forget_part(self, offset: int, ack_set: int) -> None:
         """Drop the messages of a batch that are acknowledged: all but these."""
         if offset not in self._batches:
             return
         for transaction in sorted(self._batches[offset].holders):
             partial = self._transactions[transaction].partial
-            partial[offset] &= remaining
+            partial[offset] &= ack_set
             if not partial[offset]:
                 self._drop_part(transaction, offset)
                 self._drop_if_empty(transaction)
@@ -265,11 +265,11 @@ class PendingAcks:
 
 def advances(before: Before, cursor: Cursor) -> bool:
     """Whether a cumulative acknowledgement goes beyond the cursor."""
-    offset, remaining = before
-    if cursor.acked_before != offset or remaining is None:
+    offset, ack_set = before
+    if cursor.acked_before != offset or ack_set is None:
         return cursor.acked_before < offset
-    known = cursor.remaining(offset)
-    return known is None or bool(known & ~remaining)
+    known = cursor.ack_set(offset)
+    return known is None or bool(known & ~ack_set)
 
 
 def check(pending: PendingAcks, cursor: Cursor) -> None:
@@ -317,7 +317,7 @@ def _check_batches(pending: PendingAcks, cursor: Cursor) -> None:
             parts[offset] = parts.get(offset, 0) | bits
     for offset, bits in parts.items():
         require(pending.bits(offset) == bits, "who holds messages has them pending", f"{offset}")
-        known = cursor.remaining(offset)
+        known = cursor.ack_set(offset)
         require(
             not cursor.is_acked(offset) and (known is None or not bits & ~known),
             "nothing acknowledged is pending",

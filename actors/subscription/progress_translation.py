@@ -79,10 +79,10 @@ def _came(origin: Origin, told: Ahead, passed: Position, found: Here) -> None:
         found.ranges += origin.offsets(after, told.up_to)
     for ledger_id, first, end in told.ranges:
         found.ranges += _offsets(origin, ledger_id, first, end)
-    for ledger_id, entry_id, remaining in told.partial:
+    for ledger_id, entry_id, ack_set in told.partial:
         offset = origin.offset_of(Position(ledger_id, entry_id))
         if offset is not None:
-            found.partial.append((offset, remaining))
+            found.partial.append((offset, ack_set))
     for ledger_id, first, end, times in told.counts:
         found.counts += [(*part, times) for part in _offsets(origin, ledger_id, first, end)]
 
@@ -112,9 +112,9 @@ def _own(state: PartitionState, told: Ahead, passed: Position, found: Here) -> N
     found.ranges += _own_up_to(state, passed, told.up_to)
     for ledger_id, first, end in told.ranges:
         found.ranges += _own_within(state, ledger_id, first, end)
-    for ledger_id, entry_id, remaining in told.partial:
+    for ledger_id, entry_id, ack_set in told.partial:
         for offset, _ in _own_within(state, ledger_id, entry_id, entry_id + 1):
-            found.partial.append((offset, remaining))
+            found.partial.append((offset, ack_set))
     for ledger_id, first, end, times in told.counts:
         found.counts += [(*part, times) for part in _own_within(state, ledger_id, first, end)]
 

@@ -72,7 +72,7 @@ class EntryMask(NamedTuple):
 
     ledger_id: int
     entry_id: int
-    remaining: int
+    ack_set: int
 
 
 class EntryCount(NamedTuple):
@@ -151,7 +151,7 @@ class Waiting:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        held = {ledger_id: list(holes) for ledger_id, holes in self.ledgers.items()}
+        held = {ledger_id: list(acked_ranges) for ledger_id, acked_ranges in self.ledgers.items()}
         return f"Waiting({tuple(self.passed)}, up_to={tuple(self.up_to)}, {held})"
 
     def __bool__(self) -> bool:
@@ -171,8 +171,11 @@ class Waiting:
         """The first entry of the ledger with waiting progress."""
         firsts = []
         if ledger_id in self.ledgers:
-            holes = self.ledgers[ledger_id]
-            firsts += [holes.next_acked(0, LAST_ENTRY), *(at for at, _ in holes.all_masks())][:2]
+            acked_ranges = self.ledgers[ledger_id]
+            firsts += [
+                acked_ranges.next_acked(0, LAST_ENTRY),
+                *(at for at, _ in acked_ranges.all_masks()),
+            ][:2]
         if ledger_id in self.counts:
             firsts += [run.first for run in self.counts[ledger_id]][:1]
         return min(firsts)
@@ -183,9 +186,9 @@ class Waiting:
         for ledger_id in sorted(self.ledgers):
             if ledger_id > came.ledger_id:
                 break
-            holes = self.ledgers[ledger_id]
-            most -= holes.partial_count()
-            for _, end in holes:
+            acked_ranges = self.ledgers[ledger_id]
+            most -= acked_ranges.partial_count()
+            for _, end in acked_ranges:
                 most -= 1
                 if most <= 0:
                     return min(came, Position(ledger_id, end - 1))
@@ -201,9 +204,9 @@ class Waiting:
             if ledger_id > came.ledger_id:
                 break
             end = came.entry_id + 1 if ledger_id == came.ledger_id else LAST_ENTRY + 1
-            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
-            ranges += (EntryRange(ledger_id, *part) for part in holes.within(0, end))
-            partial += (EntryMask(ledger_id, *mask) for mask in holes.masks(0, end))
+            acked_ranges = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            ranges += (EntryRange(ledger_id, *part) for part in acked_ranges.within(0, end))
+            partial += (EntryMask(ledger_id, *mask) for mask in acked_ranges.masks(0, end))
             for first, stop, times in self.counts.get(ledger_id, ()):
                 if first < end:
                     counts.append(EntryCount(ledger_id, first, min(stop, end), times))
@@ -217,15 +220,15 @@ class Waiting:
         ranges, partial, counts = [], [], []
         for ledger_id, first, end in told.ranges:
             first = beyond(border, ledger_id, first)
-            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
-            ranges += [EntryRange(ledger_id, *part) for part in holes.missing(first, end)]
-        for ledger_id, entry_id, remaining in told.partial:
-            holes = self.ledgers.get(ledger_id, AcknowledgedRanges())
-            if (ledger_id, entry_id) <= border or entry_id in holes:
+            acked_ranges = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            ranges += [EntryRange(ledger_id, *part) for part in acked_ranges.missing(first, end)]
+        for ledger_id, entry_id, ack_set in told.partial:
+            acked_ranges = self.ledgers.get(ledger_id, AcknowledgedRanges())
+            if (ledger_id, entry_id) <= border or entry_id in acked_ranges:
                 continue
-            known = holes.mask(entry_id)
-            if known is None or remaining & known != known:
-                partial.append(EntryMask(ledger_id, entry_id, remaining))
+            known = acked_ranges.mask(entry_id)
+            if known is None or ack_set & known != known:
+                partial.append(EntryMask(ledger_id, entry_id, ack_set))
         for ledger_id, first, end, times in told.counts:
             first = beyond(border, ledger_id, first)
             runs = self.counts.get(ledger_id, CountRuns())
@@ -238,22 +241,22 @@ class Waiting:
         if news.up_to > self.up_to:
             self.up_to = news.up_to
         for ledger_id, first, end in news.ranges:
-            self._holes(ledger_id).add(first, end)
-        for ledger_id, entry_id, remaining in news.partial:
-            holes = self._holes(ledger_id)
-            if entry_id in holes:
+            self._acked_ranges(ledger_id).add(first, end)
+        for ledger_id, entry_id, ack_set in news.partial:
+            acked_ranges = self._acked_ranges(ledger_id)
+            if entry_id in acked_ranges:
                 continue
-            known = holes.mask(entry_id)
-            mask = remaining if known is None else remaining & known
+            known = acked_ranges.mask(entry_id)
+            mask = ack_set if known is None else ack_set & known
             if mask:
-                holes.put_mask(entry_id, mask)
+                acked_ranges.put_mask(entry_id, mask)
             else:
-                holes.add(entry_id, entry_id + 1)
+                acked_ranges.add(entry_id, entry_id + 1)
         for ledger_id, first, end, times in news.counts:
             self.counts.setdefault(ledger_id, CountRuns()).raise_to(first, end, times)
         self._drop(max(self.passed, self.up_to))
 
-    def _holes(self, ledger_id: int) -> AcknowledgedRanges:
+    def _acked_ranges(self, ledger_id: int) -> AcknowledgedRanges:
         return self.ledgers.setdefault(ledger_id, AcknowledgedRanges())
 
     def pass_to(self, came: Position) -> None:
@@ -288,7 +291,7 @@ def beyond(border: Position, ledger_id: int, first: int) -> int:
 
 
 @dataclass(slots=True)
-class Foreign:
+class TakenProgress:
     """The progress that was ``taken`` in, by offset, how often it was ``counted``, and the
     ``waiting`` progress by origin."""
 
@@ -335,9 +338,9 @@ class News:
     event: ProgressTaken | None
 
 
-def news(foreign: Foreign, command: TakeProgress) -> News:
+def news(remote: TakenProgress, command: TakeProgress) -> News:
     """The new progress in a valid `TakeProgress`."""
-    taken, oldest = foreign.taken, command.first_offset
+    taken, oldest = remote.taken, command.first_offset
     masks = new_partials(taken, [each for each in command.partial if each[0] >= oldest])
     whole = [(max(first, oldest), end) for first, end in command.ranges if end > oldest]
     whole += [(offset, offset + 1) for offset, mask in masks if mask == 0]
@@ -347,9 +350,9 @@ def news(foreign: Foreign, command: TakeProgress) -> News:
     counts = [
         (start, stop, times)
         for first, end, times in command.counts
-        for start, stop in foreign.counted.below(max(first, oldest), end, times)
+        for start, stop in remote.counted.below(max(first, oldest), end, times)
     ]
-    waiting = list(_news_waiting(foreign, command))
+    waiting = list(_news_waiting(remote, command))
     event = None
     if ranges or partial or counts or waiting:
         event = ProgressTaken(
@@ -362,9 +365,9 @@ def news(foreign: Foreign, command: TakeProgress) -> News:
     return News(ranges, partial, counts, event)
 
 
-def _news_waiting(foreign: Foreign, command: TakeProgress) -> Iterator[ProgressWaiting]:
+def _news_waiting(remote: TakenProgress, command: TakeProgress) -> Iterator[ProgressWaiting]:
     for cluster in sorted({*command.ahead, *command.came}):
-        waiting = foreign.waiting.get(cluster, Waiting())
+        waiting = remote.waiting.get(cluster, Waiting())
         came = command.came.get(cluster, NOWHERE)
         new = waiting.news(command.ahead.get(cluster, Ahead()), came)
         concerned = waiting.concerns(came)
@@ -383,9 +386,9 @@ def _news_waiting(foreign: Foreign, command: TakeProgress) -> Iterator[ProgressW
 def _ledger(ledger_id: int, new: Ahead) -> LedgerProgress:
     ranges = normalized(each[1:] for each in new.ranges if each.ledger_id == ledger_id)
     masks: dict[int, int] = {}
-    for known, entry_id, remaining in new.partial:
+    for known, entry_id, ack_set in new.partial:
         if known == ledger_id:
-            masks[entry_id] = masks.get(entry_id, remaining) & remaining
+            masks[entry_id] = masks.get(entry_id, ack_set) & ack_set
     counts = CountRuns()
     for known, first, end, times in new.counts:
         if known == ledger_id:
@@ -431,25 +434,25 @@ def _unpack_counts(packed: Sequence[int]) -> list[tuple[int, int, int]]:
 # -- changes
 
 
-def evolve(foreign: Foreign, deliveries: CountRuns, event: ProgressTaken) -> None:
+def evolve(remote: TakenProgress, deliveries: CountRuns, event: ProgressTaken) -> None:
     """Record the progress that was taken in, and raise the counts."""
-    taken = foreign.taken
+    taken = remote.taken
     taken.ack_before(event.first_offset)
     for first, end in unpack_ranges(event.ranges):
         taken.ack_range(first, end)
     for part in event.partial:
         taken.ack_partial(part.offset, words_to_mask(part.remaining))
     for run in _unpack_counts(event.delivered):
-        foreign.counted.raise_to(*run)
+        remote.counted.raise_to(*run)
         deliveries.raise_to(*run)
-    foreign.counted.forget(0, taken.acked_before)
+    remote.counted.forget(0, taken.acked_before)
     for each in event.waiting:
-        waiting = foreign.waiting.setdefault(each.cluster, Waiting())
+        waiting = remote.waiting.setdefault(each.cluster, Waiting())
         if each.HasField("came"):
             waiting.pass_to(Position(each.came.ledger_id, each.came.entry_id))
         waiting.add(_read(each))
         if not waiting:
-            del foreign.waiting[each.cluster]
+            del remote.waiting[each.cluster]
 
 
 def _read(event: ProgressWaiting) -> Ahead:
@@ -466,33 +469,33 @@ def _read(event: ProgressWaiting) -> Ahead:
     return Ahead(up_to, *found)
 
 
-def moved(foreign: Foreign, cursor: Cursor, deliveries: CountRuns, *, shared: bool) -> None:
+def moved(remote: TakenProgress, cursor: Cursor, deliveries: CountRuns, *, shared: bool) -> None:
     """Prepare for a move of the cursor; ``shared``: other clusters may have reports of it."""
-    taken = foreign.taken
+    taken = remote.taken
     if shared:
         taken.ack_before(cursor.acked_before)
-        for first, end in cursor.holes():
+        for first, end in cursor.acked_ranges():
             taken.ack_range(first, end)
         for offset, _ in cursor.all_partials():
             taken.ack_range(offset, offset + 1)
         for run in deliveries:
-            foreign.counted.raise_to(*run)
-        foreign.counted.forget(0, taken.acked_before)
+            remote.counted.raise_to(*run)
+        remote.counted.forget(0, taken.acked_before)
     for offset, _ in taken.all_partials():
         taken.ack_range(offset, offset + 1)
 
 
-def check(foreign: Foreign) -> None:
+def check(remote: TakenProgress) -> None:
     """Raise `InvariantViolation` if an invariant is broken."""
-    foreign.taken.check()
-    foreign.counted.check()
-    for cluster, waiting in foreign.waiting.items():
+    remote.taken.check()
+    remote.counted.check()
+    for cluster, waiting in remote.waiting.items():
         require(bool(waiting), "who waits waits for something", cluster)
         border = max(waiting.passed, waiting.up_to)
-        for ledger_id, holes in waiting.ledgers.items():
+        for ledger_id, acked_ranges in waiting.ledgers.items():
             detail = f"{cluster}: {ledger_id}, {border}"
-            require(bool(holes), "no ledger is empty of what waits", detail)
-            holes.check(-1)
+            require(bool(acked_ranges), "no ledger is empty of what waits", detail)
+            acked_ranges.check(-1)
             require(
                 (ledger_id, waiting.first_of(ledger_id)) > border,
                 "what waits is behind what came",
@@ -505,64 +508,66 @@ def check(foreign: Foreign) -> None:
 # -- checkpoints
 
 
-def snapshot(foreign: Foreign) -> dict[str, Segment]:
+def snapshot(remote: TakenProgress) -> dict[str, Segment]:
     """Segments, if there is anything: ``taken`` and ``taken/<n>``, ``waiting`` and
     ``waiting/<n>/<ledger>/<cluster>``, numbered as those of
     `velaray.actors.sets.acknowledged_ranges`."""
-    if not foreign:
+    if not remote:
         return {}
-    taken = foreign.taken
-    counts = foreign.counted.beyond(taken.acked_before) if foreign.counted else []
+    taken = remote.taken
+    counts = remote.counted.beyond(taken.acked_before) if remote.counted else []
     about = [taken.acked_before, taken.beyond.segment_size, counts]
     segments: dict[str, Segment] = {"taken": _to_json(about)}
     for number, segment in taken.beyond.snapshot().items():
         segments[f"{_TAKEN}{number}"] = segment
-    if not foreign.waiting:
+    if not remote.waiting:
         return segments
     rows = {}
-    for cluster, waiting in foreign.waiting.items():
-        sizes = {known: holes.segment_size for known, holes in waiting.ledgers.items()}
+    for cluster, waiting in remote.waiting.items():
+        sizes = {
+            known: acked_ranges.segment_size for known, acked_ranges in waiting.ledgers.items()
+        }
         runs = {known: [list(run) for run in found] for known, found in waiting.counts.items()}
         rows[cluster] = [waiting.passed, waiting.up_to, sorted(sizes.items()), sorted(runs.items())]
-        for ledger_id, holes in waiting.ledgers.items():
-            for number, segment in holes.snapshot().items():
+        for ledger_id, acked_ranges in waiting.ledgers.items():
+            for number, segment in acked_ranges.snapshot().items():
                 segments[f"{_WAITING}{number}/{ledger_id}/{cluster}"] = segment
     segments["waiting"] = _to_json(rows)
     return segments
 
 
-def restore(segments: Mapping[str, bytes]) -> Foreign:
+def restore(segments: Mapping[str, bytes]) -> TakenProgress:
     """The inverse of `snapshot`; other segments are ignored."""
-    foreign = Foreign()
+    remote = TakenProgress()
     if "taken" not in segments:
-        return foreign
-    foreign.taken.acked_before, size, counts = json.loads(segments["taken"])
-    foreign.taken.beyond.restore(size, _numbered(segments))
-    foreign.counted = CountRuns((first, end, times) for first, end, times in counts)
+        return remote
+    remote.taken.acked_before, size, counts = json.loads(segments["taken"])
+    remote.taken.beyond.restore(size, _numbered(segments))
+    remote.counted = CountRuns((first, end, times) for first, end, times in counts)
     blocks = _blocks(segments)
     for cluster, row in json.loads(segments.get("waiting", b"{}")).items():
         passed, up_to, sizes, runs = row
-        waiting = foreign.waiting[cluster] = Waiting(Position(*passed), Position(*up_to))
+        waiting = remote.waiting[cluster] = Waiting(Position(*passed), Position(*up_to))
         for ledger_id, size in sizes:
-            holes = waiting.ledgers[ledger_id] = AcknowledgedRanges()
-            holes.restore(size, blocks[cluster, ledger_id])
+            acked_ranges = waiting.ledgers[ledger_id] = AcknowledgedRanges()
+            acked_ranges.restore(size, blocks[cluster, ledger_id])
         for ledger_id, found in runs:
             waiting.counts[ledger_id] = CountRuns((at, end, times) for at, end, times in found)
-    return foreign
+    return remote
 
 
-def settle(foreign: Foreign, stored: Mapping[str, StoredSegment]) -> None:
+def on_checkpoint(remote: TakenProgress, stored: Mapping[str, StoredSegment]) -> None:
     """Note where a durable checkpoint has the segments; unneeded ones may leave memory."""
-    foreign.taken.beyond.settle(_numbered(stored))
+    remote.taken.beyond.on_checkpoint(_numbered(stored))
     for (cluster, ledger_id), found in _blocks(stored).items():
-        foreign.waiting[cluster].ledgers[ledger_id].settle(found)
+        remote.waiting[cluster].ledgers[ledger_id].on_checkpoint(found)
 
 
-def crowded(foreign: Foreign) -> bool:
+def needs_checkpoint(remote: TakenProgress) -> bool:
     """Whether a checkpoint is due, so that memory can be freed."""
-    waiting = (each.ledgers.values() for each in foreign.waiting.values())
-    return foreign.taken.beyond.crowded() or any(
-        holes.crowded() for ledgers in waiting for holes in ledgers
+    waiting = (each.ledgers.values() for each in remote.waiting.values())
+    return remote.taken.beyond.needs_checkpoint() or any(
+        acked_ranges.needs_checkpoint() for ledgers in waiting for acked_ranges in ledgers
     )
 
 

@@ -22,7 +22,7 @@ from velaray.actors.subscription.cursor import (
     unpack_ranges,
     words_to_mask,
 )
-from velaray.actors.subscription.expiry import Why, missing
+from velaray.actors.subscription.expiry import ExpiryReason, missing
 from velaray.events.events_pb2 import (
     CursorReset,
     CursorRestored,
@@ -74,7 +74,7 @@ def decide_restore(cursor: Cursor, command: Restore) -> Decision:
         return Decision(reply=reply)
     event = CursorRestored(
         next_offset=restored.acked_before,
-        ranges=pack_ranges(restored.holes()),
+        ranges=pack_ranges(restored.acked_ranges()),
         partial=[
             PartialAck(offset=offset, remaining=mask_to_words(mask))
             for offset, mask in restored.all_partials()
@@ -103,7 +103,7 @@ def move_of(event: Message) -> str:
             return f"undo: {event.reason}"
         case MarkDeleted() if event.reason:
             return f"skip: {event.reason}"
-        case EntriesExpired(reason=Why.ADMINISTRATOR):
+        case EntriesExpired(reason=ExpiryReason.ADMINISTRATOR):
             return "expire: asked for by an administrator"
     return ""
 

@@ -53,16 +53,18 @@ def _decode(method: str, args: dict[str, Any]) -> Message:
 class CatalogActor(JournaledActor):
     """Serves the catalog's commands and queries to the cluster's other actors."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem, make_migrations: MakeMigrations) -> None:
-        super().__init__(key, fabric, CatalogMachine())
+    def __init__(
+        self, key: ActorKey, actor_system: ActorSystem, make_migrations: MakeMigrations
+    ) -> None:
+        super().__init__(key, actor_system, CatalogMachine())
         self._watchers = Watchers()
-        self.waker = ScheduledActivation(fabric)
-        self.migrations = make_migrations(fabric, self.call)
+        self.waker = ScheduledActivation(actor_system)
+        self.migrations = make_migrations(actor_system, self.call)
 
     async def start(self) -> Address:
         """Recover, listen, and continue purges and migrations of earlier activations."""
         address = await super().start()
-        self.spawn(self._bury())
+        self.spawn(self._purge())
         self.spawn(self._wake())
         self.spawn(self._keep_pulling())
         self.spawn(self._resume_replication())
@@ -76,7 +78,7 @@ class CatalogActor(JournaledActor):
         """
         await asyncio.sleep(PULL_WAKE_S)
         left = await self.runtime.read(replicated_partitions)
-        backoff = self.fabric.backoff(FIRST_BACKOFF_S)
+        backoff = self.actor_system.backoff(FIRST_BACKOFF_S)
         while left:
             watching, failed = self._watchers.partitions(), []
             for key in left:
@@ -89,8 +91,8 @@ class CatalogActor(JournaledActor):
             await backoff.wait()
 
     async def _describe_if_used(self, key: ActorKey) -> None:
-        if await self.fabric.store.list_ledgers(key.text()):
-            await self.fabric.ask(key, "describe", {})
+        if await self.actor_system.store.list_ledgers(key.text()):
+            await self.actor_system.ask(key, "describe", {})
 
     async def _keep_pulling(self) -> None:
         """Keep the partitions active that pull from another cluster: no client activates them.
@@ -103,7 +105,7 @@ class CatalogActor(JournaledActor):
             for key in await self.runtime.read(pulled_partitions):
                 if key.topic_name not in watching:
                     with contextlib.suppress(*TRANSIENT_OR_STORE):  # the next round tries again
-                        await self.fabric.ask(key, "describe", {})
+                        await self.actor_system.ask(key, "describe", {})
 
     async def stop(self) -> None:
         """Leave migrations to the next activation, then stop."""
@@ -120,31 +122,37 @@ class CatalogActor(JournaledActor):
             await asyncio.sleep(self.config.wake_s)
             await self.waker.once(await self.runtime.read(_partitions))
 
-    async def _bury(self) -> None:
-        backoff = self.fabric.backoff(FIRST_BACKOFF_S)
+    async def _purge(self) -> None:
+        backoff = self.actor_system.backoff(FIRST_BACKOFF_S)
         while True:
             try:
-                graves = await self._query(m.Graves())
-                for name in sorted({grave["topic"] for grave in graves if grave["due"]}):
-                    await sweep_topic(self.fabric, TopicName.parse(name))
+                deleted_topics = await self._query(m.Graves())
+                for name in sorted(
+                    {
+                        deleted_topic["topic"]
+                        for deleted_topic in deleted_topics
+                        if deleted_topic["due"]
+                    }
+                ):
+                    await sweep_topic(self.actor_system, TopicName.parse(name))
             except TRANSIENT_OR_STORE:
                 await backoff.wait()
             else:
                 backoff.reset()
-                await asyncio.sleep(self.config.upkeep_s)
+                await asyncio.sleep(self.config.maintenance_s)
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """Answer a call; ``watch`` also subscribes the connection to changes."""
         if method != "watch":
             return await self.call(method, args)
         request = _decode(method, args)
         assert isinstance(request, m.Watch)
-        self._watchers.add(link, TopicName.parse(request.topic))
+        self._watchers.add(rpc_connection, TopicName.parse(request.topic))
         return await self.call("serving", args)
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Remove the watcher; it watches again over a new connection."""
-        self._watchers.remove(link)
+        self._watchers.remove(rpc_connection)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """Answer a request of `velaray.broker.catalog.messages`, by name. Raises `RemoteError`."""
@@ -177,7 +185,7 @@ class CatalogActor(JournaledActor):
         read = self.read_certain if type(request) in CERTAIN else self.runtime.read
         timed = TIMED_QUERIES.get(type(request))
         if timed is not None:
-            now_ms = self.fabric.clock_ms()
+            now_ms = self.actor_system.clock_ms()
             return await read(lambda state: timed(state, request, now_ms))
         query = QUERIES[type(request)]
         return await read(lambda state: query(state, request))
@@ -189,7 +197,7 @@ class CatalogActor(JournaledActor):
                 self._watchers.tell(scope_of(request.topic, request.namespace))
             case m.UpdateCluster():
                 self._watchers.tell(CLUSTER)
-            case m.UpdateTenant() | m.SetHome() | m.ExpectTenant() | m.EndArrival():
+            case m.UpdateTenant() | m.SetHome() | m.ExpectTenant() | m.EndIncomingMigration():
                 self._watchers.tell_tenant(request.tenant)
             case m.BeginMigration() | m.AdvanceMigration() | m.RollBackMigration():
                 self._watchers.tell_tenant(request.tenant)

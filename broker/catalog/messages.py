@@ -219,7 +219,7 @@ class ExpectTenant(Request[Row]):
     migration: int
 
 
-class EndArrival(Request[Row]):
+class EndIncomingMigration(Request[Row]):
     """Record, at the target, how a migration ended."""
 
     tenant: str
@@ -339,7 +339,7 @@ class Migrations(Request[list[Row]]):
     running: bool = False
 
 
-class Arrival(Request[Row | None]):
+class IncomingMigration(Request[Row | None]):
     """The newest migration of a tenant to this cluster; None: there is none."""
 
     tenant: str

@@ -163,13 +163,13 @@ def _deleted_topics(state: Catalog, request: m.Graves, now_ms: int) -> Any:
     name = TopicName.parse(request.topic).topic if request.topic else None
     return [
         {
-            **describe(grave.topic),
-            "begun": grave.begun,
-            "until_ms": grave.until_ms,
-            "due": grave.begun or grave.until_ms <= now_ms,
+            **describe(deleted_topic.topic),
+            "begun": deleted_topic.begun,
+            "until_ms": deleted_topic.until_ms,
+            "due": deleted_topic.begun or deleted_topic.until_ms <= now_ms,
         }
-        for _, grave in sorted(state.graves.items())
-        if name is None or grave.topic.name == name
+        for _, deleted_topic in sorted(state.deleted_topics.items())
+        if name is None or deleted_topic.topic.name == name
     ]
 
 
@@ -222,9 +222,9 @@ def _reach(state: Catalog, request: m.ReachCluster) -> dict[str, Any]:
     return _reached(found)
 
 
-def _arrival(state: Catalog, request: m.Arrival) -> dict[str, Any] | None:
+def _incoming(state: Catalog, request: m.IncomingMigration) -> dict[str, Any] | None:
     """The newest migration of a tenant to this cluster, and how it ended; None: there is none."""
-    found = state.arrivals.get(request.tenant)
+    found = state.incoming.get(request.tenant)
     if found is None:
         return None
     return {"source": found.source, "migration": found.number, "end": found.ending}
@@ -292,7 +292,7 @@ QUERIES: Mapping[type[Message], Callable[[Catalog, Any], Any]] = {
     m.Migration: _migration,
     m.Migrations: _migrations,
     m.ReachCluster: _reach,
-    m.Arrival: _arrival,
+    m.IncomingMigration: _incoming,
     m.Whereabouts: _tenant_status,
     m.NamedClusters: _named_clusters,
 }

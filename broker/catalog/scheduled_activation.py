@@ -35,8 +35,8 @@ def due_times(
 class ScheduledActivation:
     """The rounds of the catalog."""
 
-    def __init__(self, fabric: ActorSystem) -> None:
-        self._fabric = fabric
+    def __init__(self, actor_system: ActorSystem) -> None:
+        self._actor_system = actor_system
         self._woken: dict[ActorKey, int] = {}
         # The newest ledger, its size, and since when it has that.
         self._newest: dict[ActorKey, tuple[int, int, int]] = {}
@@ -46,21 +46,21 @@ class ScheduledActivation:
 
         Who can't be reached or read is left for the next round.
         """
-        now_ms = self._fabric.clock_ms()
+        now_ms = self._actor_system.clock_ms()
         for key, policies in partitions:
             if policies.retention_ms <= 0 and policies.ttl_ms <= 0:
                 continue
             # A store that can't be read is told by who needs it.
             with suppress(*TRANSIENT_OR_STORE):
                 if await self._is_due(key, policies, now_ms):
-                    await self._fabric.call(key, "describe")
+                    await self._actor_system.call(key, "describe")
                     self._woken[key] = now_ms
         present = {key for key, _ in partitions}
         self._woken = {key: at for key, at in self._woken.items() if key in present}
         self._newest = {key: seen for key, seen in self._newest.items() if key in present}
 
     async def _is_due(self, key: ActorKey, policies: TopicPolicies, now_ms: int) -> bool:
-        store = self._fabric.store
+        store = self._actor_system.store
         stored = await store.read_manifest(key.text())
         if stored is None:
             return False
@@ -74,7 +74,7 @@ class ScheduledActivation:
     ) -> int | None:
         """Since when the open ledger is as it is, as far as this knows; None: there is nothing."""
         for info in newest:
-            size = await self._fabric.store.size(key.text(), info.ledger_id)
+            size = await self._actor_system.store.size(key.text(), info.ledger_id)
             if info.sealed or size <= info.data_offset:
                 continue
             seen = self._newest.get(key)

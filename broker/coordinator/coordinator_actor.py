@@ -7,11 +7,11 @@ import contextlib
 from typing import Any
 
 from velaray.actors.coordinator.commit_sequence import (
-    CommitInSeries,
-    ForgetSeries,
-    InSeries,
-    LastInSeries,
-    LookUpSeries,
+    CommitInSequence,
+    ForgetCommitSequence,
+    InSequence,
+    LastInSequence,
+    LookUpCommitSequence,
 )
 from velaray.actors.coordinator.machine import (
     AddPartitions,
@@ -44,9 +44,9 @@ Command = (
     | AddSubscriptions
     | MayJoin
     | Decide
-    | CommitInSeries
-    | LookUpSeries
-    | ForgetSeries
+    | CommitInSequence
+    | LookUpCommitSequence
+    | ForgetCommitSequence
 )
 
 FULL_DISK_PAUSE_S = 1.0
@@ -58,12 +58,12 @@ class CoordinatorActor(JournaledActor):
 
     runtime: Runtime[CoordinatorState]
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
-        super().__init__(key, fabric, CoordinatorMachine())
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
+        super().__init__(key, actor_system, CoordinatorMachine())
         self.number = key.partition
         self.sessions: set[CoordinatorSession] = set()
-        self.endings: TransactionCompletion
-        self.meter = CoordinatorMetrics(Labels(fabric.config.name, key))
+        self.completion: TransactionCompletion
+        self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
         self._server: asyncio.Server | None = None
         self._alarm_ms: int | None = None  # the deadline that is waited for
         self._earlier = asyncio.Event()  # there is an earlier one
@@ -71,13 +71,13 @@ class CoordinatorActor(JournaledActor):
     async def start(self) -> Address:
         """Recover, go on ending what is decided, listen."""
         address = await super().start()
-        self.endings = TransactionCompletion(
-            *(self.number, self.fabric, self.runtime, self.spawn),
-            ended=lambda known: self.meter.ended(known, self.fabric.clock_ms()),
+        self.completion = TransactionCompletion(
+            *(self.number, self.actor_system, self.runtime, self.spawn),
+            ended=lambda known: self.meter.ended(known, self.actor_system.clock_ms()),
         )
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
-        self.endings.begin([known.sequence for known in self.runtime.state.decided()])
+        self.completion.begin([known.sequence for known in self.runtime.state.decided()])
         self.spawn(self._keep_deadlines())
         port = self._server.sockets[0].getsockname()[1]
         return address._replace(service_port=port)
@@ -110,30 +110,30 @@ class CoordinatorActor(JournaledActor):
         began_s = loop.time()
         decided: Decided = await self.ask(command)
         if not decided.finished:
-            await self.endings.finish(command.sequence)
+            await self.completion.finish(command.sequence)
         if command.commit:
             self.meter.committed_in(loop.time() - began_s)
         return decided
 
-    async def commit_in_series(self, command: CommitInSeries) -> InSeries:
+    async def commit_in_sequence(self, command: CommitInSequence) -> InSequence:
         """As `end`, for all transactions of a number of a series, and those that it drops."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        found: InSeries = await self.ask(command)
+        found: InSequence = await self.ask(command)
         ending = (*command.sequences, *found.dropped)
-        await asyncio.gather(*map(self.endings.finish, ending))
+        await asyncio.gather(*map(self.completion.finish, ending))
         if found.now:
             self.meter.committed_in(loop.time() - began_s)
         return found
 
-    async def forget_series(self, command: ForgetSeries) -> None:
+    async def forget_commit_sequence(self, command: ForgetCommitSequence) -> None:
         """The series is over, and what was open for it is aborted. Raises `RemoteError`."""
-        found: LastInSeries = await self.ask(command)
-        await asyncio.gather(*map(self.endings.finish, found.dropped))
+        found: LastInSequence = await self.ask(command)
+        await asyncio.gather(*map(self.completion.finish, found.dropped))
 
     async def _keep_deadlines(self) -> None:
         """Abort what is open for too long, at once what became so while nobody was there."""
-        backoff = self.fabric.backoff(FULL_DISK_PAUSE_S, FULL_DISK_PAUSE_S)
+        backoff = self.actor_system.backoff(FULL_DISK_PAUSE_S, FULL_DISK_PAUSE_S)
         while True:
             self._earlier.clear()
             expired = await self.runtime.ask(Expire())
@@ -141,13 +141,13 @@ class CoordinatorActor(JournaledActor):
                 await backoff.wait()
             elif expired.sequences:
                 self.meter.timed_out += len(expired.sequences)
-                self.endings.begin(expired.sequences)
+                self.completion.begin(expired.sequences)
             else:
                 await self._until_the_next_deadline()
 
     async def _until_the_next_deadline(self) -> None:
         deadline = self._alarm_ms = self.runtime.state.next_deadline_ms
-        pause = None if deadline is None else (deadline - self.fabric.clock_ms()) / 1000
+        pause = None if deadline is None else (deadline - self.actor_system.clock_ms()) / 1000
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._earlier.wait()
@@ -173,7 +173,7 @@ class CoordinatorActor(JournaledActor):
         decided, NOT_ALLOWED if this is no participant.
         """
         await self.ask(MayJoin(sequence, topic, subscription))
-        self.endings.joined(sequence, topic, incarnation)
+        self.completion.joined(sequence, topic, incarnation)
         await self.read_certain(lambda state: None)  # this was the owner when it answered
 
     async def metrics(self) -> list[Sample]:
@@ -185,7 +185,11 @@ class CoordinatorActor(JournaledActor):
 
     def idle(self) -> bool:
         """Whether nobody is connected, and no transaction is unfinished."""
-        return not self.sessions and not self.links.links and not self.runtime.state.unfinished
+        return (
+            not self.sessions
+            and not self.rpc_connections.rpc_connections
+            and not self.runtime.state.unfinished
+        )
 
     async def stop(self) -> None:
         """Close the clients' connections, then as every body."""

@@ -21,10 +21,10 @@ class Coordinator(Protocol):
     """What these calls need of the coordinator."""
 
     number: int
-    fabric: ActorSystem
+    actor_system: ActorSystem
     runtime: Runtime[CoordinatorState]
     recovery_ms: tuple[int, int]
-    endings: TransactionCompletion
+    completion: TransactionCompletion
 
     async def ask(self, command: Decide) -> Any:
         """Return the durable reply to a command. Raises `RemoteError` for a refusal."""
@@ -62,7 +62,7 @@ async def transactions(coordinator: Coordinator, args: dict[str, Any]) -> dict[s
 
     With ``status`` only those, with ``older_ms`` only those that began longer ago.
     """
-    status, most, now_ms = args.get("status"), args["most"], coordinator.fabric.clock_ms()
+    status, most, now_ms = args.get("status"), args["most"], coordinator.actor_system.clock_ms()
     before_ms = now_ms - args.get("older_ms", 0)
 
     def look(state: CoordinatorState) -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
 
     ``untold`` are the participants that its end waits for. Raises `RemoteError` (NOT_FOUND).
     """
-    sequence, now_ms = args["sequence"], coordinator.fabric.clock_ms()
+    sequence, now_ms = args["sequence"], coordinator.actor_system.clock_ms()
 
     def look(state: CoordinatorState) -> dict[str, Any] | None:
         known = state.unfinished.get(sequence)
@@ -109,7 +109,7 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
                 "deadline_ms": known.deadline_ms,
                 "partitions": list(known.partitions),
                 "subscriptions": [list(pair) for pair in known.subscriptions],
-                "untold": [asdict(each) for each in coordinator.endings.untold(sequence)],
+                "untold": [asdict(each) for each in coordinator.completion.untold(sequence)],
             }
         status = state.status(sequence)
         return None if status is None else {"status": str(status)}
@@ -132,7 +132,7 @@ async def abort(coordinator: Coordinator, args: dict[str, Any]) -> bool:
         return True
     try:
         async with asyncio.timeout(ABORT_S):
-            await coordinator.endings.finish(command.sequence)
+            await coordinator.completion.finish(command.sequence)
     except TimeoutError:
         return False
     return True

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from velaray.actors.coordinator.commit_sequence import (
-    CommitInSeries,
-    ForgetSeries,
-    InSeries,
-    LastInSeries,
-    LookUpSeries,
+    CommitInSequence,
+    ForgetCommitSequence,
+    InSequence,
+    LastInSequence,
+    LookUpCommitSequence,
 )
 from velaray.actors.coordinator.machine import AddPartitions, AddSubscriptions, Begin, Decide
 from velaray.actors.machine import Reason
@@ -37,7 +37,7 @@ _ANSWERS: dict[type, type] = {
     pb.CommandAddSubscriptionToTxn: pb.CommandAddSubscriptionToTxnResponse,
     pb.CommandEndTxn: pb.CommandEndTxnResponse,
 }
-Command = Begin | AddPartitions | AddSubscriptions | LookUpSeries
+Command = Begin | AddPartitions | AddSubscriptions | LookUpCommitSequence
 """What a session asks its coordinator."""
 DEFAULT_TIMEOUT_MS = 60_000
 """Of a transaction whose client names none, as in Pulsar."""
@@ -61,10 +61,10 @@ class Coordinator(Protocol):
     async def end(self, command: Decide) -> Any:
         """Decide, and return when all participants have applied the verdict."""
 
-    async def commit_in_series(self, command: CommitInSeries) -> Any:
+    async def commit_in_sequence(self, command: CommitInSequence) -> Any:
         """Commit all transactions of a number of a series, and return as `end` does."""
 
-    async def forget_series(self, command: ForgetSeries) -> None:
+    async def forget_commit_sequence(self, command: ForgetCommitSequence) -> None:
         """End a series and abort what is open for it."""
 
 
@@ -103,9 +103,13 @@ class CoordinatorSession(Session):
             return
         self.connection.send(answer)
 
-    async def _look_up(self, series: str, answer: pb.CommandTcClientConnectResponse) -> None:
+    async def _look_up(
+        self, commit_sequence: str, answer: pb.CommandTcClientConnectResponse
+    ) -> None:
         try:
-            found: LastInSeries = await self._coordinator.ask(LookUpSeries(series))
+            found: LastInSequence = await self._coordinator.ask(
+                LookUpCommitSequence(commit_sequence)
+            )
         except (RemoteError, Stopped, StorageFull) as error:
             answer.error, answer.message = code_of(error), reason_of(error)
         else:
@@ -130,7 +134,7 @@ class CoordinatorSession(Session):
         else:
             if isinstance(command, pb.CommandNewTxn):
                 answer.txnid_least_bits = found.sequence
-            elif isinstance(found, InSeries):
+            elif isinstance(found, InSequence):
                 answer.series_repeated = not found.now
         self.connection.send(answer)
 
@@ -163,15 +167,15 @@ class CoordinatorSession(Session):
     async def _end(self, command: pb.CommandEndTxn) -> Any:
         commit = command.txn_action == pb.COMMIT
         if command.HasField("series"):
-            return await self._end_in_series(command, commit)
+            return await self._end_in_sequence(command, commit)
         return await self._coordinator.end(Decide(command.txnid_least_bits, commit, self.info.role))
 
-    async def _end_in_series(self, command: pb.CommandEndTxn, commit: bool) -> Any:
+    async def _end_in_sequence(self, command: pb.CommandEndTxn, commit: bool) -> Any:
         if not commit:
-            return await self._coordinator.forget_series(
-                ForgetSeries(command.series, self.info.role)
+            return await self._coordinator.forget_commit_sequence(
+                ForgetCommitSequence(command.series, self.info.role)
             )
         number, sequences = command.series_number, tuple(command.series_transactions)
-        return await self._coordinator.commit_in_series(
-            CommitInSeries(command.series, number, sequences, self.info.role)
+        return await self._coordinator.commit_in_sequence(
+            CommitInSequence(command.series, number, sequences, self.info.role)
         )

@@ -37,23 +37,23 @@ def check_not_systems(topic: TopicName) -> TopicName:
     return topic
 
 
-async def ensure_coordinators(fabric: ActorSystem, count: int) -> None:
+async def ensure_coordinators(actor_system: ActorSystem, count: int) -> None:
     """Have at least so many coordinators; there are never fewer than before.
 
     Raises what `ActorSystem.call` raises.
     """
-    await ensure_partitions(fabric, ASSIGN, count)
+    await ensure_partitions(actor_system, ASSIGN, count)
 
 
-async def ensure_partitions(fabric: ActorSystem, topic: TopicName, count: int) -> None:
+async def ensure_partitions(actor_system: ActorSystem, topic: TopicName, count: int) -> None:
     """Have a topic of the system with at least so many partitions.
 
     Raises what `ActorSystem.call` raises.
     """
     name = str(topic)
     create = {"topic": name, "partitions": count, "exist_ok": True}
-    await fabric.call(ActorKey.catalog(), "create_topic", create)
-    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": name})
+    await actor_system.call(ActorKey.catalog(), "create_topic", create)
+    found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": name})
     if found["partitions"] < count:
         grow = {"topic": name, "partitions": count}
-        await fabric.call(ActorKey.catalog(), "grow_partitions", grow)
+        await actor_system.call(ActorKey.catalog(), "grow_partitions", grow)

@@ -48,14 +48,14 @@ class TransactionCompletion:
     def __init__(
         self,
         number: int,
-        fabric: ActorSystem,
+        actor_system: ActorSystem,
         runtime: Runtime[CoordinatorState],
         spawn: Callable[[Any], asyncio.Task[Any]],
         ended: Callable[[Transaction], None],
     ) -> None:
         """``number`` is the coordinator's; ``ended`` is told of each that has ended for good."""
         self._number = number
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._runtime = runtime
         self._spawn = spawn
         self._ended = ended
@@ -157,7 +157,7 @@ class TransactionCompletion:
         self, sequence: int, telling: Mapping[Participant, dict[str, Any]]
     ) -> dict[Participant, Any]:
         """What each of them answered; None of what was deleted."""
-        now_ms = self._fabric.clock_ms()
+        now_ms = self._actor_system.clock_ms()
         untold = {each: Untold(*each, now_ms) for each in telling}
         self._untold[sequence] = dict(untold)
         async with asyncio.TaskGroup() as group:
@@ -169,14 +169,14 @@ class TransactionCompletion:
 
     async def _persist(self, command: Spread | Finish) -> Any:
         """Its reply, as soon as the disk takes it."""
-        backoff = self._fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while isinstance(reply := await self._runtime.ask(command), Refusal):
             await backoff.wait()
         return reply
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
         """Until it has it; its answer. What was deleted has nothing that could be applied to."""
-        backoff, answer = self._fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
+        backoff, answer = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
         while True:
             try:
                 async with self._room:
@@ -195,10 +195,10 @@ class TransactionCompletion:
         method = "name_participants" if "clusters" in what else "end_transaction"
         key = self._keys.get(what["sequence"], {}).get(participant.topic)
         # Who is connected exists; else the topic may have been deleted, as the catalog knows.
-        link = None if key is None else self._fabric.shared_link(key)
-        if link is not None:
-            return await link.request(method, what)
+        rpc_connection = None if key is None else self._actor_system.shared_rpc(key)
+        if rpc_connection is not None:
+            return await rpc_connection.request(method, what)
         topic = TopicName.parse(participant.topic)
-        found = await self._fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self._actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
         key = ActorKey.of_partition(topic, found["incarnation"])
-        return await self._fabric.call(key, method, what)
+        return await self._actor_system.call(key, method, what)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from velaray.actors.machine import Reason
-from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.broker.garbage_collection.deletion import deletes_itself, enqueue_deletion
 from velaray.broker.garbage_collection.deletion_backlog import (
     Waiting,
     dead_letters,
@@ -41,19 +41,19 @@ LOOKS = 3
 """What looks lost is looked at so often."""
 
 
-async def take_census(fabric: ActorSystem) -> LedgerAudit:
+async def audit_ledgers(actor_system: ActorSystem) -> LedgerAudit:
     """Count every ledger of the cluster, while everything goes on.
 
     A journal that can't be read is named, and the others are counted. Raises what
     `ActorSystem.call` raises.
     """
     unread: dict[str, Unread] = {}
-    ledgers = await _look(fabric, await _journals(fabric.store), unread)
+    ledgers = await _look(actor_system, await _journals(actor_system.store), unread)
     lost = _lost(ledgers)
     for _ in range(LOOKS - 1):
         if not lost:
             break
-        again = await _look(fabric, sorted({each.journal for each in lost}), unread)
+        again = await _look(actor_system, sorted({each.journal for each in lost}), unread)
         still = {each.name for each in _lost(again)}.intersection(each.name for each in lost)
         ledgers = _corrected(ledgers, again, lost)
         lost = [each for each in again if each.name in still]
@@ -76,7 +76,7 @@ def _corrected(
 
 
 async def _look(
-    fabric: ActorSystem, keys: Sequence[str], unread: dict[str, Unread]
+    actor_system: ActorSystem, keys: Sequence[str], unread: dict[str, Unread]
 ) -> list[Counted]:
     """Count the ledgers of these journals, once; those that can't be read go to ``unread``.
 
@@ -86,11 +86,11 @@ async def _look(
     journals = []
     for key in keys:
         try:
-            journals.append(await _read(fabric.store, key))
+            journals.append(await _read(actor_system.store, key))
         except JournalError as error:
             unread[key] = Unread(key, error.told)
-    waiting = {_name(each) async for each in pending(fabric)}
-    dead = {_name(each) async for each in dead_letters(fabric)}
+    waiting = {_name(each) async for each in pending(actor_system)}
+    dead = {_name(each) async for each in dead_letters(actor_system)}
     return count(journals, waiting, dead)
 
 
@@ -133,7 +133,7 @@ async def _manifest(store: LedgerStore, key: str) -> Manifest | None:
     return None if found is None else decode_manifest(store.location(key), found.data)
 
 
-async def repair(fabric: ActorSystem, orphans: Collection[Counted]) -> int:
+async def repair(actor_system: ActorSystem, orphans: Collection[Counted]) -> int:
     """Have orphans deleted; returns how many. Repeating it does no harm.
 
     Raises what `announce` raises, and the store's errors: then some may not be.
@@ -142,29 +142,31 @@ async def repair(fabric: ActorSystem, orphans: Collection[Counted]) -> int:
     for journal in sorted({each.journal for each in orphans}):
         key = ActorKey.parse(journal)
         ledger_ids = [each.ledger_id for each in orphans if each.journal == journal]
-        if deletes_itself(fabric, key):
+        if deletes_itself(actor_system, key):
             for ledger_id in ledger_ids:
-                await dispose(fabric.store, journal, ledger_id)
+                await dispose(actor_system.store, journal, ledger_id)
         else:
-            await announce(fabric, key, ledger_ids)
+            await enqueue_deletion(actor_system, key, ledger_ids)
         done += len(ledger_ids)
     return done
 
 
-async def describe_ledger(fabric: ActorSystem, ledger_id: int) -> dict[str, Any]:
+async def describe_ledger(actor_system: ActorSystem, ledger_id: int) -> dict[str, Any]:
     """Everything that is known of a ledger, its events among it.
 
     Raises `RemoteError` (NOT_FOUND) if it is neither stored nor listed, and no event names it;
-    else as `take_census`.
+    else as `audit_ledgers`.
     """
-    events = [each async for each in pending(fabric) if _name(each)[1] == ledger_id]
-    letters = [each async for each in dead_letters(fabric) if _name(each)[1] == ledger_id]
-    named = {_name(each)[0] for each in (*events, *letters)}
-    for key in await _journals(fabric.store):
+    events = [each async for each in pending(actor_system) if _name(each)[1] == ledger_id]
+    given_up_events = [
+        each async for each in dead_letters(actor_system) if _name(each)[1] == ledger_id
+    ]
+    named = {_name(each)[0] for each in (*events, *given_up_events)}
+    for key in await _journals(actor_system.store):
         try:
-            journal = await _read(fabric.store, key)
+            journal = await _read(actor_system.store, key)
         except JournalError:
-            if key in named or ledger_id in await fabric.store.list_ledgers(key):
+            if key in named or ledger_id in await actor_system.store.list_ledgers(key):
                 raise
             continue  # it is another journal's
         numbered = journal.manifest is not None and (
@@ -173,14 +175,14 @@ async def describe_ledger(fabric: ActorSystem, ledger_id: int) -> dict[str, Any]
         if not (numbered or key in named or ledger_id in journal.stored):
             continue
         waiting = {_name(each) for each in events}
-        given_up = {_name(each) for each in letters}
+        given_up = {_name(each) for each in given_up_events}
         for each in count([journal], waiting, given_up):
             if each.ledger_id == ledger_id:
-                return await _described(fabric.store, journal, each, events, letters)
+                return await _described(actor_system.store, journal, each, events, given_up_events)
     if not named:
         raise RemoteError(Reason.NOT_FOUND, f"ledger {ledger_id} is neither stored nor listed")
     gone = {"ledgerId": ledger_id, "journal": sorted(named)[0], "state": "gone", "bytes": 0}
-    return {**gone, **_events(events, letters)}
+    return {**gone, **_events(events, given_up_events)}
 
 
 async def _described(
@@ -188,7 +190,7 @@ async def _described(
     journal: Journal,
     ledger: Counted,
     events: Sequence[Waiting],
-    letters: Sequence[Waiting],
+    given_up_events: Sequence[Waiting],
 ) -> dict[str, Any]:
     listed = () if journal.manifest is None else journal.manifest.ledgers
     info = next((each for each in listed if each.ledger_id == ledger.ledger_id), None)
@@ -204,12 +206,12 @@ async def _described(
         "entries": None if info is None else info.entries,
         "deadJournal": journal.manifest is not None and journal.manifest.dead,
         "owned": await is_owned(store, journal.key, ledger.ledger_id) if stored else None,
-        **_events(events, letters),
+        **_events(events, given_up_events),
     }
 
 
-def _events(events: Sequence[Waiting], letters: Sequence[Waiting]) -> dict[str, Any]:
+def _events(events: Sequence[Waiting], given_up_events: Sequence[Waiting]) -> dict[str, Any]:
     return {
         "pending": [described(each) for each in events],
-        "deadLetters": [described(each) for each in letters],
+        "deadLetters": [described(each) for each in given_up_events],
     }

@@ -31,7 +31,7 @@ _POLICIES: Mapping[str, Any] = {
 """Of the system's namespace, whatever is set for the cluster: no event may expire or be refused."""
 
 
-async def ensure_deletion_topics(fabric: ActorSystem) -> None:
+async def ensure_deletion_topics(actor_system: ActorSystem) -> None:
     """Have the topics of which deleters live, with a partition for each deleter at least.
 
     They always have partitions, whatever topics are that come into being by themselves. (More of
@@ -39,53 +39,56 @@ async def ensure_deletion_topics(fabric: ActorSystem) -> None:
     raises.
     """
     namespace = EVENTS.namespace_name
-    own = await fabric.call(ActorKey.catalog(), "policies", {"namespace": namespace})
+    own = await actor_system.call(ActorKey.catalog(), "policies", {"namespace": namespace})
     for name, value in _POLICIES.items():
         if own.get(name) != value:
             policy = {"namespace": namespace, "name": name, "value": json.dumps(value).encode()}
-            await fabric.call(ActorKey.catalog(), "set_policy", policy)
+            await actor_system.call(ActorKey.catalog(), "set_policy", policy)
     for topic in TOPICS:
-        await ensure_partitions(fabric, topic, max(1, fabric.config.deleters))
+        await ensure_partitions(actor_system, topic, max(1, actor_system.config.deleters))
 
 
-async def partitions_in_use(fabric: ActorSystem, topic: TopicName) -> AsyncIterator[ActorKey]:
+async def partitions_in_use(actor_system: ActorSystem, topic: TopicName) -> AsyncIterator[ActorKey]:
     """The partitions of ``topic`` in which anything was ever stored; none if there is no topic.
 
     Raises what `ActorSystem.call` raises, and the store's errors.
     """
     try:
-        found = await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
     except RemoteError as error:
         if error.kind != Reason.NOT_FOUND:
             raise
         return
     for key in ActorKey.of_partitions(topic, found["incarnation"], found["partitions"]):
-        if await fabric.store.list_ledgers(key.text()):
+        if await actor_system.store.list_ledgers(key.text()):
             yield key
 
 
-async def has_work(fabric: ActorSystem) -> bool:
+async def has_work(actor_system: ActorSystem) -> bool:
     """Whether anything is announced that the deleters haven't acknowledged.
 
     Raises what `ActorSystem.ask` raises, and the store's errors.
     """
     wanted: dict[str, Any] = {"name": WORKER, "number": 1}
     for topic in (EVENTS, RETRY):
-        async for key in partitions_in_use(fabric, topic):
-            if WORKER not in await fabric.ask(key, "subscriptions", {}):
+        async for key in partitions_in_use(actor_system, topic):
+            if WORKER not in await actor_system.ask(key, "subscriptions", {}):
                 continue
-            if await fabric.ask(key, "find_unacked", wanted) is not None:
+            if await actor_system.ask(key, "find_unacked", wanted) is not None:
                 return True
     return False
 
 
-async def deleters_to_wake(fabric: ActorSystem) -> list[ActorKey]:
+async def collectors_to_wake(actor_system: ActorSystem) -> list[ActorKey]:
     """Those who are to be activated when a cluster starts: none if nothing was ever announced.
 
     They leave if nothing is left to do. Raises what `ActorSystem.call` raises, and the store's
     errors.
     """
     for topic in (EVENTS, RETRY):
-        async for _ in partitions_in_use(fabric, topic):
-            return [ActorKey.of_deleter(number) for number in range(fabric.config.deleters)]
+        async for _ in partitions_in_use(actor_system, topic):
+            return [
+                ActorKey.of_garbage_collector(number)
+                for number in range(actor_system.config.deleters)
+            ]
     return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from velaray.events.ids import ActorKey, TopicName
-from velaray.journal.garbage_collection import bury, dispose
+from velaray.journal.garbage_collection import dispose, purge
 
 if TYPE_CHECKING:
     from velaray.topology.actor_system import ActorSystem
@@ -34,25 +34,29 @@ def is_deletion_topic(topic: TopicName) -> bool:
     return (topic.tenant, topic.namespace, topic.local) in _OWN
 
 
-def deletes_itself(fabric: ActorSystem, key: ActorKey) -> bool:
+def deletes_itself(actor_system: ActorSystem, key: ActorKey) -> bool:
     """Whether the ledgers of this journal are deleted by their owner, without an event."""
-    return not fabric.config.deleters or (key.tenant, key.namespace, key.topic) in _OWN
+    return not actor_system.config.deleters or (key.tenant, key.namespace, key.topic) in _OWN
 
 
-async def announce(fabric: ActorSystem, key: ActorKey, ledger_ids: Sequence[int]) -> None:
+async def enqueue_deletion(
+    actor_system: ActorSystem, key: ActorKey, ledger_ids: Sequence[int]
+) -> None:
     """Have these ledgers of ``key``'s journal deleted once they aren't listed any more.
 
     Durable when it returns, for each of them; repeating it does no harm. Raises `Unreachable`,
     `RemoteError`: then some may be announced.
     """
-    if not ledger_ids or deletes_itself(fabric, key):
+    if not ledger_ids or deletes_itself(actor_system, key):
         return
-    deleter = ActorKey.of_deleter(crc32(key.text().encode()) % fabric.config.deleters)
+    collector = ActorKey.of_garbage_collector(
+        crc32(key.text().encode()) % actor_system.config.deleters
+    )
     args = {"journal": key.text(), "ledgers": list(ledger_ids)}
-    await fabric.call(deleter, "announce", args)
+    await actor_system.call(collector, "announce", args)
 
 
-async def bury_journal(fabric: ActorSystem, key: ActorKey) -> None:
+async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:
     """Unlist all of a deleted actor's journal, and have it deleted.
 
     Success means that nothing lists any of it, and whatever is stored will be deleted. It may be
@@ -60,9 +64,9 @@ async def bury_journal(fabric: ActorSystem, key: ActorKey) -> None:
     """
 
     async def tell(ledger_ids: Sequence[int]) -> None:
-        await announce(fabric, key, ledger_ids)
+        await enqueue_deletion(actor_system, key, ledger_ids)
 
-    await bury(fabric.store, key.text(), tell)
-    if deletes_itself(fabric, key):
-        for ledger_id in await fabric.store.list_ledgers(key.text()):
-            await dispose(fabric.store, key.text(), ledger_id)
+    await purge(actor_system.store, key.text(), tell)
+    if deletes_itself(actor_system, key):
+        for ledger_id in await actor_system.store.list_ledgers(key.text()):
+            await dispose(actor_system.store, key.text(), ledger_id)

@@ -14,7 +14,7 @@ from velaray.broker.garbage_collection.deletion import (
     OPERATOR,
     RETRY,
     WORKER,
-    announce,
+    enqueue_deletion,
 )
 from velaray.broker.garbage_collection.deletion_events import (
     MalformedEvent,
@@ -45,32 +45,32 @@ class Waiting:
     published_ms: int
 
 
-async def pending(fabric: ActorSystem) -> AsyncIterator[Waiting]:
+async def pending(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
     """What deleters haven't acknowledged, as it is while this runs.
 
     An event that is tried again while this runs may come twice. Raises what `ActorSystem.call`
     raises, and the store's errors.
     """
     for topic in (EVENTS, RETRY):  # in the order in which events move
-        async for each in _waiting(fabric, topic, WORKER):
+        async for each in _waiting(actor_system, topic, WORKER):
             yield each
 
 
-def dead_letters(fabric: ActorSystem) -> AsyncIterator[Waiting]:
+def dead_letters(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
     """The events that were given up and that nobody has dealt with since. Raises as `pending`."""
-    return _waiting(fabric, DEAD, OPERATOR)
+    return _waiting(actor_system, DEAD, OPERATOR)
 
 
 async def _waiting(
-    fabric: ActorSystem, topic: TopicName, subscription: str
+    actor_system: ActorSystem, topic: TopicName, subscription: str
 ) -> AsyncIterator[Waiting]:
-    async for key in partitions_in_use(fabric, topic):
-        if subscription not in await fabric.call(key, "subscriptions"):
+    async for key in partitions_in_use(actor_system, topic):
+        if subscription not in await actor_system.call(key, "subscriptions"):
             continue  # nothing was stored there: whoever does so makes it first
         first: int | None = 0
         while first is not None:
             args = {"name": subscription, "first": first, "most": AT_ONCE}
-            found = await fabric.call(key, "unacked_entries", args)
+            found = await actor_system.call(key, "unacked_entries", args)
             for entry in found["entries"]:
                 yield _read(str(key.topic_name), *entry)
             first = found["next"]
@@ -90,13 +90,13 @@ def _read(topic: str, found: list[int], metadata: bytes, payload: bytes) -> Wait
     return Waiting(topic, message_id, event, tries, about.publish_time)
 
 
-async def take_up(fabric: ActorSystem, letters: Sequence[Waiting]) -> None:
+async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
     """Have dead letters tried again from the start: published anew, and then forgotten.
 
     Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them is no event, what
     `announce` raises, and what `forget` raises: then some may be.
     """
-    for each in letters:
+    for each in dead_letters:
         if each.event is None:
             text = f"{each.message_id} of {each.topic} is no event: it can only be forgotten"
             raise RemoteError(Reason.INVALID, text)
@@ -104,21 +104,21 @@ async def take_up(fabric: ActorSystem, letters: Sequence[Waiting]) -> None:
             key = addressee(each.event)
         except MisaddressedEvent as error:
             raise RemoteError(Reason.INVALID, f"{error}: it can only be forgotten") from error
-        await announce(fabric, key, [each.event.ledgerId])
-    await forget(fabric, letters)
+        await enqueue_deletion(actor_system, key, [each.event.ledgerId])
+    await forget(actor_system, dead_letters)
 
 
-async def forget(fabric: ActorSystem, letters: Sequence[Waiting]) -> None:
+async def forget(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
     """Have dead letters listed no more, and leave their ledgers as they are.
 
     Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be.
     """
     ids = [
         [each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition]
-        for each in letters
+        for each in dead_letters
     ]
     if ids:
-        await fabric.call(ActorKey.of_deleter(0), "forget", {"letters": ids})
+        await actor_system.call(ActorKey.of_garbage_collector(0), "forget", {"letters": ids})
 
 
 def described(each: Waiting) -> dict[str, Any]:

@@ -70,16 +70,16 @@ Event = PendingDeleteLedgerInfo
 class GarbageCollector(ActorBase):
     """Announces and deletes."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
-        self.fabric = fabric
-        self.config = fabric.config
-        self.links = RpcServer(self, fabric.config.link_key)
+        self.actor_system = actor_system
+        self.config = actor_system.config
+        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
         self.meter = CollectorMetrics()
         self._client: Client | None = None
         self._producer: Producer[Event] | None = None
         self._connecting = asyncio.Lock()
-        self._announcing = 0
+        self._enqueuing = 0
         self._room = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._handling: set[asyncio.Task[None]] = set()
@@ -90,21 +90,21 @@ class GarbageCollector(ActorBase):
 
     async def start(self) -> Address:
         """Make sure that the topics are there, and begin. Raises what `ActorSystem.call` raises."""
-        await ensure_deletion_topics(self.fabric)
-        link_port = await self.links.start(self.config.host)
+        await ensure_deletion_topics(self.actor_system)
+        rpc_port = await self.rpc_connections.start(self.config.host)
         self._spawn(self._consume(), self._tasks)
         self._spawn(self._look_for_work(), self._tasks)
-        return Address(self.config.host, 0, link_port)
+        return Address(self.config.host, 0, rpc_port)
 
     def idle(self) -> bool:
         """Whether nobody asks, nothing is under way, and nothing was left when it last looked."""
-        busy = self.links.links or self._announcing or self._handling
+        busy = self.rpc_connections.rpc_connections or self._enqueuing or self._handling
         return self._drained and not busy
 
     async def stop(self) -> None:
         """End what is under way, and leave. What isn't acknowledged comes again to the next."""
         self._stopping = True
-        self.links.stop()
+        self.rpc_connections.stop()
         tasks = [*self._tasks, *self._handling]
         for task in tasks:
             task.cancel()
@@ -116,7 +116,7 @@ class GarbageCollector(ActorBase):
     def abort(self) -> None:
         """Stop as a crash would."""
         self._stopping = True
-        self.links.abort()
+        self.rpc_connections.abort()
         for task in (*self._tasks, *self._handling):
             task.cancel()
         if self._client is not None:
@@ -130,7 +130,7 @@ class GarbageCollector(ActorBase):
             among.discard(task)
             error = None if task.cancelled() else task.exception()
             if error is not None:
-                self.fabric.fatal(self.key, error)
+                self.actor_system.fatal(self.key, error)
 
         task.add_done_callback(ended)
 
@@ -141,9 +141,11 @@ class GarbageCollector(ActorBase):
         ``metrics`` as every actor."""
         match method:
             case "announce":
-                return await self._announce(args["journal"], args["ledgers"])
+                return await self._enqueue_deletion(args["journal"], args["ledgers"])
             case "forget":
-                return await self._forget([MessageId(*letter) for letter in args["letters"]])
+                return await self._forget(
+                    [MessageId(*dead_letter) for dead_letter in args["letters"]]
+                )
             case "describe":
                 return {"key": self.key.text(), "counts": self.meter.counts()}
             case "metrics":
@@ -152,19 +154,19 @@ class GarbageCollector(ActorBase):
                 return []  # it has none
         raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """Requests over links are calls."""
         return await self.call(method, args)
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Nobody sends a deleter notices."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Nothing hangs on a link."""
 
     # -- announcing ------------------------------------------------------------------
 
-    async def _announce(self, journal: str, ledger_ids: Sequence[int]) -> None:
+    async def _enqueue_deletion(self, journal: str, ledger_ids: Sequence[int]) -> None:
         """Publish an event for each ledger; all of them are stored when this returns.
 
         Raises `RemoteError`: then any of them may be stored, and all may be announced again.
@@ -174,18 +176,18 @@ class GarbageCollector(ActorBase):
             events = [event_of(key, ledger_id) for ledger_id in ledger_ids]
         except (InvalidNameError, MisaddressedEvent) as error:
             raise RemoteError(Reason.INVALID, str(error)) from error
-        self._announcing += 1
+        self._enqueuing += 1
         self._drained = False
         try:
             producer = await self._connected_producer()
             grace_ms = min(GRACE_MS + len(events), self._delay_ms)
-            due_ms = self.fabric.clock_ms() + grace_ms
+            due_ms = self.actor_system.clock_ms() + grace_ms
             await asyncio.gather(*(self._send(producer, event, due_ms) for event in events))
         except VelarayError as error:
             text = f"{len(events)} ledgers of {journal} can't be announced now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, text) from error
         finally:
-            self._announcing -= 1
+            self._enqueuing -= 1
 
     async def _send(self, producer: Producer[Event], event: Event, due_ms: int) -> None:
         # A journal's events are in one partition: announcing them wakes up no other.
@@ -211,36 +213,42 @@ class GarbageCollector(ActorBase):
 
     async def _connected_client(self) -> Client:
         if self._client is None:
-            clusters = await self.fabric.call(ActorKey.catalog(), "clusters")
+            clusters = await self.actor_system.call(ActorKey.catalog(), "clusters")
             url = clusters[self.config.name]["service_url"]
-            proof = SystemCredentials(self.config.link_key)
+            proof = SystemCredentials(self.config.rpc_key)
             self._client = Client.with_options(ClientOptions(url, authentication=proof))
         return self._client
 
     # -- dead letters ----------------------------------------------------------------
 
-    async def _forget(self, letters: Sequence[MessageId]) -> None:
+    async def _forget(self, dead_letters: Sequence[MessageId]) -> None:
         """Acknowledge dead letters: somebody has dealt with them. Durable when this returns.
 
         Raises `RemoteError`: then some may be, and all may be forgotten again.
         """
-        self._announcing += 1
+        self._enqueuing += 1
         try:
             async with self._connecting:
                 client = await self._connected_client()
-            for number in sorted({letter.partition for letter in letters}):
+            for number in sorted({dead_letter.partition for dead_letter in dead_letters}):
                 topic = str(DEAD.of_partition(number))
                 await self._acknowledge_in(
-                    client, topic, [letter for letter in letters if letter.partition == number]
+                    client,
+                    topic,
+                    [
+                        dead_letter
+                        for dead_letter in dead_letters
+                        if dead_letter.partition == number
+                    ],
                 )
         except VelarayError as error:
-            text = f"{len(letters)} dead letters can't be forgotten now: {error}"
+            text = f"{len(dead_letters)} dead letters can't be forgotten now: {error}"
             raise RemoteError(Reason.UNAVAILABLE, text) from error
         finally:
-            self._announcing -= 1
+            self._enqueuing -= 1
 
     async def _acknowledge_in(
-        self, client: Client, topic: str, letters: Sequence[MessageId]
+        self, client: Client, topic: str, dead_letters: Sequence[MessageId]
     ) -> None:
         options = ConsumerOptions[Event](
             topic,
@@ -252,8 +260,10 @@ class GarbageCollector(ActorBase):
         consumer = await client.adopt(Consumer[Event](client.core, options, client.forget))
         try:
             ids = [
-                ClientMessageId(letter.partition, letter.ledger_id, letter.entry_id, topic=topic)
-                for letter in letters
+                ClientMessageId(
+                    dead_letter.partition, dead_letter.ledger_id, dead_letter.entry_id, topic=topic
+                )
+                for dead_letter in dead_letters
             ]
             await asyncio.gather(*(consumer.acknowledge(each, receipt=True) for each in ids))
         finally:
@@ -285,7 +295,7 @@ class GarbageCollector(ActorBase):
             dead_letter_policy=policy,
             enable_retry=True,
         )
-        backoff = self.fabric.backoff()
+        backoff = self.actor_system.backoff()
         while True:
             try:
                 # A producer brings the schema into a topic that nobody has used yet.
@@ -331,7 +341,7 @@ class GarbageCollector(ActorBase):
             logger.warning("nothing is deleted: %s", error)
             return True
         try:
-            fate = await dispose(self.fabric.store, key.text(), event.ledgerId)
+            fate = await dispose(self.actor_system.store, key.text(), event.ledgerId)
         except (JournalError, OSError) as error:
             meter.failed += 1
             logger.warning("ledger %d of %s isn't deleted: %s", event.ledgerId, key, error)
@@ -369,11 +379,11 @@ class GarbageCollector(ActorBase):
         """Now and then, when nothing happens, ask whether anything is left, delayed or held."""
         while True:
             seen = self._progress()
-            await asyncio.sleep(self.config.upkeep_s)
-            if self._drained or self._announcing or self._handling or self._progress() != seen:
+            await asyncio.sleep(self.config.maintenance_s)
+            if self._drained or self._enqueuing or self._handling or self._progress() != seen:
                 continue
             with contextlib.suppress(*_TRANSIENT):  # then it isn't known
-                left = await has_work(self.fabric)
+                left = await has_work(self.actor_system)
                 self._drained = not left and self._progress() == seen
 
     def _progress(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from velaray.actors.runtime import Runtime
-from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.broker.garbage_collection.deletion import deletes_itself, enqueue_deletion
 from velaray.events.ids import ActorKey
 from velaray.journal.errors import JournalError, StorageFull
 from velaray.journal.garbage_collection import dispose
@@ -43,7 +43,7 @@ class LedgerOwner(Protocol):
     """What the keeper needs of its actor."""
 
     key: ActorKey
-    fabric: ActorSystem
+    actor_system: ActorSystem
     config: ClusterConfig
     runtime: Runtime[Any]
 
@@ -51,37 +51,37 @@ class LedgerOwner(Protocol):
         """Return the listed ledgers that nothing but perhaps recovery needs."""
         ...
 
-    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+    async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
         """Note that these ledgers aren't listed any more."""
 
 
 class LedgerKeeper:
     """The rounds of one actor."""
 
-    def __init__(self, body: LedgerOwner) -> None:
-        self._body = body
+    def __init__(self, actor: LedgerOwner) -> None:
+        self._actor = actor
 
     async def run(self) -> None:
         """Never returns."""
         while True:
-            await asyncio.sleep(self._body.config.upkeep_s)
+            await asyncio.sleep(self._actor.config.maintenance_s)
             with suppress(*_TRANSIENT):
                 await self.once()
 
     async def once(self) -> None:
         """One round. Raises what keeps it from being finished; another one will do."""
-        body, runtime = self._body, self._body.runtime
+        actor, runtime = self._actor, self._actor.runtime
         journal = runtime.journal
         assert isinstance(journal, Journal)
         listed = {info.ledger_id: info for info in journal.ledgers}
-        needless = await body.needless_ledgers()
+        needless = await actor.needless_ledgers()
         journal.leave(needless)
         going = sorted(needless & listed.keys() - journal.needed)
         if going:
-            await announce(body.fabric, body.key, going)
-            await runtime.unlist(going)
-        await body.ledgers_unlisted(needless - {info.ledger_id for info in journal.ledgers})
-        if deletes_itself(body.fabric, body.key):
+            await enqueue_deletion(actor.actor_system, actor.key, going)
+            await runtime.drop_from_manifest(going)
+        await actor.ledgers_dropped(needless - {info.ledger_id for info in journal.ledgers})
+        if deletes_itself(actor.actor_system, actor.key):
             await self._delete(going)
         stuck = needless & journal.needed - {info.ledger_id for info in journal.ledgers[-1:]}
         # Not their checkpoints: each roll-over writes another one, and would lead to the next.
@@ -92,4 +92,4 @@ class LedgerKeeper:
         """Without an event; what fails is swept by the next activation."""
         for ledger_id in ledger_ids:
             with suppress(JournalError):
-                await dispose(self._body.fabric.store, self._body.key.text(), ledger_id)
+                await dispose(self._actor.actor_system.store, self._actor.key.text(), ledger_id)

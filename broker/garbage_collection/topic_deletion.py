@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from velaray.actors.machine import Reason
-from velaray.broker.garbage_collection.deletion import bury_journal
+from velaray.broker.garbage_collection.deletion import purge_journal
 from velaray.events.ids import ActorKey, ActorKind, TopicName
 from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
@@ -28,7 +28,7 @@ _KINDS = (
 )
 
 
-async def delete_topic(fabric: ActorSystem, topic: TopicName, *, force: bool) -> None:
+async def delete_topic(actor_system: ActorSystem, topic: TopicName, *, force: bool) -> None:
     """Delete a topic with all its partitions, subscriptions and messages.
 
     Raises `RemoteError`: NOT_FOUND if neither the topic nor leftovers of one are there, BUSY
@@ -41,28 +41,28 @@ async def delete_topic(fabric: ActorSystem, topic: TopicName, *, force: bool) ->
     What clients that are still connected publish after the decision goes with the topic,
     although they got receipts for it.
     """
-    found = await _find(fabric, topic)
+    found = await _find(actor_system, topic)
     if found is not None:
         if not force:
-            await _refuse_if_connected(fabric, topic, found)
-        await fabric.call(
+            await _refuse_if_connected(actor_system, topic, found)
+        await actor_system.call(
             ActorKey.catalog(),
             "delete_topic",
             {
                 "topic": str(topic),
                 "incarnation": found["incarnation"],
-                "window_ms": round(fabric.config.undelete_s * 1000),
+                "window_ms": round(actor_system.config.undelete_s * 1000),
             },
         )
-        if fabric.config.undelete_s:
-            await stop_topic(fabric, topic, found["incarnation"])
+        if actor_system.config.undelete_s:
+            await stop_topic(actor_system, topic, found["incarnation"])
             return
-    swept = await sweep_topic(fabric, topic)
+    swept = await sweep_topic(actor_system, topic)
     if found is None and not swept:
         raise RemoteError(Reason.NOT_FOUND, f"no topic {topic}")
 
 
-async def delete_namespace(fabric: ActorSystem, namespace: str, *, force: bool) -> None:
+async def delete_namespace(actor_system: ActorSystem, namespace: str, *, force: bool) -> None:
     """Delete ``tenant/namespace`` and, with ``force``, all topics in it, whoever is connected.
 
     One decision of the catalog; what follows is as with `delete_topic`, for each of the topics.
@@ -73,90 +73,94 @@ async def delete_namespace(fabric: ActorSystem, namespace: str, *, force: bool) 
     args = {
         "namespace": namespace,
         "force": force,
-        "window_ms": round(fabric.config.undelete_s * 1000),
+        "window_ms": round(actor_system.config.undelete_s * 1000),
     }
-    await fabric.call(ActorKey.catalog(), "delete_namespace", args)
-    for grave in await fabric.call(ActorKey.catalog(), "graves", {}):
-        topic = TopicName.parse(grave["topic"])
+    await actor_system.call(ActorKey.catalog(), "delete_namespace", args)
+    for deleted_topic in await actor_system.call(ActorKey.catalog(), "graves", {}):
+        topic = TopicName.parse(deleted_topic["topic"])
         if (topic.tenant, topic.namespace) != (tenant, name):
             continue
-        if grave["due"]:
-            await sweep_topic(fabric, topic)
+        if deleted_topic["due"]:
+            await sweep_topic(actor_system, topic)
         else:
-            await stop_topic(fabric, topic, grave["incarnation"])
+            await stop_topic(actor_system, topic, deleted_topic["incarnation"])
 
 
-async def stop_topic(fabric: ActorSystem, topic: TopicName, incarnation: int) -> None:
+async def stop_topic(actor_system: ActorSystem, topic: TopicName, incarnation: int) -> None:
     """Stop the actors of a deleted topic in good order. Nobody activates them again."""
     for kind in _KINDS:
-        for key in await _stored(fabric, topic, kind):
+        for key in await _stored(actor_system, topic, kind):
             if key.topic_incarnation == incarnation and kind is not ActorKind.COMPACTED:
-                await fabric.dismiss(key)
+                await actor_system.dismiss(key)
 
 
-async def sweep_topic(fabric: ActorSystem, topic: TopicName) -> int:
+async def sweep_topic(actor_system: ActorSystem, topic: TopicName) -> int:
     """Stop and bury what is left of deleted topics of this name; returns how many journals.
 
     A topic of this name that exists, or that can be undeleted, is left alone.
     """
-    graves = await fabric.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
-    for grave in graves:
-        if grave["due"]:
-            await fabric.call(
-                ActorKey.catalog(), "begin_burial", {"incarnation": grave["incarnation"]}
+    deleted_topics = await actor_system.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
+    for deleted_topic in deleted_topics:
+        if deleted_topic["due"]:
+            await actor_system.call(
+                ActorKey.catalog(), "begin_burial", {"incarnation": deleted_topic["incarnation"]}
             )
     swept = 0
     for kind in _KINDS:
-        swept += await _sweep_kind(fabric, topic, kind)
-    for grave in graves:
-        if grave["due"]:
-            await fabric.call(
-                ActorKey.catalog(), "end_burial", {"incarnation": grave["incarnation"]}
+        swept += await _sweep_kind(actor_system, topic, kind)
+    for deleted_topic in deleted_topics:
+        if deleted_topic["due"]:
+            await actor_system.call(
+                ActorKey.catalog(), "end_burial", {"incarnation": deleted_topic["incarnation"]}
             )
     return swept
 
 
-async def _sweep_kind(fabric: ActorSystem, topic: TopicName, kind: ActorKind) -> int:
+async def _sweep_kind(actor_system: ActorSystem, topic: TopicName, kind: ActorKind) -> int:
     # First what is stored, then what exists: a topic that is created in between isn't in the
     # list, and incarnations never come back but by being undeleted, which the catalog says.
-    stored = await _stored(fabric, topic, kind)
+    stored = await _stored(actor_system, topic, kind)
     if not stored:
         return 0
-    graves = await fabric.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
-    kept = {grave["incarnation"] for grave in graves if not grave["begun"]}
-    found = await _find(fabric, topic)
+    deleted_topics = await actor_system.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
+    kept = {
+        deleted_topic["incarnation"]
+        for deleted_topic in deleted_topics
+        if not deleted_topic["begun"]
+    }
+    found = await _find(actor_system, topic)
     if found is not None:
         kept.add(found["incarnation"])
     dead = [key for key in stored if key.topic_incarnation not in kept]
     if kind is not ActorKind.COMPACTED:
         for key in dead:
-            await fabric.dismiss(key)
+            await actor_system.dismiss(key)
     for key in dead:
-        await bury_journal(fabric, key)
+        await purge_journal(actor_system, key)
     return len(dead)
 
 
-async def _find(fabric: ActorSystem, topic: TopicName) -> dict[str, Any] | None:
+async def _find(actor_system: ActorSystem, topic: TopicName) -> dict[str, Any] | None:
     try:
-        return dict(await fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)}))
+        return dict(await actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)}))
     except RemoteError as error:
         if error.kind == Reason.NOT_FOUND:
             return None
         raise
 
 
-async def _stored(fabric: ActorSystem, topic: TopicName, kind: ActorKind) -> list[ActorKey]:
+async def _stored(actor_system: ActorSystem, topic: TopicName, kind: ActorKind) -> list[ActorKey]:
     """The actors of topics of this name that have a journal."""
     prefix = f"{kind}/{'/'.join(ActorKey.of_partition(topic, 0).text().split('/')[1:4])}/"
-    journals = await fabric.store.list_journals()
+    journals = await actor_system.store.list_journals()
     return [ActorKey.parse(text) for text in journals if text.startswith(prefix)]
 
 
 async def _refuse_if_connected(
-    fabric: ActorSystem, topic: TopicName, found: dict[str, Any]
+    actor_system: ActorSystem, topic: TopicName, found: dict[str, Any]
 ) -> None:
     for key in ActorKey.of_partitions(topic, found["incarnation"], found["partitions"]):
-        stats = await fabric.call(key, "stats")
+        stats = await actor_system.call(key, "stats")
         consumers = sum(len(each["consumers"]) for each in stats["subscriptions"].values())
         if stats["producers"] or consumers:
             raise RemoteError(

@@ -26,7 +26,7 @@ SCAN_ENTRIES = 100_000
 class Log(Protocol):
     """What `Backlog` needs of its partition."""
 
-    fabric: ActorSystem
+    actor_system: ActorSystem
     runtime: Runtime[PartitionState]
 
     @property
@@ -91,7 +91,7 @@ class Backlog:
             published_ms = await self._published_ms(at)
         except NoSuchEntryError:
             return 0  # it was trimmed away meanwhile
-        return max(self._partition.fabric.clock_ms() - published_ms, 0)
+        return max(self._partition.actor_system.clock_ms() - published_ms, 0)
 
     async def _published_ms(self, offset: int) -> int:
         """When an entry was published; 0 if it doesn't say: nobody can read it."""
@@ -104,7 +104,7 @@ class Backlog:
         """When the ledger of an entry was sealed, so the entry was there; now if it is open."""
         ledger_id = self._partition.position_of(offset).ledger_id
         sealed = (info.sealed_ms for info in self._kept() if info.ledger_id == ledger_id)
-        return next(sealed, 0) or self._partition.fabric.clock_ms()
+        return next(sealed, 0) or self._partition.actor_system.clock_ms()
 
     async def older_than(self, start: int, age_ms: int) -> int:
         """The offset up to which everything from ``start`` on was published longer ago.
@@ -113,7 +113,7 @@ class Backlog:
         old enough stops it, whatever comes behind.
         """
         partition = self._partition
-        before_ms = partition.fabric.clock_ms() - age_ms
+        before_ms = partition.actor_system.clock_ms() - age_ms
         first, until, known_ms = self._scanned
         if not (first <= start <= until and before_ms >= known_ms):
             first = until = start

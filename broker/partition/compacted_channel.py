@@ -97,7 +97,7 @@ class CompactedLog:
         self.horizon = 0
         self.cache: Any = CompactedEntries(self, log)
         self.partition_index = log.partition_index
-        self.postponed = log.postponed
+        self.delayed = log.delayed
 
     def view_at(self, offset: int) -> CompactedView | None:
         """The current view, if it serves this offset; None if the log does.
@@ -139,9 +139,9 @@ class CompactedLog:
         """As `PartitionActor.hidden_within`."""
         return self._log.hidden_within(max(first, self.horizon), end)
 
-    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
-        """As `PartitionActor.next_foreign`."""
-        return self._log.next_foreign(origins, first, end)
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
+        """As `PartitionActor.next_remote`."""
+        return self._log.next_remote(origins, first, end)
 
     def clock_ms(self) -> int:
         """See `PartitionLog`."""
@@ -259,29 +259,29 @@ class CompactedChannel(SubscriptionChannel):
         run: Sequence[CachedEntry],
         epoch: int | None,
         redelivery_count: int = 0,
-        remaining: Sequence[int] = (),
+        ack_set: Sequence[int] = (),
     ) -> int:
         """As `SubscriptionChannel._write`; what is gone by now counts as written."""
         view = self._compacted_log.view_at(first)
         if view is None:
-            return super()._write(consumer, first, run, epoch, redelivery_count, remaining)
+            return super()._write(consumer, first, run, epoch, redelivery_count, ack_set)
         written = 0
         while written < len(run):
             offset, whole = first + written, self._whole(view, first, run, written)
             if whole:
                 part = run[written : written + whole]
-                count = super()._write(consumer, offset, part, epoch, redelivery_count, remaining)
+                count = super()._write(consumer, offset, part, epoch, redelivery_count, ack_set)
                 written += count
                 if count < whole:
                     break
                 continue
-            mask = self._left(view, offset, remaining) if run[written] is not GONE else 0
+            mask = self._left(view, offset, ack_set) if run[written] is not GONE else 0
             if mask:
                 words = mask_to_words(mask)
                 part = run[written : written + 1]
                 if not super()._write(consumer, offset, part, epoch, redelivery_count, words):
                     break
-            if mask != words_to_mask(remaining) or not mask:
+            if mask != words_to_mask(ack_set) or not mask:
                 self._pass(consumer, offset, mask)
             written += 1
         return written
@@ -295,10 +295,10 @@ class CompactedChannel(SubscriptionChannel):
                 return at - start
         return len(run) - start
 
-    def _left(self, view: CompactedView, offset: int, remaining: Sequence[int]) -> int:
+    def _left(self, view: CompactedView, offset: int, ack_set: Sequence[int]) -> int:
         """What of a batch kept in part isn't acknowledged."""
         mask = view.masks[offset]
-        return mask & words_to_mask(remaining) if remaining else mask
+        return mask & words_to_mask(ack_set) if ack_set else mask
 
     def _pass(self, consumer: ChannelConsumer, offset: int, mask: int) -> None:
         if not self._unsent:

@@ -28,7 +28,7 @@ from velaray.actors.partition.compaction import NewestByKey, TooManyKeys, everyt
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
-from velaray.broker.garbage_collection.deletion import bury_journal
+from velaray.broker.garbage_collection.deletion import purge_journal
 from velaray.broker.partition.compacted_view import SETTINGS, CompactedView, ViewWriter
 from velaray.broker.partition.entries import CachedEntry
 from velaray.broker.topic_policies import TopicPolicies
@@ -77,7 +77,7 @@ class Partition(Protocol):
     topic: str
     key: ActorKey
     config: ClusterConfig
-    fabric: ActorSystem
+    actor_system: ActorSystem
     policies: TopicPolicies
     runtime: Runtime[PartitionState]
 
@@ -157,8 +157,8 @@ class Compactor:
 
     async def _open(self, number: int) -> CompactedView:
         key = self._partition.key.of_compacted(number)
-        fabric = self._partition.fabric
-        return await CompactedView.open(fabric.store, key, fabric.clock_ms)
+        actor_system = self._partition.actor_system
+        return await CompactedView.open(actor_system.store, key, actor_system.clock_ms)
 
     def table(self) -> LedgerTable:
         """Positions of all entries that the log or the current view has."""
@@ -291,7 +291,7 @@ class Compactor:
     # -- the work ------------------------------------------------------------------
 
     async def _run(self) -> None:
-        clock_ms = self._partition.fabric.clock_ms
+        clock_ms = self._partition.actor_system.clock_ms
         began_ms = clock_ms()
         try:
             await self._compact()
@@ -371,7 +371,7 @@ class Compactor:
         partition = self._partition
         key = partition.key.of_compacted(number).text()
         journal = await Journal.open(
-            partition.fabric.store, key, SETTINGS, clock_ms=partition.fabric.clock_ms
+            partition.actor_system.store, key, SETTINGS, clock_ms=partition.actor_system.clock_ms
         )
         log = partition.runtime.journal
         assert isinstance(log, Journal)
@@ -431,7 +431,7 @@ class Compactor:
     async def _delete(self, number: int) -> None:
         key = self._partition.key.of_compacted(number)
         try:
-            await bury_journal(self._partition.fabric, key)
+            await purge_journal(self._partition.actor_system, key)
         except TRANSIENT as error:
             raise CompactionFailed(f"{key} can't be buried now: {error}") from error
         await self._ask(ConfirmCompactionSwept(number))

@@ -48,7 +48,7 @@ class Partition(Protocol):
     """What the mover needs of the partition that the letters are from."""
 
     key: ActorKey
-    fabric: ActorSystem
+    actor_system: ActorSystem
     policies: TopicPolicies
     schemas: TopicSchemas
 
@@ -74,7 +74,7 @@ class Channel(Protocol):
         """Notify the subscription's dispatcher."""
 
 
-class TakesLetters(Protocol):
+class TakesDeadLetters(Protocol):
     """What `append` needs of a dead-letter topic's partition."""
 
     async def create_subscription_at_start(self, name: str) -> None:
@@ -89,7 +89,7 @@ def is_for_dead_letters(topic: TopicName) -> bool:
     return str(topic.topic).endswith("-DLQ")
 
 
-async def append(partition: TakesLetters, args: dict[str, Any]) -> None:
+async def append(partition: TakesDeadLetters, args: dict[str, Any]) -> None:
     """Store one entry for another actor, once for its producer and number; durable then.
 
     Raises `RemoteError` if the topic takes none.
@@ -131,38 +131,38 @@ class DeadLetterMover:
         producer = f"{PRODUCER_PREFIX}{key.text()}"
         self._producer = producer
         self._courier = Courier(producer, self._topic, channel.name)
-        self._letters: deque[tuple[int, int, Sequence[int]]] = deque()
+        self._dead_letters: deque[tuple[int, int, Sequence[int]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._versions: dict[tuple[ActorKey, bytes], bytes] = {}
 
     @property
     def busy(self) -> bool:
         """Whether letters are under way."""
-        return bool(self._letters)
+        return bool(self._dead_letters)
 
-    def take(self, letters: Sequence[tuple[int, int, Sequence[int]]]) -> None:
+    def take(self, dead_letters: Sequence[tuple[int, int, Sequence[int]]]) -> None:
         """Move these: (offset, number, unacknowledged words of the batch)."""
-        self._letters += letters
+        self._dead_letters += dead_letters
         if self._task is None or self._task.done():
             self._task = self._partition.spawn(self._move_all())
 
     def close(self) -> None:
         """The channel is closed; whoever opens it again is told again."""
-        self._letters.clear()
+        self._dead_letters.clear()
         if self._task is not None:
             self._task.cancel()
 
     async def _move_all(self) -> None:
-        backoff = self._partition.fabric.backoff()
-        while self._letters:
+        backoff = self._partition.actor_system.backoff()
+        while self._dead_letters:
             try:
-                offset = await self._move(*self._letters[0])
+                offset = await self._move(*self._dead_letters[0])
             except _TRANSIENT as error:
                 logger.warning("dead letters of %s wait: %s", self._topic, error)
                 await backoff.wait()
                 continue
             backoff.reset()
-            self._letters.popleft()
+            self._dead_letters.popleft()
             self._channel.tell(DeadLettersMoved([offset]))
         self._on_moved()
 
@@ -180,7 +180,7 @@ class DeadLetterMover:
     async def _publish(self, at: MessageId, entry: bytes, number: int, mask: int | None) -> None:
         """Have the letter of what is stored at ``at`` appended; ``number`` tells it from others."""
         partition = self._partition
-        now_ms = partition.fabric.clock_ms()
+        now_ms = partition.actor_system.clock_ms()
         policy = partition.policies.raw["deadLetter"] or {}
         key = await self._destination(policy)
         try:
@@ -195,7 +195,7 @@ class DeadLetterMover:
             "messages": messages,
             "initial_subscription": policy.get("initialSubscriptionName"),
         }
-        await partition.fabric.call(key, "append", args)
+        await partition.actor_system.call(key, "append", args)
 
     async def _version_there(self, key: ActorKey, version: bytes) -> bytes:
         """What a version of the topic's schema is in the dead-letter topic, whose registry takes
@@ -210,7 +210,7 @@ class DeadLetterMover:
             if number is None:
                 return NO_VERSION
             info = info_of(await partition.schemas.find(number))
-            found = await partition.fabric.call(registry, "register", asked(info, _TAKES_ALL))
+            found = await partition.actor_system.call(registry, "register", asked(info, _TAKES_ALL))
         except (ValueError, RemoteError) as error:
             if isinstance(error, RemoteError) and error.kind != Reason.NOT_FOUND:
                 raise
@@ -223,15 +223,15 @@ class DeadLetterMover:
 
         Raises `RemoteError` (NOT_ALLOWED) if a user's policy names a topic of the system.
         """
-        fabric = self._partition.fabric
+        actor_system = self._partition.actor_system
         topic = TopicName.parse(
             policy.get("deadLetterTopic") or dead_letter_topic(self._topic, self._channel.name)
         )
         if not is_systems(self._partition.key.topic_name):
             check_not_systems(topic)
-        found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
+        found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(topic)})
         if found["partitions"]:
             topic = topic.of_partition(0)  # always the same one, whatever is added
             args = {"topic": str(topic)}
-            found = await fabric.call(ActorKey.catalog(), "ensure_topic", args)
+            found = await actor_system.call(ActorKey.catalog(), "ensure_topic", args)
         return ActorKey.of_partition(topic, found["incarnation"])

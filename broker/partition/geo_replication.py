@@ -117,7 +117,7 @@ class GeoReplication(Protocol):
         """To other clusters."""
 
     @property
-    def pulls(self) -> InboundReplication:
+    def inbound(self) -> InboundReplication:
         """From clusters that don't replicate to this one by themselves."""
 
     @property

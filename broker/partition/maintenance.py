@@ -33,7 +33,7 @@ from velaray.actors.partition.trimming import (
     is_out_of_retention,
 )
 from velaray.actors.runtime import Runtime
-from velaray.actors.subscription.expiry import Why
+from velaray.actors.subscription.expiry import ExpiryReason
 from velaray.broker.partition import backlog
 from velaray.broker.partition.backlog import Backlog
 from velaray.broker.partition.geo_replication import RemoteSubscriptionProgress
@@ -78,7 +78,7 @@ class Partition(Protocol):
 
     topic: str
     config: ClusterConfig
-    fabric: ActorSystem
+    actor_system: ActorSystem
     policies: TopicPolicies
     runtime: Runtime[PartitionState]
     progress: RemoteSubscriptionProgress
@@ -124,7 +124,7 @@ class Maintenance:
     async def run(self) -> None:
         """Never returns."""
         while True:
-            await asyncio.sleep(self._partition.config.upkeep_s)
+            await asyncio.sleep(self._partition.config.maintenance_s)
             with suppress(*_TRANSIENT):
                 await self.once()
 
@@ -136,7 +136,7 @@ class Maintenance:
             return
         held = await self._ask_subscriptions()
         if policies.ttl_ms:
-            await self._expire(held, policies.ttl_ms, Why.TTL)
+            await self._expire(held, policies.ttl_ms, ExpiryReason.TTL)
         await self._keep_quotas(held)
         if policies.expiry_ms:
             await self._delete_unused(held)
@@ -194,24 +194,26 @@ class Maintenance:
             self._at_rest[name] = (flat, held)
         return held
 
-    async def _move_on(self, name: str, held: Holdings, until: int, why: Why) -> None:
+    async def _move_on(self, name: str, held: Holdings, until: int, reason: ExpiryReason) -> None:
         """Have a subscription take everything before ``until`` for acknowledged."""
         partition = self._partition
         if held.mark < until:
             await self._log.sync()
-            request = ExpireEntries(self._log.end_offset, [held.mark, until], why)
+            request = ExpireEntries(self._log.end_offset, [held.mark, until], reason)
             held.mark = await partition.ask_subscription(name, request)
             self.touched(name)
             held.moves += 1  # but if it was moved back meanwhile, that still counts
 
     # -- too old, too much ---------------------------------------------------------
 
-    async def _expire(self, held: Mapping[str, Holdings], age_ms: int, why: Why) -> None:
+    async def _expire(
+        self, held: Mapping[str, Holdings], age_ms: int, reason: ExpiryReason
+    ) -> None:
         if held:
             start = min(each.mark for each in held.values())
             until = await self.backlog.older_than(start, age_ms)
             for name, each in held.items():
-                await self._move_on(name, each, until, why)
+                await self._move_on(name, each, until, reason)
 
     async def expire(self, name: str, age_ms: int) -> None:
         """An administrator has messages older than ``age_ms`` expire now.
@@ -222,7 +224,7 @@ class Maintenance:
         known = await partition.runtime.read(lambda state: state.subscriptions.get(name))
         if known is None:
             raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
-        await self._expire({name: await self._ask(name, known)}, age_ms, Why.ADMINISTRATOR)
+        await self._expire({name: await self._ask(name, known)}, age_ms, ExpiryReason.ADMINISTRATOR)
 
     async def _keep_quotas(self, held: Mapping[str, Holdings]) -> None:
         policies, reason = self._partition.policies, None
@@ -237,9 +239,9 @@ class Maintenance:
             elif quota is policies.size_quota:
                 until = self.backlog.last_bytes(int(quota.limit * EVICT_TO))
                 for name, each in held.items():
-                    await self._move_on(name, each, until, Why.QUOTA)
+                    await self._move_on(name, each, until, ExpiryReason.QUOTA)
             else:
-                await self._expire(held, quota.limit, Why.QUOTA)
+                await self._expire(held, quota.limit, ExpiryReason.QUOTA)
         self._hold_back(reason)
 
     async def _too_big(self, quota: Quota, held: Mapping[str, Holdings]) -> bool:
@@ -261,7 +263,7 @@ class Maintenance:
 
     async def _delete_unused(self, held: Mapping[str, Holdings]) -> None:
         partition = self._partition
-        before_ms = partition.fabric.clock_ms() - partition.policies.expiry_ms
+        before_ms = partition.actor_system.clock_ms() - partition.policies.expiry_ms
         for name, each in held.items():
             ref, channel = each.known.ref, partition.channels.get(name)
             active = channel is not None and bool(channel.consumers)
@@ -282,7 +284,7 @@ class Maintenance:
         return [info for info in ledgers if info.sealed and info.ledger_id not in trimmed]
 
     def _out_of_retention(self) -> list[LedgerInfo]:
-        policies, now_ms = self._partition.policies, self._partition.fabric.clock_ms()
+        policies, now_ms = self._partition.policies, self._partition.actor_system.clock_ms()
         newer, found = self._open_bytes(), []
         for info in reversed(self._closed()):
             age_ms = now_ms - info.sealed_ms

@@ -33,7 +33,7 @@ from velaray.actors.partition.machine import (
 )
 from velaray.actors.partition.origins import NOWHERE
 from velaray.actors.partition.producers import Accepted, ProducerRegistry, ProducerSpec, Waiting
-from velaray.actors.partition.remote_transactions import is_foreign
+from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState, SubscriptionRef
 from velaray.actors.partition.subscription_properties import SetProperty
 from velaray.actors.partition.transactions import EndTransaction
@@ -41,7 +41,7 @@ from velaray.actors.partition.trimming import ForgetTrimmed, NoteActivity
 from velaray.actors.rates import PublishRate
 from velaray.actors.runtime import Runtime, Stopped
 from velaray.actors.subscription.machine import SubscriptionMachine
-from velaray.broker.garbage_collection.deletion import bury_journal, is_deletion_topic
+from velaray.broker.garbage_collection.deletion import is_deletion_topic, purge_journal
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.partition import partition_admin
 from velaray.broker.partition.compacted_channel import CompactedChannel
@@ -117,7 +117,7 @@ def _hosted(partition: PartitionActor) -> HostedPartition:
     """Return the partition as sessions see it."""
     return HostedPartition(
         key=partition.key,
-        fabric=partition.fabric,
+        actor_system=partition.actor_system,
         availability=partition,
         log=partition,
         publishing=partition,
@@ -137,40 +137,40 @@ class _DispatcherConnection:
     def __init__(self, channel: SubscriptionChannel) -> None:
         self._channel = channel
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
 
-    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "a channel answers no requests")
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """A subscription sends typed notices only."""
 
-    def receive(self, link: RpcConnection, notice: Message) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         self._channel.on_notice(notice)
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         self._channel.close()
 
 
-class _MomentaryHand:
+class _ShortLivedPartition:
     """The partition's end of a link for one request, without consumers."""
 
     accepts = TO_PARTITION
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "this end of the link answers no requests")
 
-    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         raise RemoteError(Reason.NOT_ALLOWED, "this end of the link answers no requests")
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """There are no consumers to notify."""
 
-    def receive(self, link: RpcConnection, notice: Message) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """There are no consumers to notify."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """The request fails."""
 
 
@@ -180,20 +180,20 @@ class PartitionActor(JournaledActor):
     runtime: Runtime[PartitionState]
 
     def __init__(
-        self, key: ActorKey, fabric: ActorSystem, make_geo_replication: MakeGeoReplication
+        self, key: ActorKey, actor_system: ActorSystem, make_geo_replication: MakeGeoReplication
     ) -> None:
-        super().__init__(key, fabric, PartitionMachine())
+        super().__init__(key, actor_system, PartitionMachine())
         self.topic = str(key.topic_name)
         self._serving = {"topic": self.topic, "incarnation": key.topic_incarnation}
         self.partition_index = key.partition
         self.registry = ProducerRegistry()
         self.channels: dict[str, SubscriptionChannel] = {}
         self.policies = TopicPolicies.of({})
-        self.upkeep = Maintenance(self, self)
+        self.maintenance = Maintenance(self, self)
         self.compactor = Compactor(self, self)
         self.geo = make_geo_replication(self, self._schedule_feed)
         self.replication = self.geo.replication
-        self.pulls = self.geo.pulls
+        self.inbound = self.geo.inbound
         self.progress = self.geo.progress
         self.fence = self.geo.fence
         self.changes = self.geo.changes
@@ -201,10 +201,10 @@ class PartitionActor(JournaledActor):
         self._replicates_to: dict[str, Any] = {}
         self.home: str | None = None
         """The other cluster where the tenant is at home, and its clients are served."""
-        self.gate = TransactionAdmission(key, fabric, self.spawn)
-        self.schemas = TopicSchemas(key, fabric, lambda: self.policies.raw)
+        self.admission = TransactionAdmission(key, actor_system, self.spawn)
+        self.schemas = TopicSchemas(key, actor_system, lambda: self.policies.raw)
         self.cache: EntryCache
-        self.postponed: DelayedDeliveryTracker
+        self.delayed: DelayedDeliveryTracker
         self.terminated_at: int | None = None
         self.pending_bytes = 0
         self.meter = PartitionMetrics(self)
@@ -234,7 +234,7 @@ class PartitionActor(JournaledActor):
         self.runtime.on_synced = self._synced
         state = self.runtime.state
         self.cache = EntryCache(self.read_log, state.end_offset)
-        self.postponed = DelayedDeliveryTracker(self.fabric.clock_ms, self._due, state.delayed)
+        self.delayed = DelayedDeliveryTracker(self.actor_system.clock_ms, self._due, state.delayed)
         self._apply_delays()
         self.terminated_at = state.end_offset if state.terminated else None
         self.fence.up = state.fence.up
@@ -242,14 +242,14 @@ class PartitionActor(JournaledActor):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, self.config.host, 0)
         self.spawn(self._expire_producers())
-        self.spawn(self.upkeep.run())
+        self.spawn(self.maintenance.run())
         self.spawn(self.compactor.watch())
         self.geo.begin()
-        self.pulls.apply(self._pulled_from)
-        self.spawn(Follower(self.fabric, self._serving, self._apply).follow())
+        self.inbound.apply(self._pulled_from)
+        self.spawn(Follower(self.actor_system, self._serving, self._apply).follow())
         for incarnation, name in state.deleted.items():
             self.spawn(self._finish_deletion(name, incarnation))
-        own = {each.coordinator for each in state.transactions.ongoing if not is_foreign(each)}
+        own = {each.coordinator for each in state.transactions.ongoing if not is_remote(each)}
         for number in sorted(own):
             self.spawn(self._wake(ActorKey.of_coordinator(number)))
         port = self._server.sockets[0].getsockname()[1]
@@ -259,12 +259,12 @@ class PartitionActor(JournaledActor):
         """Have the coordinator of what is open here run: it ends it in time."""
         while True:
             with contextlib.suppress(Unreachable, TimeoutError):  # after it was tried for long
-                await self.fabric.ask(coordinator, "describe", {})
+                await self.actor_system.ask(coordinator, "describe", {})
                 return
 
     def journal_settings(self) -> JournalSettings:
         """Relaxed, if the cluster is started so; but what is announced there may go at once."""
-        settings = self.fabric.journal_settings
+        settings = self.actor_system.journal_settings
         relaxed = self.config.partition_sync is PartitionSync.INTERVAL
         if relaxed and not is_deletion_topic(self.key.topic_name):
             return replace(settings, sync_interval_ms=self.config.sync_interval_ms)
@@ -274,7 +274,7 @@ class PartitionActor(JournaledActor):
         """Those that were trimmed, as far as that is durable."""
         return await self.runtime.read(lambda state: set(state.trimmed))
 
-    async def ledgers_unlisted(self, ledger_ids: Collection[int]) -> None:
+    async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
         """What was trimmed and isn't listed any more is forgotten."""
         if ledger_ids:
             await self.runtime.ask(ForgetTrimmed(tuple(ledger_ids)))
@@ -282,7 +282,7 @@ class PartitionActor(JournaledActor):
     async def ask_whether_it_exists(self) -> None:
         """Ask the catalog, which tells the policies as well."""
         try:
-            found = await self.fabric.call(ActorKey.catalog(), "serving", self._serving)
+            found = await self.actor_system.call(ActorKey.catalog(), "serving", self._serving)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(error.kind, error.message) from error
@@ -299,7 +299,7 @@ class PartitionActor(JournaledActor):
         if policies.raw != self.policies.raw:
             self._apply_policies(policies)
         self.replication.apply(found.get("replication", {}))
-        self.pulls.apply(found.get("pull", {}))
+        self.inbound.apply(found.get("pull", {}))
         self._apply_home(found.get("home"))
 
     def _apply_home(self, home: str | None) -> None:
@@ -311,11 +311,11 @@ class PartitionActor(JournaledActor):
     def _apply_policies(self, policies: TopicPolicies) -> None:
         if policies.publish_rate != self.policies.publish_rate:
             self._set_publish_rate(policies.publish_rate)
-        told, self.policies = self.policies.for_brains(), policies
+        told, self.policies = self.policies.for_dispatchers(), policies
         self._apply_delays()
-        if policies.for_brains() != told:
+        if policies.for_dispatchers() != told:
             for channel in list(self.channels.values()):
-                channel.tell(SetPolicies(self._for_brains(channel.durable)))
+                channel.tell(SetPolicies(self._for_dispatchers(channel.durable)))
 
     def _accept(self) -> WireConnection:
         session = PartitionSession(self.clients)
@@ -328,19 +328,19 @@ class PartitionActor(JournaledActor):
         Clients keep connections that they don't use; those alone keep nothing in memory.
         """
         movers = [channel.mover for channel in self.channels.values()]
-        if self.links.links or self.compactor.running:
+        if self.rpc_connections.rpc_connections or self.compactor.running:
             return False
         if any(mover is not None and mover.busy for mover in movers):
             return False
-        if self.pulls.active or not self.replication.quiet:
+        if self.inbound.active or not self.replication.quiet:
             return False
         return all(session.idle or session.only_replicates for session in self.sessions)
 
     async def stop(self) -> None:
         """Close every client, then what every body closes."""
         self.replication.rest()
-        self.pulls.close()
-        self.postponed.close()
+        self.inbound.close()
+        self.delayed.close()
         self.schemas.close()
         with contextlib.suppress(Stopped, JournalError):  # what broke it, it has told
             await self.sync()  # so that acknowledgements that wait for it are told
@@ -349,8 +349,8 @@ class PartitionActor(JournaledActor):
 
     def abort(self) -> None:
         """As a crash would."""
-        if hasattr(self, "postponed"):
-            self.postponed.close()
+        if hasattr(self, "delayed"):
+            self.delayed.close()
         self.schemas.close()
         for session in list(self.sessions):
             session.connection.abort()
@@ -371,7 +371,7 @@ class PartitionActor(JournaledActor):
     async def _expire_producers(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_S)
-            before = self.fabric.clock_ms() - PRODUCER_EXPIRY_MS
+            before = self.actor_system.clock_ms() - PRODUCER_EXPIRY_MS
             couriers = {
                 name for name in self.runtime.state.producers if name.startswith(PRODUCER_PREFIX)
             }
@@ -409,7 +409,7 @@ class PartitionActor(JournaledActor):
         """All such offsets, as ascending (first, last + 1)."""
         return self.runtime.state.transactions.hidden.within(first, end)
 
-    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """The first offset from ``first`` on that came from one of these clusters (None: from any);
         ``end`` if there is none before it."""
         known = self.runtime.state.origins.by_cluster
@@ -526,13 +526,13 @@ class PartitionActor(JournaledActor):
         An error of the journal concerns the entry's readers alone. Any other error ends this
         activation.
         """
-        why = f"entry {self._told_position(offset)} can't be read: {reason_of(error)}"
+        problem = f"entry {self._told_position(offset)} can't be read: {reason_of(error)}"
         if isinstance(error, JournalError):
             self.meter.failed_reads += 1
             logger.error("%s: entry at offset %d can't be read: %s", self.topic, offset, error)
         else:
-            self.fabric.fatal(self.key, error)
-        return why
+            self.actor_system.fatal(self.key, error)
+        return problem
 
     def _told_position(self, offset: int) -> str:
         """As clients name an entry, also one that is trimmed away and was compacted."""
@@ -546,8 +546,8 @@ class PartitionActor(JournaledActor):
         """As `ProducerRegistry.connect`; refused BUSY beyond the topic's limit as well."""
         if self.fence.up:
             return Refusal(Reason.UNAVAILABLE, "the topic is moving to another cluster")
-        if self.upkeep.held_back is not None:
-            return Refusal(self.upkeep.held_back, "the topic's backlog exceeds its quota")
+        if self.maintenance.held_back is not None:
+            return Refusal(self.maintenance.held_back, "the topic's backlog exceeds its quota")
         limit = self.policies.max_producers
         if limit and len(self.registry.names() - {spec.name}) >= limit:
             return Refusal(Reason.BUSY, f"the topic has reached its limit of {limit} producers")
@@ -563,8 +563,8 @@ class PartitionActor(JournaledActor):
             ("topic", everywhere, self.policies.max_consumers),
         ):
             if 0 < limit <= count:
-                why = f"the {what} has reached its limit of {limit} consumers"
-                raise RemoteError(Reason.BUSY, why)
+                problem = f"the {what} has reached its limit of {limit} consumers"
+                raise RemoteError(Reason.BUSY, problem)
 
     # -- publishing ----------------------------------------------------------------
 
@@ -621,7 +621,7 @@ class PartitionActor(JournaledActor):
 
     def clock_ms(self) -> int:
         """Wall-clock milliseconds."""
-        return self.fabric.clock_ms()
+        return self.actor_system.clock_ms()
 
     def _published_later(
         self,
@@ -633,7 +633,7 @@ class PartitionActor(JournaledActor):
         if type(reply) is Published:
             messages = reply.messages if command.chunk is None else 0
             later = DelayedEntry(command.deliver_at_ms, reply.offset, messages, command.key_hash)
-            self.postponed.add(later)
+            self.delayed.add(later)
         release(reply, effects)
 
     def _due(self, entries: list[DelayedEntry], until_ms: int) -> None:
@@ -646,7 +646,7 @@ class PartitionActor(JournaledActor):
 
     def _apply_delays(self) -> None:
         delays = self.policies.raw["delayedDelivery"]
-        self.postponed.apply(delays["active"], delays["tickTime"])
+        self.delayed.apply(delays["active"], delays["tickTime"])
 
     async def append(self, command: Publish) -> Any:
         """Append an entry that no client sent; the reply, durable."""
@@ -676,7 +676,7 @@ class PartitionActor(JournaledActor):
         ``alone``: no other partition is a participant. Returns the clusters that it goes to from
         here, which are to know its participants. Raises `RemoteError`: its coordinator tries again.
         """
-        await self.gate.end(transaction, subscription)
+        await self.admission.end(transaction, subscription)
         if subscription is not None:
             await self._end_acks(transaction, subscription, commit=commit)
             return ()
@@ -716,8 +716,8 @@ class PartitionActor(JournaledActor):
             # goes meanwhile, the coordinator asks again.
             await channel.ask(ended)
         except NO_ANSWER as error:
-            why = f"subscription {subscription!r} can't be had now: {error}"
-            raise RemoteError(Reason.UNAVAILABLE, why) from error
+            problem = f"subscription {subscription!r} can't be had now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, problem) from error
 
     async def _end_acks_alone(self, ref: SubscriptionRef, ended: EndPendingAcks) -> None:
         """Be the hand of a subscription without consumers for this.
@@ -728,14 +728,14 @@ class PartitionActor(JournaledActor):
         """
         key = self.key.of_subscription(ref.name, ref.incarnation)
         with self.superseded_if_fenced():
-            link = await self.fabric.open_link(key, _MomentaryHand())
+            rpc_connection = await self.actor_system.open_rpc(key, _ShortLivedPartition())
             try:
                 epoch, end = self.runtime.journal.epoch, self.end_offset
                 log = OpenDispatcher(ref.start_offset, self.terminated_at, end, (), epoch)
-                await link.ask(log)
-                await link.ask(ended)
+                await rpc_connection.ask(log)
+                await rpc_connection.ask(ended)
             finally:
-                link.close()
+                rpc_connection.close()
                 self.meter.changed(ref.name)
                 self.changes.note(ref.name)
 
@@ -750,10 +750,10 @@ class PartitionActor(JournaledActor):
             if found is None or found.ref.incarnation != incarnation:
                 raise RemoteError(Reason.NOT_FOUND, f"no subscription {name!r}")
             if name not in self.channels:
-                self.drop_if_unused(await self._connect_brain(found.ref, compacted=False))
+                self.drop_if_unused(await self._connect_dispatcher(found.ref, compacted=False))
 
-    def _for_brains(self, durable: bool = True) -> dict[str, Any]:
-        told = self.policies.for_brains()
+    def _for_dispatchers(self, durable: bool = True) -> dict[str, Any]:
+        told = self.policies.for_dispatchers()
         if not durable or is_for_dead_letters(self.key.topic_name):
             told["deadLetter"] = None
         return told
@@ -771,7 +771,7 @@ class PartitionActor(JournaledActor):
         if type(reply) is Published:
             cached = tuple.__new__(CachedEntry, (entry, reply.messages, chunk_uuid))
             self.cache.append(cached)
-            now_ms = self.fabric.clock_ms()
+            now_ms = self.actor_system.clock_ms()
             self.meter.published.count(reply.messages, len(entry), now_ms)
             producer.traffic.count(reply.messages, len(entry), now_ms)
             if producer.source is not None:
@@ -857,8 +857,8 @@ class PartitionActor(JournaledActor):
         if channel is None or channel.compacted == compacted:
             return channel
         if channel.consumers:
-            why = f"the consumers of {name!r} must all read compacted, or none of them"
-            raise RemoteError(Reason.NOT_ALLOWED, why)
+            problem = f"the consumers of {name!r} must all read compacted, or none of them"
+            raise RemoteError(Reason.NOT_ALLOWED, problem)
         with contextlib.suppress(RpcConnectionClosed, TimeoutError, RemoteError):  # as in `_retire`
             await channel.ask(GetMark())
         channel.close()
@@ -887,9 +887,9 @@ class PartitionActor(JournaledActor):
             if not (self.policies.create_subscriptions or self._has(name)):
                 raise RemoteError(Reason.NO_SUBSCRIPTION, f"no subscription {name!r}")
             ref = await self.create_subscription(name, start, properties, compacted=compacted)
-            self.upkeep.touched(name)
+            self.maintenance.touched(name)
             await self._note_use(ref)
-            return await self._connect_brain(ref, compacted=compacted)
+            return await self._connect_dispatcher(ref, compacted=compacted)
 
     async def _note_use(self, ref: SubscriptionRef) -> None:
         """A subscription that was counted as unused is in use again."""
@@ -927,13 +927,15 @@ class PartitionActor(JournaledActor):
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
 
-    async def _connect_brain(self, ref: SubscriptionRef, *, compacted: bool) -> SubscriptionChannel:
+    async def _connect_dispatcher(
+        self, ref: SubscriptionRef, *, compacted: bool
+    ) -> SubscriptionChannel:
         channel = self._new_channel(ref.name, durable=True, compacted=compacted)
         key = self.key.of_subscription(ref.name, ref.incarnation)
         channel.mover = DeadLetterMover(self, channel, key, partial(self.drop_if_unused, channel))
         channel.on_progress = partial(self.changes.note, ref.name)
         with self.superseded_if_fenced():
-            channel.port = await self.fabric.open_link(key, _DispatcherConnection(channel))
+            channel.port = await self.actor_system.open_rpc(key, _DispatcherConnection(channel))
         terminated_at = self.terminated_at
         epoch = self.runtime.journal.epoch
         try:
@@ -941,7 +943,7 @@ class PartitionActor(JournaledActor):
                 gone = await self._durably_gone(compacted=compacted)
                 start, end = ref.start_offset, self.end_offset
                 await channel.port.ask(OpenDispatcher(start, terminated_at, end, gone, epoch))
-                channel.tell(SetPolicies(self._for_brains()))  # as they are by now
+                channel.tell(SetPolicies(self._for_dispatchers()))  # as they are by now
             if channel.closed:
                 raise RpcConnectionClosed(f"the link to subscription {ref.name!r} broke")
             self.channels[ref.name] = channel
@@ -962,7 +964,7 @@ class PartitionActor(JournaledActor):
         except RemoteError as error:
             if error.kind != Reason.FENCED:
                 raise
-            self.fabric.fatal(self.key, Fenced(self.key.text(), self.runtime.journal.epoch))
+            self.actor_system.fatal(self.key, Fenced(self.key.text(), self.runtime.journal.epoch))
             raise Unreachable(f"{self.topic} is served elsewhere by now") from error
 
     async def volatile_channel(
@@ -984,13 +986,13 @@ class PartitionActor(JournaledActor):
     ) -> SubscriptionChannel:
         channel = self._new_channel(name, durable=False, compacted=compacted)
         runtime = await Runtime.volatile(
-            SubscriptionMachine(), name, self.fabric.clock_ms, self._reader_failed
+            SubscriptionMachine(), name, self.actor_system.clock_ms, self._reader_failed
         )
         dispatcher = SubscriptionDispatcher(runtime, self.partition_index, channel.on_notice)
         channel.port = LocalPort(dispatcher, runtime.abort)
         gone = await self._durably_gone(compacted=compacted)
         await channel.port.ask(OpenDispatcher(start, self.terminated_at, self.end_offset, gone))
-        channel.tell(SetPolicies(self._for_brains(durable=False)))
+        channel.tell(SetPolicies(self._for_dispatchers(durable=False)))
         self.channels[name] = channel
         if gone := self.flat_gone():
             channel.trimmed(gone)  # some may have gone meanwhile
@@ -1006,7 +1008,7 @@ class PartitionActor(JournaledActor):
                 self.drop_if_unused(channel)
 
     def _reader_failed(self, error: BaseException) -> None:
-        self.fabric.fatal(self.key, error)
+        self.actor_system.fatal(self.key, error)
 
     def _channel_closed(
         self, channel: SubscriptionChannel, consumers: list[ChannelConsumer]
@@ -1063,7 +1065,7 @@ class PartitionActor(JournaledActor):
         Done again if its brain restarts meanwhile. Raises `RemoteError` if there is none,
         `Unreachable` if its brain can't be had.
         """
-        async with self._lock(name), self.upkeep.moving(name):
+        async with self._lock(name), self.maintenance.moving(name):
             self.fence.check()
             await self.sync()
             # Durable: what is trimmed only in words must come again.
@@ -1074,18 +1076,20 @@ class PartitionActor(JournaledActor):
                 with contextlib.suppress(RpcConnectionClosed):
                     await channel.reset(offset, reason, gone, shared=self.shares_progress)
                     return
-            await self._call_brain(name, ResetCursor(offset, reason, gone, self.shares_progress))
+            await self._call_dispatcher(
+                name, ResetCursor(offset, reason, gone, self.shares_progress)
+            )
 
-    async def plan_undo(self, name: str, moment: list[int | None]) -> dict[str, Any] | None:
+    async def plan_undo(self, name: str, point_in_time: list[int | None]) -> dict[str, Any] | None:
         """What `undo` would change; None if nothing moved since. Raises as `undo` does."""
         await self.sync()
         channel = self.channels.get(name)
         compacted = channel is not None and channel.compacted
         gone = await self._durably_gone(compacted=compacted)
-        sequence, at_ms = moment
+        sequence, at_ms = point_in_time
         return await self.ask_subscription(name, PlanUndo(sequence, at_ms, gone))
 
-    async def undo(self, name: str, moment: list[int | None]) -> dict[str, Any]:
+    async def undo(self, name: str, point_in_time: list[int | None]) -> dict[str, Any]:
         """Move a subscription's cursor back to what it was at a moment (event number and time;
         neither: before it was moved last); its consumers are closed and come again. Not to be
         repeated without a moment.
@@ -1093,17 +1097,17 @@ class PartitionActor(JournaledActor):
         Returns what changed. Raises as `reset_subscription` does, and `RemoteError` if
         nothing is to be undone, or can be.
         """
-        async with self._lock(name), self.upkeep.moving(name):
+        async with self._lock(name), self.maintenance.moving(name):
             await self.sync()
             channel = self.channels.get(name)
             # Without a channel it isn't known who will read it: nothing that is gone may return.
             compacted = channel is not None and channel.compacted
             gone = await self._durably_gone(compacted=compacted)
             if channel is not None:
-                return await channel.undo(moment, gone, shared=self.shares_progress)
-            sequence, at_ms = moment
+                return await channel.undo(point_in_time, gone, shared=self.shares_progress)
+            sequence, at_ms = point_in_time
             request = UndoMoves(sequence, at_ms, gone, self.shares_progress)
-            return await self._call_brain(name, request)
+            return await self._call_dispatcher(name, request)
 
     @property
     def shares_progress(self) -> bool:
@@ -1121,9 +1125,9 @@ class PartitionActor(JournaledActor):
             with contextlib.suppress(RpcConnectionClosed):
                 return await channel.ask(request)
         async with self._lock(name):
-            return await self._call_brain(name, request)
+            return await self._call_dispatcher(name, request)
 
-    async def _call_brain(self, name: str, request: Request[ReplyT]) -> ReplyT:
+    async def _call_dispatcher(self, name: str, request: Request[ReplyT]) -> ReplyT:
         found = await self.runtime.read(lambda state: state.subscriptions.get(name))
         if found is None:
             raise RemoteError(Reason.NOT_FOUND, f"{self.topic} has no subscription {name!r}")
@@ -1132,7 +1136,7 @@ class PartitionActor(JournaledActor):
         try:
             with self.superseded_if_fenced():
                 call = call_of(epoch, found.ref.start_offset, request)
-                encoded = await self.fabric.request(key, call)
+                encoded = await self.actor_system.request(key, call)
         finally:
             self.changes.called(name, request)
         answer = decode_reply(request, encoded)
@@ -1168,13 +1172,13 @@ class PartitionActor(JournaledActor):
 
     async def _sweep(self, name: str, incarnation: int) -> None:
         key = self.key.of_subscription(name, incarnation)
-        await self.fabric.dismiss(key)
-        await bury_journal(self.fabric, key)
+        await self.actor_system.dismiss(key)
+        await purge_journal(self.actor_system, key)
         await self.runtime.ask(ConfirmSwept(incarnation))
 
     async def _finish_deletion(self, name: str, incarnation: int) -> None:
         """Finish what was begun, here or by a former activation."""
-        backoff = self.fabric.backoff()
+        backoff = self.actor_system.backoff()
         while True:
             try:
                 await self._sweep(name, incarnation)

@@ -63,7 +63,7 @@ async def _cursor_stats(partition: PartitionActor, subscription: Subscription) -
     mark = partition.runtime.state.table.position_before(stats["acked_before"])
     return {
         **with_clients(partition, name, stats),
-        "backlog_bytes": partition.upkeep.backlog.bytes_from(stats["acked_before"]),
+        "backlog_bytes": partition.maintenance.backlog.bytes_from(stats["acked_before"]),
         "mark_delete": _id(partition, mark),
         "properties": subscription.properties,
         "durable": True,
@@ -96,12 +96,12 @@ def _first_position(state: PartitionState) -> Position:
 
 async def _backlog_stats(partition: PartitionActor, marks: list[int]) -> dict[str, Any]:
     """Of the slowest durable subscription, and what is done about it."""
-    upkeep, slowest = partition.upkeep, min(marks, default=partition.end_offset)
+    maintenance, slowest = partition.maintenance, min(marks, default=partition.end_offset)
     return {
-        "retained_bytes": upkeep.backlog.bytes_from(0),
-        "backlog_bytes": upkeep.backlog.bytes_from(slowest),
-        "oldest_backlog_ms": await upkeep.backlog.age_ms(slowest),
-        "held_back": None if upkeep.held_back is None else str(upkeep.held_back),
+        "retained_bytes": maintenance.backlog.bytes_from(0),
+        "backlog_bytes": maintenance.backlog.bytes_from(slowest),
+        "oldest_backlog_ms": await maintenance.backlog.age_ms(slowest),
+        "held_back": None if maintenance.held_back is None else str(maintenance.held_back),
         "policies": dict(partition.policies.raw),
     }
 
@@ -238,8 +238,10 @@ async def set_properties(partition: PartitionActor, args: dict[str, Any]) -> Non
 
 def _check_no_replicator(name: str, what: str) -> None:
     if name.startswith(REPLICATOR_PREFIX):
-        why = f"{name!r} is a replicator: it can't be {what}; take its cluster out of the policy"
-        raise RemoteError(Reason.NOT_ALLOWED, f"{why} 'replication'")
+        problem = (
+            f"{name!r} is a replicator: it can't be {what}; take its cluster out of the policy"
+        )
+        raise RemoteError(Reason.NOT_ALLOWED, f"{problem} 'replication'")
 
 
 async def _reset(partition: PartitionActor, name: str, offset: int, reason: str) -> None:
@@ -266,7 +268,7 @@ async def find_unacked(partition: PartitionActor, args: dict[str, Any]) -> int |
     return await partition.ask_subscription(args["name"], wanted)
 
 
-async def whereabouts(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
+async def message_status(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
     """Where the entry at ``position`` is in a subscription; what it still has to write about
     deliveries is durable then.
 
@@ -279,7 +281,7 @@ async def whereabouts(partition: PartitionActor, args: dict[str, Any]) -> dict[s
     except NoSuchEntryError as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     found = await partition.ask_subscription(args["name"], LocateEntry(offset))
-    return transaction_view.undecided(partition, offset) or found
+    return transaction_view.unsettled(partition, offset) or found
 
 
 async def skip_to(partition: PartitionActor, args: dict[str, Any]) -> None:
@@ -292,7 +294,7 @@ async def skip_to(partition: PartitionActor, args: dict[str, Any]) -> None:
         offset = min(args.get("offset", end), end)
     await partition.sync()
     await partition.ask_subscription(args["name"], SkipTo(end, offset))
-    partition.upkeep.touched(args["name"])
+    partition.maintenance.touched(args["name"])
 
 
 async def plan_undo(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any] | None:
@@ -312,13 +314,13 @@ async def undo(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any
     name = args["name"]
     await _subscription(partition, name)
     found = await partition.undo(name, [args["sequence"], None])
-    partition.upkeep.touched(name)
+    partition.maintenance.touched(name)
     return {"topic": partition.topic, **found}
 
 
 async def expire(partition: PartitionActor, args: dict[str, Any]) -> None:
     """Have a subscription's messages that are older than ``age_ms`` expire now."""
-    await partition.upkeep.expire(args["name"], args["age_ms"])
+    await partition.maintenance.expire(args["name"], args["age_ms"])
 
 
 async def terminate(partition: PartitionActor, args: dict[str, Any]) -> list[int]:
@@ -452,7 +454,7 @@ METHODS: dict[str, Method] = {
     "describe_subscription": describe_subscription,
     "find_unacked": find_unacked,
     "subscription": subscription,
-    "whereabouts": whereabouts,
+    "whereabouts": message_status,
     "skip_to": skip_to,
     "expire": expire,
     "plan_undo": plan_undo,

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
-from velaray.broker.history import Moment, state_at
+from velaray.broker.history import PointInTime, state_at
 from velaray.broker.partition.entries import EntryCache
 from velaray.broker.partition.geo_replication import GeoReplication
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
@@ -39,7 +39,7 @@ from velaray.topology.transient import TRANSIENT
 _TOPIC_RATES = ("in", "in bytes", "out", "out bytes")
 READ_AT_ONCE = 4
 """So many subscriptions that nobody is connected to are looked up at once, on disk."""
-BRAIN_S = 1.0
+DISPATCHER_S = 1.0
 """How long a subscription may take to tell about itself; what was known before counts then."""
 
 
@@ -56,7 +56,7 @@ class Partition(Protocol):
 
     key: ActorKey
     config: ClusterConfig
-    fabric: ActorSystem
+    actor_system: ActorSystem
     runtime: Runtime[PartitionState]
     cache: EntryCache
     channels: dict[str, SubscriptionChannel]
@@ -79,7 +79,7 @@ class PartitionMetrics:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._labels = Labels(partition.config.name, partition.key)
-        now_ms = partition.fabric.clock_ms()
+        now_ms = partition.actor_system.clock_ms()
         self.published = Flow(now_ms)
         self.committed = 0  # transactions that had entries here
         self.aborted = 0
@@ -118,7 +118,7 @@ class PartitionMetrics:
             await self._read(name)
         names = sorted(durable | channels.keys())
         self._forget(names)
-        now_s = partition.fabric.clock_ms() / 1000
+        now_s = partition.actor_system.clock_ms() / 1000
         found = self._of_topic(now_s, len(names))
         backlog = out = out_bytes = 0
         for name in names:
@@ -149,7 +149,7 @@ class PartitionMetrics:
         end, ref = partition.end_offset, partition.runtime.state.subscriptions[name].ref
         key = partition.key.of_subscription(name, ref.incarnation)
         try:
-            state = (await state_at(partition.fabric.store, key, Moment())).state
+            state = (await state_at(partition.actor_system.store, key, PointInTime())).state
             backlog, pending = state.cursor.backlog(end), pending_stats(state)
         except NotStored:
             backlog, pending = end - ref.start_offset, {}  # it never ran
@@ -161,7 +161,7 @@ class PartitionMetrics:
     async def _ask(self, channel: SubscriptionChannel) -> None:
         end = self._partition.end_offset
         try:
-            async with asyncio.timeout(BRAIN_S):
+            async with asyncio.timeout(DISPATCHER_S):
                 stats = await channel.ask(GetStats(end))
         except TRANSIENT:
             return  # it restarts, or its disk is slow: keep the last known values
@@ -185,7 +185,10 @@ class PartitionMetrics:
 
     def delivered(self, name: str) -> dict[str, Any]:
         """What went to the consumers of a subscription, as the partition's stats tell it."""
-        channel, now_ms = self._partition.channels.get(name), self._partition.fabric.clock_ms()
+        channel, now_ms = (
+            self._partition.channels.get(name),
+            self._partition.actor_system.clock_ms(),
+        )
         traffic, activity = self._delivered(name, channel), Activity()
         if name in self._activity:
             activity.add(self._activity[name])

@@ -56,7 +56,7 @@ class ReadableLog(Entries, Protocol):
 class Maintained(Protocol):
     """A partition that maintains itself."""
 
-    upkeep: Maintenance
+    maintenance: Maintenance
 
 
 class RemoteLog(Maintained, remote_ids.Log, Protocol):
@@ -132,7 +132,7 @@ async def id_at_time(partition: ReadableLog, args: dict[str, Any]) -> list[int] 
 async def backlog_size(partition: RemoteLog, args: dict[str, Any]) -> int:
     """About how many bytes there are from ``position`` on."""
     offset = remote_ids.at_or_after(partition, Position(*args["position"]))
-    return partition.upkeep.backlog.bytes_from(offset)
+    return partition.maintenance.backlog.bytes_from(offset)
 
 
 async def analyze_backlog(partition: Subscriptions, args: dict[str, Any]) -> dict[str, Any]:
@@ -158,9 +158,9 @@ async def analyze_backlog(partition: Subscriptions, args: dict[str, Any]) -> dic
     return {"entries": entries, "messages": messages, "complete": False}
 
 
-async def upkeep(partition: Maintained, args: dict[str, Any]) -> None:
+async def maintenance(partition: Maintained, args: dict[str, Any]) -> None:
     """One round of what the partition does by itself: expiry, quotas, trimming."""
-    await partition.upkeep.once()
+    await partition.maintenance.once()
 
 
 METHODS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Any]]] = {
@@ -169,5 +169,5 @@ METHODS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[Any]]] = {
     "id_at_time": id_at_time,
     "backlog_size": backlog_size,
     "analyze_backlog": analyze_backlog,
-    "upkeep": upkeep,
+    "upkeep": maintenance,
 }

@@ -38,7 +38,7 @@ class Log(Protocol):
     cache: EntryCache
     partition_index: int
     runtime: Runtime[PartitionState]
-    upkeep: Maintenance
+    maintenance: Maintenance
 
     @property
     def ledgers(self) -> tuple[LedgerInfo, ...]:
@@ -163,7 +163,7 @@ def _at(data: MessageIdData) -> Position:
     return MessageId.from_proto(data).position
 
 
-def _is_foreign(partition: Log, after: Position) -> bool:
+def _is_remote(partition: Log, after: Position) -> bool:
     """Whether a position is of another journal: of a topic of that name that was deleted."""
     own = partition.ledgers[-1].ledger_id >> LEDGER_INDEX_BITS
     return after.ledger_id >= 0 and after.ledger_id >> LEDGER_INDEX_BITS != own
@@ -183,7 +183,7 @@ async def span(partition: Log, subscription: str, mark: int, request: pb.SpanReq
     Raises what reading the log raises (`NoSuchEntryError` if it's trimmed meanwhile).
     """
     table, after = partition.runtime.state.table, _at(request.after)
-    foreign = _is_foreign(partition, after)
+    foreign = _is_remote(partition, after)
     begun = 0 if foreign else table.at_or_before(after) + 1
     if request.HasField("entries") and not foreign:
         begun = request.entries
@@ -232,7 +232,7 @@ async def _look(
         reached = end
     if limited:
         answer.messages, answer.bytes = scan.messages, scan.bytes
-    bytes_from = partition.upkeep.backlog.bytes_from
+    bytes_from = partition.maintenance.backlog.bytes_from
     gives_up = scan.give_up(bytes_from(stop) - bytes_from(end))
     answer.given_up = (request.given_up and not answer.foreign) or gives_up
     oldest = scan.oldest_begun()

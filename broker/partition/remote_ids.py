@@ -50,7 +50,7 @@ class Log(Protocol):
         """Return the position of every entry; with all entries of the compacted view."""
 
 
-def is_foreign(partition: Log, position: Position) -> bool:
+def is_remote(partition: Log, position: Position) -> bool:
     """Whether a position is one of another cluster."""
     ledger_id = position.ledger_id
     if ledger_id < 0 or ledger_id == LATEST.ledger_id:
@@ -84,7 +84,7 @@ def at_or_after(partition: Log, position: Position, *, compacted: bool = False) 
     all there is if there were only such before it; with the oldest entry if there never were any.
     """
     table, end = partition.table(compacted), partition.end_offset
-    if not is_foreign(partition, position):
+    if not is_remote(partition, position):
         return min(table.at_or_after(position), end)
     origin = _origin_of(partition, position)
     if origin is None:
@@ -96,7 +96,7 @@ def at_or_after(partition: Log, position: Position, *, compacted: bool = False) 
 def is_nobodys(partition: Log, position: Position) -> bool:
     """Whether an entry was never here, as far as is known: it's of another topic of this cluster,
     one that had this one's name perhaps, or of a cluster that nothing came from."""
-    if is_foreign(partition, position):
+    if is_remote(partition, position):
         return _origin_of(partition, position) is None
     own = partition.ledgers[-1].ledger_id >> LEDGER_INDEX_BITS
     return position.ledger_id >> LEDGER_INDEX_BITS != own
@@ -164,8 +164,10 @@ async def before(
     for first, stop in zip(unacked[::2], unacked[1::2], strict=True):
         covered = [(max(a, first), min(b, stop)) for a, b in found.ranges if a < stop and b > first]
         if gaps(first, stop, covered):
-            why = "other messages are before it here, which it doesn't name: acknowledge one by one"
-            raise RemoteError(Reason.NOT_ALLOWED, f"{position} is of another cluster; {why}")
+            problem = (
+                "other messages are before it here, which it doesn't name: acknowledge one by one"
+            )
+            raise RemoteError(Reason.NOT_ALLOWED, f"{position} is of another cluster; {problem}")
     return found.end, found.partial[0][1] if found.partial else None
 
 

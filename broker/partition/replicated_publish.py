@@ -10,7 +10,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.machine import Chunk, Publish, Replicated
 from velaray.actors.partition.origins import NOWHERE
-from velaray.actors.partition.remote_transactions import foreign_id
+from velaray.actors.partition.remote_transactions import remote_id
 from velaray.events.ids import Position
 from velaray.journal.manifest import cluster_number_of
 from velaray.topology.config import ClusterConfig
@@ -89,7 +89,7 @@ def replicated_publish(
     try:
         position, transaction = _source_position(source, metadata), transaction_of(metadata)
         if transaction is not None:
-            transaction = foreign_id(source, transaction)
+            transaction = remote_id(source, transaction)
     except ValueError as error:
         raise RemoteError(Reason.INVALID, f"an entry of cluster {source!r}: {error}") from error
     if after is None or after.ledger_id != position.ledger_id:
@@ -114,12 +114,12 @@ def replicated_publish(
 def _check_number(partition: Log, source: str, position: Position) -> None:
     number, own = cluster_number_of(position.ledger_id), partition.config.cluster_number
     if number == own or partition.table().may_hold(position.ledger_id):
-        why = (
+        problem = (
             f"the entry at {position.ledger_id}:{position.entry_id} of cluster {source!r} could be "
             f"one of this cluster, {partition.config.name!r}: both have the number {own}. Start "
             "clusters that replicate to each other with different --cluster-number"
         )
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
 
 
 def _source_position(source: str, metadata: MessageMetadata) -> Position:

@@ -84,7 +84,7 @@ class Grant:
     first: int
     count: int
     redelivery_count: int
-    remaining: Sequence[int]
+    ack_set: Sequence[int]
     epoch: int | None = None
 
 
@@ -111,7 +111,7 @@ class PartitionLog(Protocol):
 
     cache: EntryCache
     partition_index: int
-    postponed: DelayedDeliveryTracker
+    delayed: DelayedDeliveryTracker
 
     @property
     def terminated_at(self) -> int | None:
@@ -138,7 +138,7 @@ class PartitionLog(Protocol):
         """All such offsets, as ascending (first, last + 1)."""
         ...
 
-    def next_foreign(self, origins: Collection[str] | None, first: int, end: int) -> int:
+    def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
         """The first offset from ``first`` on that came from one of these clusters (None: from any);
         ``end`` if there is none before it."""
         ...
@@ -360,9 +360,9 @@ class SubscriptionChannel:
         self._begun = 0  # how often the brain began to be fed
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
-        self._standing: LeasedDelivery | None = None
+        self._leased: LeasedDelivery | None = None
         self._served: ChannelConsumer | None = None  # by the standing grant
-        self._endings = 0  # how many notices were sent that end a standing grant
+        self._lease_ends = 0  # how many notices were sent that end a standing grant
         self._numbers = itertools.count(1)
         self._held: deque[tuple[int, Message]] = deque()  # offset to be synced first, notice
         self._holding_all = False  # not acknowledgements alone
@@ -379,10 +379,10 @@ class SubscriptionChannel:
     def tell(self, notice: Message) -> None:
         """Send a notice to the dispatcher, after a report of what was delivered under the lease."""
         self._report()
-        stood = self._served is not None
+        had_lease = self._served is not None
         if type(notice) in ENDS_LEASE:
-            self._endings += 1
-            self._stand_down()
+            self._lease_ends += 1
+            self._release_lease()
         if self._held and (self._holding_all or type(notice) not in _OVERTAKES):
             if not self._holding_all:
                 self._holding_all = True
@@ -390,7 +390,7 @@ class SubscriptionChannel:
             self._held.append((0, notice))
         elif self.port is not None:
             self.port.tell(notice)
-        if stood and self._served is None:
+        if had_lease and self._served is None:
             self.feed()  # of what came meanwhile, and waits for permits, the brain knows nothing
 
     async def ask(self, request: Request[ReplyT]) -> ReplyT:
@@ -457,10 +457,10 @@ class SubscriptionChannel:
         await self._moved(ResetCursor(next_offset, reason, gone, shared))
 
     async def undo(
-        self, moment: Sequence[int | None], gone: Sequence[int], *, shared: bool
+        self, point_in_time: Sequence[int | None], gone: Sequence[int], *, shared: bool
     ) -> dict[str, Any]:
         """Move the cursor back to what it was; to consumers it is a `reset`."""
-        sequence, at_ms = moment
+        sequence, at_ms = point_in_time
         return await self._moved(UndoMoves(sequence, at_ms, gone, shared))
 
     async def _moved(self, request: Request[ReplyT]) -> ReplyT:
@@ -526,13 +526,13 @@ class SubscriptionChannel:
         sizes: list[int] = []
         chunks: dict[int, str] = {}
         delayed: list[int] = []
-        postponed = self._log.postponed if len(self._log.postponed) else None
+        delays = self._log.delayed if len(self._log.delayed) else None
         for offset in range(first, limit):
             entry = self._log.cache.get(offset)
             if entry is None and self._log.kept_from(offset) != offset:
                 sizes.append(1)  # trimmed away: the cursor has it
                 continue
-            later = None if postponed is None else postponed.get(offset)
+            later = None if delays is None else delays.get(offset)
             if entry is None and (later is None or not self._is_told(later)):
                 break
             if later is not None:
@@ -557,12 +557,12 @@ class SubscriptionChannel:
         return later.messages > 0 and (later.key_hash > 0 or not self._hashing)
 
     def _hashes(self, first: int, count: int) -> list[int]:
-        cache, postponed = self._log.cache, self._log.postponed
-        if not postponed:
+        cache, delays = self._log.cache, self._log.delayed
+        if not delays:
             return cache.hashes(first, count)
         found = []
         for offset in range(first, first + count):
-            later = postponed.get(offset)
+            later = delays.get(offset)
             found.append(later.key_hash if later is not None else 0)
             if not found[-1]:
                 found[-1:] = cache.hashes(offset, 1)
@@ -612,7 +612,7 @@ class SubscriptionChannel:
         """The first offset from ``first`` on that must be settled before it is delivered."""
         if self._may_wait is not None and not self._may_wait:
             return end
-        return self._log.next_foreign(self._may_wait, max(first, self._settled), end)
+        return self._log.next_remote(self._may_wait, max(first, self._settled), end)
 
     async def _settle(self) -> None:
         try:
@@ -640,16 +640,16 @@ class SubscriptionChannel:
 
     def _reading_failed(self, offset: int, error: Exception) -> None:
         """Delivery stops at an entry: tell the clients why, and try again later."""
-        why = self._log.reading_failed(offset, error)
+        problem = self._log.reading_failed(offset, error)
         if self.closed:
             return  # the partition ends
-        self.unreadable.failed(offset, why)
+        self.unreadable.failed(offset, problem)
         for consumer in self.consumers.values():
             if consumer.subscribed:
                 # Nothing in the protocol says this; clients log an error that answers nothing.
                 consumer.connection.send(
                     pb.CommandError(
-                        request_id=consumer.request_id, error=pb.PersistenceError, message=why
+                        request_id=consumer.request_id, error=pb.PersistenceError, message=problem
                     )
                 )
 
@@ -717,10 +717,10 @@ class SubscriptionChannel:
                 for each in grants:
                     grant = Grant(each.first, each.count, each.redelivery_count, each.words)
                     self._grant(each.number, grant)
-            case m.GrantLease(number, first, debited, room, endings):
-                self._on_stand(number, first, debited, room, endings)
+            case m.GrantLease(number, first, debited, room, lease_ends):
+                self._on_lease(number, first, debited, room, lease_ends)
             case m.RevokeLease():
-                if self._standing is not None:
+                if self._leased is not None:
                     self.tell(ReleaseLease())
             case m.WantEntries(wanted):
                 self._wanted = wanted
@@ -733,9 +733,9 @@ class SubscriptionChannel:
                 self._on_acked(number, request_id, error)
             case m.ActiveChanged(number, active):
                 self._on_active(number, active)
-            case m.MoveDeadLetters(letters):
+            case m.MoveDeadLetters(dead_letters):
                 if self.mover is not None:
-                    self.mover.take(letters)
+                    self.mover.take(dead_letters)
             case m.Redelivering(number, epoch):
                 self._on_redelivering(number, epoch)
             case m.EndOfTopic(number):
@@ -786,21 +786,21 @@ class SubscriptionChannel:
 
     # -- delivering without asking -------------------------------------------------
 
-    def _on_stand(self, number: int, first: int, debited: int, room: int, endings: int) -> None:
+    def _on_lease(self, number: int, first: int, debited: int, room: int, lease_ends: int) -> None:
         consumer = self.consumers.get(number)
-        if consumer is None or endings != self._endings:
+        if consumer is None or lease_ends != self._lease_ends:
             return  # it crossed what ends it
         if self.resetting:
             self.tell(ReleaseLease())  # the consumers are about to be let go of
             return
-        self._standing = LeasedDelivery(first, consumer.flowed - debited, room)
+        self._leased = LeasedDelivery(first, consumer.flowed - debited, room)
         self._served = consumer
         self.deliver(consumer)
 
     def more_permits(self, consumer: ChannelConsumer, permits: int) -> None:
         """The client of a consumer can take that many more messages."""
-        if self._standing is not None and consumer is self._served:
-            self._standing.permits += permits
+        if self._leased is not None and consumer is self._served:
+            self._leased.permits += permits
             # Not at once: if the client asks for redelivery behind this, that comes first.
             asyncio.get_running_loop().call_soon(self.deliver, consumer)
 
@@ -809,11 +809,11 @@ class SubscriptionChannel:
 
         What is acknowledged before it was delivered is for the brain to pass over.
         """
-        if self._standing is not None and end > self._standing.next_offset:
+        if self._leased is not None and end > self._leased.next_offset:
             self.tell(ReleaseLease())
 
     def _report(self) -> None:
-        report = None if self._standing is None else self._standing.report()
+        report = None if self._leased is None else self._leased.report()
         if report is not None and self.port is not None:
             self.port.tell(LeaseReport(*report))
 
@@ -822,24 +822,24 @@ class SubscriptionChannel:
         if not self.closed:
             self._report()
 
-    def _stand_down(self) -> None:
-        if self._standing is not None:
-            self._fed = max(self._fed, self._standing.next_offset)
-            self._standing = self._served = None
+    def _release_lease(self) -> None:
+        if self._leased is not None:
+            self._fed = max(self._fed, self._leased.next_offset)
+            self._leased = self._served = None
 
-    def _stand(self, standing: LeasedDelivery, consumer: ChannelConsumer) -> None:
+    def _deliver_leased(self, leased: LeasedDelivery, consumer: ChannelConsumer) -> None:
         log = self._log
         readable = log.readable_end
-        end = log.next_hidden(standing.next_offset, readable)
-        end = self._unsettled(standing.next_offset, end)
-        if log.postponed and consumer.type not in IN_ORDER:
-            end = log.postponed.first_within(standing.next_offset, end)
+        end = log.next_hidden(leased.next_offset, readable)
+        end = self._unsettled(leased.next_offset, end)
+        if log.delayed and consumer.type not in IN_ORDER:
+            end = log.delayed.first_within(leased.next_offset, end)
         while (
-            (allowance := standing.allowance) > 0
-            and standing.next_offset < end
+            (allowance := leased.allowance) > 0
+            and leased.next_offset < end
             and consumer.connection.writable
         ):
-            first = standing.next_offset
+            first = leased.next_offset
             run = self._run(first, min(end, first + allowance))
             if not run:
                 self._load(consumer, first)
@@ -857,14 +857,14 @@ class SubscriptionChannel:
                 if entry.chunk_uuid
             }
             hashes = log.cache.hashes(first, written) if self._hashing else ()
-            standing.delivered(sizes[:written], keys, hashes)
-        if standing.next_offset == end < readable:
+            leased.delivered(sizes[:written], keys, hashes)
+        if leased.next_offset == end < readable:
             # That one must wait; what is behind it mustn't. The brain is to know of it at once.
             self._wanted = max(self._wanted, end + RUN_ENTRIES)
             self.tell(ReleaseLease())
-        elif standing.room <= 0:
+        elif leased.room <= 0:
             self.tell(ReleaseLease())  # the consumer holds so much that the brain must decide
-        elif standing.report_due or log.terminated_at is not None:
+        elif leased.report_due or log.terminated_at is not None:
             self._report()  # of a terminated topic the brain tells consumers the end
         elif self._reporting is None:
             self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report_late)
@@ -882,7 +882,7 @@ class SubscriptionChannel:
                 self._load(consumer, grant.first)
                 return
             written = self._write(
-                consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.remaining
+                consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.ack_set
             )
             if not written:
                 return  # trimmed away: see `trimmed`
@@ -890,8 +890,8 @@ class SubscriptionChannel:
             grant.count -= written
             if not grant.count:
                 consumer.grants.popleft()
-        if self._standing is not None and consumer is self._served and not consumer.grants:
-            self._stand(self._standing, consumer)
+        if self._leased is not None and consumer is self._served and not consumer.grants:
+            self._deliver_leased(self._leased, consumer)
 
     def _run(self, first: int, end: int) -> Sequence[CachedEntry]:
         """Entries from ``first`` on that are in memory, some at a time."""
@@ -904,7 +904,7 @@ class SubscriptionChannel:
         run: Sequence[CachedEntry],
         epoch: int | None,
         redelivery_count: int = 0,
-        remaining: Sequence[int] = (),
+        ack_set: Sequence[int] = (),
     ) -> int:
         """Write entries while the socket takes them, of one ledger; returns how many.
 
@@ -919,7 +919,7 @@ class SubscriptionChannel:
             span.ledger_id,
             self._log.partition_index,
             redelivery_count,
-            remaining,
+            ack_set,
             epoch,
         ).header
         connection = consumer.connection
@@ -1007,7 +1007,7 @@ class SubscriptionChannel:
             if not future.done():
                 future.set_exception(RpcConnectionClosed("the subscription is restarting"))
         consumers = list(self.consumers.values())
-        self._standing = self._served = None
+        self._leased = self._served = None
         for consumer in consumers:
             consumer.close()
         self.consumers.clear()

@@ -10,7 +10,7 @@ from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.cursor import words_to_mask
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
-from velaray.broker.partition.transaction_view import undecided_from
+from velaray.broker.partition.transaction_view import unsettled_from
 from velaray.broker.subscription.messages import GetDetails
 from velaray.topology.messages import ReplyT, Request
 from velaray.topology.rpc import RemoteError
@@ -82,18 +82,18 @@ def _waits(found: Found) -> Iterator[Holdup]:
     if keys := found["draining"]:
         text = f"{keys} keys wait until their former consumer has acknowledged what it holds"
         yield Holdup("keys-draining", text)
-    if letters := found["dead_letters"]:
-        text = f"{letters} entries are on their way to the dead-letter topic"
+    if dead_letters := found["dead_letters"]:
+        text = f"{dead_letters} entries are on their way to the dead-letter topic"
         yield Holdup("dead-letters", text)
     if pending := found.get("pending_entries"):
         who = found["pending_transactions"]
         text = f"{pending} entries are acknowledged in {who} transactions that haven't ended"
         yield Holdup("pending", text)
-    for why in found.get("unreadable", ()):
-        text = f"{why}; it is tried again, and seeking behind it passes it over"
+    for problem in found.get("unreadable", ()):
+        text = f"{problem}; it is tried again, and seeking behind it passes it over"
         yield Holdup("unreadable", text)
-    if undecided := found.get("undecided"):
-        yield Holdup("open-transaction", undecided)
+    if unsettled := found.get("undecided"):
+        yield Holdup("open-transaction", unsettled)
     if delayed := found["delayed"]:
         yield Holdup("delayed", f"{delayed} entries wait for the time they are to be delivered at")
 
@@ -129,7 +129,7 @@ async def describe_subscription(partition: Partition, args: dict[str, Any]) -> d
         peer = None if known is None else known.connection.peer
         held = [_range(partition, *part) for part in found["held"][each["number"]]]
         consumers.append({**each, "address": peer, "held": held})
-    found["undecided"] = undecided_from(partition)
+    found["undecided"] = unsettled_from(partition)
     found["unreadable"] = [] if channel is None else channel.unreadable.described()
     return {
         "topic": partition.topic,
@@ -143,7 +143,7 @@ async def describe_subscription(partition: Partition, args: dict[str, Any]) -> d
         "next_offset": found["next_offset"],
         "waiting": found["waiting"],
         "holes": found["holes"],
-        "first_holes": [_range(partition, *hole) for hole in found["first_holes"]],
+        "first_holes": [_range(partition, *acked_range) for acked_range in found["first_holes"]],
         "partial": found["partial"],
         "first_partial": [_batch(partition, *batch) for batch in found["first_partial"]],
         "redelivered": [

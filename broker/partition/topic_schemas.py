@@ -37,13 +37,13 @@ class TopicSchemas:
     """The schemas of the topic that a partition belongs to."""
 
     def __init__(
-        self, key: ActorKey, fabric: ActorSystem, policies: Callable[[], Mapping[str, Any]]
+        self, key: ActorKey, actor_system: ActorSystem, policies: Callable[[], Mapping[str, Any]]
     ) -> None:
         """``key`` is the partition's; ``policies`` are those that hold now."""
         self._key = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation)
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._policies = policies
-        self._link: RpcConnection | None = None
+        self._rpc_connection: RpcConnection | None = None
         self._linking = asyncio.Lock()
         self._made = False
         self._forgotten = 0
@@ -101,7 +101,7 @@ class TopicSchemas:
 
     async def _is_made(self) -> bool:
         """A registry that was never used isn't activated just to say so."""
-        self._made = self._made or await has_registry(self._fabric, self._key)
+        self._made = self._made or await has_registry(self._actor_system, self._key)
         return self._made
 
     async def _ask(self, method: str, args: dict[str, Any]) -> Any:
@@ -109,32 +109,32 @@ class TopicSchemas:
             lambda: self._ask_once(method, args),
             REACH_TIMEOUT_S,
             f"ask {self._key}",
-            self._fabric.call_backoff(),
+            self._actor_system.call_backoff(),
         )
 
     async def _ask_once(self, method: str, args: dict[str, Any]) -> Any:
         async with self._linking:
-            if self._link is None:
-                link = await self._fabric.open_link(self._key, self)
-                await link.request("follow", None)
-                if link.closed:
+            if self._rpc_connection is None:
+                rpc_connection = await self._actor_system.open_rpc(self._key, self)
+                await rpc_connection.request("follow", None)
+                if rpc_connection.closed:
                     raise RpcConnectionClosed("the registry left")
-                self._link = link
-        return await self._link.request(method, args)
+                self._rpc_connection = rpc_connection
+        return await self._rpc_connection.request(method, args)
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """``forget`` what was said about producers' schemas."""
         if method != "forget":
             raise RemoteError(Reason.NOT_FOUND, f"a partition knows no {method!r} here")
         self._forget()
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """The registry sends none."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Nobody would say when to forget."""
-        if self._link is link:
-            self._link = None
+        if self._rpc_connection is rpc_connection:
+            self._rpc_connection = None
         self._forget()
 
     def _forget(self) -> None:
@@ -143,8 +143,8 @@ class TopicSchemas:
 
     def close(self) -> None:
         """Let go of the registry."""
-        if self._link is not None:
-            self._link.close()
+        if self._rpc_connection is not None:
+            self._rpc_connection.close()
 
 
 def _keep(kept: dict[Any, Any], name: Any, value: Any) -> None:

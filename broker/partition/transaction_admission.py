@@ -29,11 +29,13 @@ Participation = tuple[TransactionId, str | None]
 class TransactionAdmission:
     """Which participations were found open, and whose coordinator is being asked."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem, spawn: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, key: ActorKey, actor_system: ActorSystem, spawn: Callable[[Any], Any]
+    ) -> None:
         """``key`` is the partition's."""
         self._topic = str(key.topic_name)
         self._incarnation = key.topic_incarnation
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._spawn = spawn
         self._open: set[Participation] = set()
         self._asked: dict[Participation, asyncio.Future[None]] = {}
@@ -86,7 +88,7 @@ class TransactionAdmission:
             "incarnation": self._incarnation,
         }
         try:
-            await self._fabric.call(coordinator, "may_join", args)
+            await self._actor_system.call(coordinator, "may_join", args)
         except TRANSIENT as error:
             self._answer(what, asked, error)
         else:

@@ -91,7 +91,7 @@ async def pending_at(partition: Partition, args: dict[str, Any]) -> str:
     return found if offset >= 0 else "InvalidPosition"
 
 
-def undecided(partition: Partition, offset: int) -> dict[str, Any] | None:
+def unsettled(partition: Partition, offset: int) -> dict[str, Any] | None:
     """Where the entry at ``offset`` is, if that is a matter of transactions: nobody gets it, or
     nobody gets it before one that is open has ended."""
     state = partition.runtime.state
@@ -111,7 +111,7 @@ def undecided(partition: Partition, offset: int) -> dict[str, Any] | None:
     return {**found, "where": "behind-transaction", "text": text}
 
 
-def undecided_from(partition: Partition) -> str:
+def unsettled_from(partition: Partition) -> str:
     """What is to be said if the end of the log isn't decided; else nothing."""
     state = partition.runtime.state
     for oldest, ranges in state.transactions.ongoing.items():

@@ -41,13 +41,13 @@ class Unreadable:
         known.trying = True
         return True
 
-    def failed(self, offset: int, why: str) -> None:
+    def failed(self, offset: int, problem: str) -> None:
         """A read of the entry failed."""
         before = self._failed.get(offset)
         if before is not None and before.retry is not None:
             return  # another consumer's read of it failed at the same time
         delay_s = FIRST_RETRY_S if before is None else min(2 * before.delay_s, LONGEST_RETRY_S)
-        found = self._failed[offset] = _Failed(why, delay_s)
+        found = self._failed[offset] = _Failed(problem, delay_s)
         found.retry = asyncio.get_running_loop().call_later(delay_s, self._retry, offset)
 
     def read(self, offset: int) -> None:

@@ -41,8 +41,8 @@ _ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT)
 class Proxy:
     """Serves the service URL of a cluster on this node."""
 
-    def __init__(self, fabric: ActorSystem) -> None:
-        self.fabric = fabric
+    def __init__(self, actor_system: ActorSystem) -> None:
+        self.actor_system = actor_system
         self.sessions: set[ProxySession] = set()
         self.tunnels: set[_Tunnel] = set()
         self.others = RemoteLookup()
@@ -55,7 +55,7 @@ class Proxy:
 
         Raises `OSError` if the port is taken.
         """
-        config = self.fabric.config
+        config = self.actor_system.config
 
         def connect() -> WireConnection:
             session = ProxySession(self)
@@ -88,11 +88,11 @@ class Proxy:
         if coordinator is None and not (for_system and is_deletion_topic(topic)):
             check_not_systems(topic)
         wanted = {"topic": str(topic), "at_home": at_home}
-        found = await self.fabric.call(
+        found = await self.actor_system.call(
             ActorKey.catalog(), "ensure_topic", wanted, ACTIVATION_TIMEOUT_S
         )
         key = coordinator or ActorKey.of_partition(topic, found["incarnation"])
-        address = await self.fabric.reach(key, ACTIVATION_TIMEOUT_S)
+        address = await self.actor_system.reach(key, ACTIVATION_TIMEOUT_S)
         self.located[address.host, address.service_port] = None
         self.located.move_to_end((address.host, address.service_port))
         if len(self.located) > LOCATED_KEPT:
@@ -104,19 +104,19 @@ class Proxy:
 
         Raises `RemoteError`, `Unreachable`.
         """
-        home = await self.fabric.call(ActorKey.catalog(), "home", {"tenant": tenant})
+        home = await self.actor_system.call(ActorKey.catalog(), "home", {"tenant": tenant})
         if home is None:
-            why = f"this cluster has become the home of tenant {tenant}; ask again"
-            raise RemoteError(Reason.UNAVAILABLE, why)
+            problem = f"this cluster has become the home of tenant {tenant}; ask again"
+            raise RemoteError(Reason.UNAVAILABLE, problem)
         return await self.others.ask(home, command)
 
 
 class ProxySession(Session):
     """One client connection of a proxy."""
 
-    def __init__(self, door: Proxy) -> None:
-        super().__init__(door.fabric.config)
-        self._door = door
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy.actor_system.config)
+        self._proxy = proxy
         self.handlers = {
             pb.CommandPartitionedTopicMetadata: self._on_metadata,
             pb.CommandLookupTopic: self._on_lookup,
@@ -127,12 +127,12 @@ class ProxySession(Session):
     def on_connected(self, connection: WireConnection) -> None:
         """Remember the connection, so that stopping closes it."""
         super().on_connected(connection)
-        self._door.sessions.add(self)
+        self._proxy.sessions.add(self)
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
         """Forget the connection and what it waits for."""
         super().on_closed(connection, error)
-        self._door.sessions.discard(self)
+        self._proxy.sessions.discard(self)
 
     @property
     def _at_home(self) -> bool:
@@ -141,7 +141,7 @@ class ProxySession(Session):
 
     async def _ask(self, method: str, **args: Any) -> Any:
         args["at_home"] = self._at_home
-        return await self._door.fabric.call(ActorKey.catalog(), method, args)
+        return await self._proxy.actor_system.call(ActorKey.catalog(), method, args)
 
     async def _routed(self, tenant: str, command: Any, here: Awaitable[Any]) -> Any:
         """Return the answer of ``here``, or that of the tenant's home cluster."""
@@ -150,7 +150,7 @@ class ProxySession(Session):
         except RemoteError as error:
             if error.kind != Reason.ELSEWHERE:
                 raise
-            return await self._door.ask_elsewhere(tenant, command)
+            return await self._proxy.ask_elsewhere(tenant, command)
 
     # -- partition metadata --------------------------------------------------------
 
@@ -201,7 +201,7 @@ class ProxySession(Session):
         self, topic: TopicName, command: pb.CommandLookupTopic
     ) -> pb.CommandLookupTopicResponse:
         network = await self._network(topic, command.advertised_listener_name)
-        url = await self._door.locate(topic, self.info.is_system, at_home=self._at_home)
+        url = await self._proxy.locate(topic, self.info.is_system, at_home=self._at_home)
         if network is not None and self.info.means_this_cluster:
             # A proxy of another cluster asks: its client must connect by way of that network.
             return pb.CommandLookupTopicResponse(
@@ -283,7 +283,7 @@ class ProxySession(Session):
     ) -> pb.CommandGetSchemaResponse:
         found = await self._ask("topic", topic=str(topic))
         key = ActorKey.of_schema_registry(topic, found["incarnation"])
-        return await get_schema(command, partial(find_schema, self._door.fabric, key))
+        return await get_schema(command, partial(find_schema, self._proxy.actor_system, key))
 
     # -- tunnel --------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class ProxySession(Session):
     async def _open_tunnel(self, command: pb.CommandConnect) -> None:
         target = command.proxy_to_broker_url
         address = _split_address(target)
-        if address not in self._door.located:
+        if address not in self._proxy.located:
             # Tunnels don't lead to other ports of the machine. The error is a retriable one,
             # because another proxy may have answered the lookup; clients then look up again.
             self.error(0, pb.ServiceNotReady, f"no look-up of this service led to {target}")
@@ -309,13 +309,13 @@ class ProxySession(Session):
         loop = asyncio.get_running_loop()
         try:
             _, tunnel = await loop.create_connection(
-                lambda: _Tunnel(self.connection, self._door.tunnels), *address
+                lambda: _Tunnel(self.connection, self._proxy.tunnels), *address
             )
         except OSError as error:
             self.error(0, pb.ServiceNotReady, f"{target} can't be reached: {error}")
             self.connection.close()
             return
-        self._door.sessions.discard(self)
+        self._proxy.sessions.discard(self)
         tunnel.begin(encode_frame(command))
 
 

@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _RemoteProxy:
     """The connections to one cluster's proxy, and the facts of the catalog they are based on."""
 
     facts: dict[str, Any]
@@ -37,11 +37,11 @@ class RemoteLookup:
     """The connections to other clusters' proxies, opened on first use."""
 
     def __init__(self) -> None:
-        self._doors: dict[str, _Door] = {}
+        self._proxies: dict[str, _RemoteProxy] = {}
 
-    def _door(self, home: dict[str, Any]) -> _Door:
+    def _proxy(self, home: dict[str, Any]) -> _RemoteProxy:
         name = home["cluster"]
-        known = self._doors.get(name)
+        known = self._proxies.get(name)
         if known is not None and known.facts == home:
             return known
         if known is not None:
@@ -53,8 +53,8 @@ class RemoteLookup:
             connection_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         pool = ConnectionPool(options, CLIENT_VERSION)
-        door = self._doors[name] = _Door(home, pool, Lookup(options, pool))
-        return door
+        proxy = self._proxies[name] = _RemoteProxy(home, pool, Lookup(options, pool))
+        return proxy
 
     async def ask(self, home: dict[str, Any], command: Any) -> Any:
         """Return the answer of the proxy of cluster ``home`` to a client's ``command``, in the form
@@ -65,12 +65,12 @@ class RemoteLookup:
         request = type(command)()
         request.CopyFrom(command)
         try:
-            address, answer = await self._door(home).lookup.ask(request, ANSWER_TIMEOUT_S)
+            address, answer = await self._proxy(home).lookup.ask(request, ANSWER_TIMEOUT_S)
         except TopicNotFound as error:
             raise RemoteError(Reason.NOT_FOUND, str(error)) from error
         except VelarayError as error:
-            why = f"cluster {home['cluster']} can't be asked now: {error}"
-            raise RemoteError(Reason.UNAVAILABLE, why) from error
+            problem = f"cluster {home['cluster']} can't be asked now: {error}"
+            raise RemoteError(Reason.UNAVAILABLE, problem) from error
         answer.request_id = command.request_id
         if isinstance(answer, pb.CommandLookupTopicResponse) and _tunnelled(answer):
             # A tunnel begins at the other proxy, so the client must ask there again.
@@ -81,9 +81,9 @@ class RemoteLookup:
 
     def close(self) -> None:
         """Cut all connections."""
-        for door in self._doors.values():
-            door.pool.abort()
-        self._doors.clear()
+        for proxy in self._proxies.values():
+            proxy.pool.abort()
+        self._proxies.clear()
 
 
 def _tunnelled(answer: pb.CommandLookupTopicResponse) -> bool:

@@ -50,23 +50,25 @@ def asked(info: SchemaInfo, policies: Mapping[str, Any], role: str = "") -> dict
     }
 
 
-async def has_registry(fabric: ActorSystem, key: ActorKey) -> bool:
+async def has_registry(actor_system: ActorSystem, key: ActorKey) -> bool:
     """Whether a schema was ever sent to this registry; nothing is activated for the question.
 
     Raises what the store raises.
     """
     try:
-        return bool((await load_manifest(fabric.store, key.text())).ledgers)
+        return bool((await load_manifest(actor_system.store, key.text())).ledgers)
     except NotStored:
         return False
 
 
-async def find_schema(fabric: ActorSystem, key: ActorKey, version: int | None) -> dict[str, Any]:
+async def find_schema(
+    actor_system: ActorSystem, key: ActorKey, version: int | None
+) -> dict[str, Any]:
     """A version, deleted or not; None: the latest that lives. Raises what `ActorSystem.call`
     raises: `RemoteError` with NOT_FOUND if there is none."""
-    if not await has_registry(fabric, key):
+    if not await has_registry(actor_system, key):
         raise no_schema(key)
-    return dict(await fabric.call(key, "schema", {"version": version}))
+    return dict(await actor_system.call(key, "schema", {"version": version}))
 
 
 def no_schema(key: ActorKey, version: int | None = None) -> RemoteError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from velaray.actors.machine import Reason
 from velaray.actors.schema_registry.machine import SchemaRegistryMachine
-from velaray.broker.history import Moment, NoHistory, replayed_to
+from velaray.broker.history import NoHistory, PointInTime, replayed_to
 from velaray.broker.schema_registry.schema_registry_actor import described
 from velaray.events.ids import ActorKey
 from velaray.journal.store import LedgerStore
@@ -15,21 +15,21 @@ from velaray.topology.rpc import RemoteError
 
 
 async def versions_at(
-    store: LedgerStore, key: ActorKey, moment: Moment, *, gone: bool
+    store: LedgerStore, key: ActorKey, point_in_time: PointInTime, *, gone: bool
 ) -> list[dict[str, Any]]:
     """The versions that lived then; ``gone``: those that were deleted then, and the deletions, too.
 
     Every version is kept with its time, so any time can be asked for. Raises `RemoteError`
     (NOT_FOUND) if an event isn't kept, or wasn't yet; `NotStored`, `CorruptJournal`.
     """
-    event = Moment(sequence=moment.sequence)
+    event = PointInTime(sequence=point_in_time.sequence)
     try:
         past = await replayed_to(store, key, event, SchemaRegistryMachine())
     except NoHistory as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     found = past.state.versions
-    if moment.at_ms is not None:
-        until = moment.at_ms
+    if point_in_time.at_ms is not None:
+        until = point_in_time.at_ms
         found = list(takewhile(lambda each: each.at_ms <= until, found))
     live_from = max((each.number + 1 for each in found if each.info is None), default=0)
     return [described(each) for each in found[0 if gone else live_from :]]

@@ -58,8 +58,8 @@ class SchemaRegistryActor(JournaledActor):
 
     runtime: Runtime[RegistryState]
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
-        super().__init__(key, fabric, SchemaRegistryMachine())
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
+        super().__init__(key, actor_system, SchemaRegistryMachine())
         self._followers: set[RpcConnection] = set()
         self._busy = 0
         self._used_s = -math.inf
@@ -68,22 +68,22 @@ class SchemaRegistryActor(JournaledActor):
         """Ask the catalog for the topic."""
         mine = {"topic": str(self.key.topic_name), "incarnation": self.key.topic_incarnation}
         try:
-            await self.fabric.call(ActorKey.catalog(), "serving", mine)
+            await self.actor_system.call(ActorKey.catalog(), "serving", mine)
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(error.kind, error.message) from error
             raise
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """Calls; and ``follow``: whoever keeps answers is told to forget them."""
         if method == "follow":
-            self._followers.add(link)
+            self._followers.add(rpc_connection)
             return None
         return await self.call(method, args)
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Whoever was behind it has forgotten."""
-        self._followers.discard(link)
+        self._followers.discard(rpc_connection)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """``register``, ``attach``, ``delete`` change something; ``schema``, ``schemas``, ``find``
@@ -149,11 +149,11 @@ class SchemaRegistryActor(JournaledActor):
         await asyncio.gather(*map(self._have_forget, list(self._followers)))
         return int(found.version)
 
-    async def _have_forget(self, link: RpcConnection) -> None:
+    async def _have_forget(self, rpc_connection: RpcConnection) -> None:
         try:
-            await link.request("forget", None, FORGET_S)
+            await rpc_connection.request("forget", None, FORGET_S)
         except NO_ANSWER:
-            link.abort()
+            rpc_connection.abort()
 
     async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:
         """One version, deleted or not; None: the latest that lives."""

@@ -218,4 +218,4 @@ class Acknowledgements:
             state.dispatcher.count_at_least(reply.counts)
             self._dead_letters.decide()
             state.schedule_pump()
-        return sorted(state.runtime.state.foreign.waiting)
+        return sorted(state.runtime.state.remote.waiting)

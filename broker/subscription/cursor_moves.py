@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from velaray.actors.subscription.expiry import Expire, Why, missing
+from velaray.actors.subscription.expiry import Expire, ExpiryReason, missing
 from velaray.actors.subscription.machine import AckBefore, Reset
 from velaray.actors.subscription.pending_acks import EndTransactionAcks
 from velaray.actors.subscription.undoing import Restore
@@ -69,7 +69,7 @@ class CursorMoves:
         """Acknowledge entries that expired; returns the mark. Raises `RemoteError` if that is
         refused."""
         state = self._state
-        command = Expire(request.end, pairs(request.ranges), Why(request.why))
+        command = Expire(request.end, pairs(request.ranges), ExpiryReason(request.why))
         reply = accepted(await self.move(command))
         if reply.ranges:
             state.acked(reply.ranges)
@@ -80,6 +80,6 @@ class CursorMoves:
         state = self._state
         lost = missing(state.cursor, pairs(flat))
         if lost:
-            command = Expire(end, lost, Why.TRIMMED)
+            command = Expire(end, lost, ExpiryReason.TRIMMED)
             state.runtime.submit(command, lambda reply, effects: None)
             state.dispatcher.acked(lost)

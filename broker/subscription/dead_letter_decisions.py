@@ -41,9 +41,9 @@ class DeadLetterDecisions:
 
     def begin(self) -> None:
         """Go on with the dead letters of an earlier connection."""
-        letters = self._state.runtime.state.dead.letters()
-        self._state.dispatcher.kill((offset, offset + 1) for offset, _ in letters)
-        self._move(letters)
+        dead_letters = self._state.runtime.state.dead.dead_letters()
+        self._state.dispatcher.kill((offset, offset + 1) for offset, _ in dead_letters)
+        self._move(dead_letters)
 
     def decide(self) -> None:
         """Choose the entries whose deliveries failed too often."""
@@ -57,13 +57,13 @@ class DeadLetterDecisions:
 
     def _intended(self, reply: Any, effects: Any) -> None:
         if isinstance(reply, Intended):
-            self._move(reply.letters)
+            self._move(reply.dead_letters)
         elif not self._state.restart_if_stale():
             self._state.send(Restart())  # the disk is full: begin again and decide anew
 
-    def _move(self, letters: Sequence[tuple[int, int]]) -> None:
-        remaining = self._state.cursor.remaining
-        masks = ((offset, number, remaining(offset)) for offset, number in letters)
+    def _move(self, dead_letters: Sequence[tuple[int, int]]) -> None:
+        ack_set = self._state.cursor.ack_set
+        masks = ((offset, number, ack_set(offset)) for offset, number in dead_letters)
         told = [
             (offset, number, [] if mask is None else mask_to_words(mask))
             for offset, number, mask in masks

@@ -29,7 +29,7 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.runtime import Runtime
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.cursor import mask_to_words
-from velaray.actors.subscription.expiry import Expire, Why
+from velaray.actors.subscription.expiry import Expire, ExpiryReason
 from velaray.actors.subscription.machine import Create, CursorAt, SubscriptionState
 from velaray.actors.subscription.redelivery import CountRuns
 from velaray.actors.subscription.undoing import Restore
@@ -42,11 +42,11 @@ from velaray.broker.subscription.delivery_counts import DeliveryCounts
 from velaray.broker.subscription.dispatch_state import DispatchState, Send, accepted, pairs
 from velaray.broker.subscription.dispatcher_details import (
     details,
+    message_status,
     pending_acks,
     pending_at,
     pending_transactions,
     stats,
-    whereabouts,
 )
 from velaray.broker.subscription.lease_control import LeaseControl
 from velaray.broker.subscription.tracing import Trace
@@ -112,7 +112,9 @@ class SubscriptionDispatcher:
     def failed_counts(self) -> CountRuns:
         """The counts of failed deliveries, also of those that aren't durable yet."""
         state = self._state
-        return state.dispatcher.in_vain if self._opened else state.runtime.state.deliveries
+        return (
+            state.dispatcher.failed_deliveries if self._opened else state.runtime.state.deliveries
+        )
 
     def held(self) -> list[Range]:
         """The entries that consumers hold."""
@@ -173,14 +175,14 @@ class SubscriptionDispatcher:
         if self._state.trace is not None:
             self._state.trace.write()
         return await self._state.runtime.read(
-            lambda state: whereabouts(state, self._state.dispatcher, request.offset)
+            lambda state: message_status(state, self._state.dispatcher, request.offset)
         )
 
     async def _open(self, request: m.OpenDispatcher) -> int:
         state = self._state
         reply = accepted(await state.runtime.ask(Create(request.start)))
         assert isinstance(reply, CursorAt)
-        expire = Expire(request.end, pairs(request.gone), Why.TRIMMED)
+        expire = Expire(request.end, pairs(request.gone), ExpiryReason.TRIMMED)
         accepted(await state.runtime.ask(expire))
         state.begin(self._suspects)
         self._opened = True
@@ -288,9 +290,9 @@ class SubscriptionDispatcher:
 
     def _take_report(self, notice: m.LeaseReport) -> None:
         first, sizes = notice.first, notice.sizes
-        self._state.dispatcher.stood(first, sizes, notice.chunk_keys, notice.hashes)
+        self._state.dispatcher.lease_report(first, sizes, notice.chunk_keys, notice.hashes)
         if self._state.trace is not None:
-            self._state.trace.stood(self._leases.holder, first, first + len(sizes))
+            self._state.trace.lease_report(self._leases.holder, first, first + len(sizes))
 
     def _terminate(self, notice: m.TopicTerminated) -> None:
         self._terminated_at = notice.end
@@ -304,7 +306,7 @@ class SubscriptionDispatcher:
         self._dead_letters.decide()
 
     def _read_compacted(self, notice: m.ReadCompacted) -> None:
-        self._state.dispatcher.stand_from = notice.horizon
+        self._state.dispatcher.lease_from = notice.horizon
 
     # -- dispatch ------------------------------------------------------------------
 
@@ -350,7 +352,7 @@ def _grants(deliveries: Sequence[Delivery]) -> list[m.DispatchGrant]:
             each.first,
             each.end - each.first,
             each.redelivery_count,
-            [] if each.remaining is None else mask_to_words(each.remaining),
+            [] if each.ack_set is None else mask_to_words(each.ack_set),
         )
         for each in deliveries
     ]

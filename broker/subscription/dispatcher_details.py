@@ -23,7 +23,7 @@ def stats(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -> 
     return {
         "acked_before": cursor.acked_before,
         "backlog": cursor.backlog(end_offset),
-        "holes": cursor.hole_count(),
+        "holes": cursor.acked_range_count(),
         "expired": dict(state.expired),
         "partial": len(cursor.partials(cursor.acked_before, end_offset)),
         "type": None if kind is None else kind.name,
@@ -58,7 +58,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
         **stats(state, dispatcher, end_offset),
         "end_offset": end_offset,
         "dead_letters": len(state.dead.intended),
-        "first_holes": [list(hole) for hole in islice(cursor.holes(), SHOWN)],
+        "first_holes": [list(acked_range) for acked_range in islice(cursor.acked_ranges(), SHOWN)],
         "first_partial": [[offset, mask_to_words(mask)] for offset, mask in partial],
         "held": {
             view.consumer_id: [list(part) for part in dispatcher.unacked(view.consumer_id)[:SHOWN]]
@@ -68,7 +68,7 @@ def details(state: SubscriptionState, dispatcher: Dispatcher, end_offset: int) -
     }
 
 
-def whereabouts(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
+def message_status(state: SubscriptionState, dispatcher: Dispatcher, offset: int) -> dict[str, Any]:
     """Where one entry is now: a word, a sentence, and the consumer that holds it."""
     if state.cursor.is_acked(offset):
         return {"where": "acknowledged", "consumer": "", "text": "it is acknowledged"}
@@ -133,7 +133,7 @@ def pending_at(state: SubscriptionState, offset: int, index: int | None) -> str:
     if state.cursor.is_acked(offset):
         return "MarkDelete"
     bits = -1 if index is None else 1 << index
-    known = state.cursor.remaining(offset)
+    known = state.cursor.ack_set(offset)
     if known is not None and not known & bits:
         return "MarkDelete"
     size = state.pending.messages_of(offset)
@@ -150,7 +150,7 @@ def pending_in(state: SubscriptionState, offset: int, bits: int = -1) -> Transac
     if state.cursor.is_acked(offset):
         return None
     if pending.advancing is not None:
-        transaction, (end, remaining) = pending.advancing
-        if offset < end or (offset == end and remaining is not None and ~remaining & bits):
+        transaction, (end, ack_set) = pending.advancing
+        if offset < end or (offset == end and ack_set is not None and ~ack_set & bits):
             return transaction
     return pending.holder_of(offset, bits)

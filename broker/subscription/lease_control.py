@@ -15,7 +15,7 @@ class LeaseControl:
     def __init__(self, state: DispatchState, counts: DeliveryCounts) -> None:
         self._state = state
         self._counts = counts
-        self._endings = 0
+        self._lease_ends = 0
         self._released = asyncio.Event()
         self._released.set()
         self._revoking = False
@@ -25,14 +25,14 @@ class LeaseControl:
     def update(self) -> None:
         """Give the partition a lease if one is possible; revoke it if it isn't any more."""
         dispatcher = self._state.dispatcher
-        if not dispatcher.standing:
-            grant = dispatcher.stand()
+        if not dispatcher.leased:
+            grant = dispatcher.lease()
             if grant is not None:
                 self._released.clear()
                 self.holder = grant.consumer_id
                 at = grant.first, grant.debited, grant.room
-                self._counts.send(GrantLease(grant.consumer_id, *at, self._endings))
-        elif not dispatcher.may_stand():
+                self._counts.send(GrantLease(grant.consumer_id, *at, self._lease_ends))
+        elif not dispatcher.may_lease():
             self._revoke()
 
     def _revoke(self) -> None:
@@ -42,17 +42,17 @@ class LeaseControl:
 
     async def take_back(self) -> None:
         """Return when the partition has no lease."""
-        if self._state.dispatcher.standing:
+        if self._state.dispatcher.leased:
             self._revoke()
             await self._released.wait()
 
     def count_ending(self) -> None:
         """The partition sent one of `ENDS_LEASE`."""
-        self._endings += 1
+        self._lease_ends += 1
         self.end()
 
     def end(self) -> None:
         """There is no lease any more."""
         self._revoking = False
-        self._state.dispatcher.stand_down()
+        self._state.dispatcher.release_lease()
         self._released.set()

@@ -456,7 +456,7 @@ class GrantLease(Message):
     first: int
     debited: int
     room: int
-    endings: int
+    lease_ends: int
 
 
 class RevokeLease(Message):
@@ -488,7 +488,7 @@ class Redelivering(Message):
 class MoveDeadLetters(Message):
     """Publish entries to the dead-letter topic: (offset, number, words), as in `DispatchGrant`."""
 
-    letters: Sequence[tuple[int, int, Sequence[int]]]
+    dead_letters: Sequence[tuple[int, int, Sequence[int]]]
 
 
 class EndOfTopic(Message):

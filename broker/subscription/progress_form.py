@@ -44,11 +44,13 @@ def read_part(source: str, raw: bytes) -> Part:
         if not told.IsInitialized() or not told.subscription:
             raise DecodeError("it lacks the subscription's name, or a position")
     except DecodeError as error:
-        why = f"progress of a subscription of cluster {source!r}: {error}"
-        raise RemoteError(Reason.INVALID, why) from error
+        problem = f"progress of a subscription of cluster {source!r}: {error}"
+        raise RemoteError(Reason.INVALID, problem) from error
     if told.subscription.startswith(REPLICATOR_PREFIX):
-        why = f"{told.subscription!r} is a replicator of cluster {source!r}: that has no progress"
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        problem = (
+            f"{told.subscription!r} is a replicator of cluster {source!r}: that has no progress"
+        )
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
     origins: dict[str, Ahead] = {}
     for each in told.origins:
         progress = _read_origin(each)

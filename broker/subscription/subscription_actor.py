@@ -11,7 +11,7 @@ from velaray.actors.machine import Reason
 from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.machine import Create, SubscriptionMachine
 from velaray.actors.subscription.undoing import decide_restore
-from velaray.broker.history import Moment, NoHistory
+from velaray.broker.history import NoHistory, PointInTime
 from velaray.broker.journaled_actor import JournaledActor, WasDeleted
 from velaray.broker.subscription import messages as m
 from velaray.broker.subscription.dispatch_state import accepted, pairs
@@ -33,8 +33,8 @@ class SubscriptionActor(JournaledActor):
 
     accepts = m.TO_SUBSCRIPTION
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
-        super().__init__(key, fabric, SubscriptionMachine())
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
+        super().__init__(key, actor_system, SubscriptionMachine())
         self._exporter: Exporter
         self._dispatcher: SubscriptionDispatcher | None = None
         self._suspects: Suspects | None = None  # once a partition was connected
@@ -69,10 +69,12 @@ class SubscriptionActor(JournaledActor):
 
     async def _wake_partition(self) -> None:
         """Have the partition connect as long as dead letters wait for it."""
-        backoff = self.fabric.backoff()
+        backoff = self.actor_system.backoff()
         while self._partition is None and self.runtime.state.dead.intended:
             with contextlib.suppress(*TRANSIENT):
-                await self.fabric.call(self._partition_key(), "resume_dead_letters", self._name())
+                await self.actor_system.call(
+                    self._partition_key(), "resume_dead_letters", self._name()
+                )
             await backoff.wait()
 
     def _partition_key(self) -> ActorKey:
@@ -87,7 +89,7 @@ class SubscriptionActor(JournaledActor):
         Raises `WasDeleted` with FENCED: the caller was superseded.
         """
         try:
-            await self.fabric.ask(self._partition_key(), "has_subscription", self._name())
+            await self.actor_system.ask(self._partition_key(), "has_subscription", self._name())
         except RemoteError as error:
             if error.kind == Reason.NOT_FOUND:
                 raise WasDeleted(Reason.FENCED, f"{self.key} was deleted") from error
@@ -95,14 +97,14 @@ class SubscriptionActor(JournaledActor):
 
     # -- messages of the partition ---------------------------------------------------
 
-    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         """Answer a typed request. `OpenDispatcher` makes this link the partition's; only that link
         may send other requests of a partition, except within `CallSubscription`."""
         if isinstance(request, m.CallSubscription):
             return Encoded(encode(await self._call(request)))
         if isinstance(request, m.OpenDispatcher):
-            self._serve(link, request.epoch)
-        elif link is not self._partition:
+            self._serve(rpc_connection, request.epoch)
+        elif rpc_connection is not self._partition:
             text = f"{type(request).__name__} is for the partition that is connected"
             raise RemoteError(Reason.NOT_FOUND, text)
         assert self._dispatcher is not None
@@ -134,16 +136,16 @@ class SubscriptionActor(JournaledActor):
             raise RemoteError(Reason.INVALID, str(error)) from error
         if isinstance(request, m.ResetCursor | m.UndoMoves) and self._partition is not None:
             self._partition.close()
-            self.on_link_closed(self._partition)
+            self.on_rpc_closed(self._partition)
         accepted(await self.runtime.ask(Create(call.start)))
         dispatcher = self._dispatcher
         if dispatcher is None:
             dispatcher = SubscriptionDispatcher(self.runtime, self.key.partition, _send_nowhere)
         return await self._answer(dispatcher, request)
 
-    def receive(self, link: RpcConnection, notice: Message) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         """Handle a notice of the partition; those of a former partition's link are void."""
-        if link is self._partition and self._dispatcher is not None:
+        if rpc_connection is self._partition and self._dispatcher is not None:
             failing = self._failing_deliveries(self._dispatcher, notice)
             self._dispatcher.on_notice(notice)
             self._exporter.touch(failing)
@@ -164,7 +166,7 @@ class SubscriptionActor(JournaledActor):
         """What undoing would change; None if nothing moved since. Raises `RemoteError` if the
         subscription would refuse it."""
         try:
-            plan = await self._plan(Moment(request.sequence, request.at_ms))
+            plan = await self._plan(PointInTime(request.sequence, request.at_ms))
         except NothingMoved:
             return None
         accepted(decide_restore(plan.expected, plan.command(request.gone)).reply)
@@ -177,7 +179,7 @@ class SubscriptionActor(JournaledActor):
         acknowledgements keep changing the cursor."""
         for _ in range(_UNDO_TRIES):
             try:
-                plan = await self._plan(Moment(request.sequence, request.at_ms))
+                plan = await self._plan(PointInTime(request.sequence, request.at_ms))
             except NothingMoved as error:
                 raise RemoteError(Reason.NOT_FOUND, str(error)) from error
             try:
@@ -188,28 +190,28 @@ class SubscriptionActor(JournaledActor):
                     raise
         raise RemoteError(Reason.BUSY, "acknowledgements keep coming; try again")
 
-    async def _plan(self, moment: Moment) -> Plan:
+    async def _plan(self, point_in_time: PointInTime) -> Plan:
         await self.runtime.read(lambda state: None)  # what was decided before is durable then
         try:
-            return await plan_undo(self.fabric.store, self.key, moment)
+            return await plan_undo(self.actor_system.store, self.key, point_in_time)
         except NoHistory as error:
             raise RemoteError(Reason.NOT_FOUND, str(error)) from error
 
     # -- the connection of the partition -----------------------------------------------
 
-    def _serve(self, link: RpcConnection, epoch: int) -> None:
+    def _serve(self, rpc_connection: RpcConnection, epoch: int) -> None:
         self._check_epoch(epoch)
-        if self._partition is not None and self._partition is not link:
+        if self._partition is not None and self._partition is not rpc_connection:
             self._partition.close()
         self._close_dispatcher()
-        self._partition = link
+        self._partition = rpc_connection
         self._exporter.speak_up()
         if self._trace is None:
-            self._trace = Trace(self.runtime, self.fabric.clock_ms)
+            self._trace = Trace(self.runtime, self.actor_system.clock_ms)
         if self._suspects is None:
             self._suspects = self._suspects_of_before()
         self._dispatcher = SubscriptionDispatcher(
-            self.runtime, self.key.partition, link.tell, self._trace, self._suspects
+            self.runtime, self.key.partition, rpc_connection.tell, self._trace, self._suspects
         )
 
     def _suspects_of_before(self) -> Suspects:
@@ -227,9 +229,9 @@ class SubscriptionActor(JournaledActor):
             raise RemoteError(Reason.FENCED, "a newer activation of the partition is at work")
         self._partition_epoch = epoch
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Without its partition the subscription has no consumers."""
-        if link is self._partition:
+        if rpc_connection is self._partition:
             self._partition = None
             self._close_dispatcher()
             self._see_to_dead_letters()
@@ -255,7 +257,7 @@ class SubscriptionActor(JournaledActor):
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
-        return not self.links.links
+        return not self.rpc_connections.rpc_connections
 
 
 def _send_nowhere(notice: Message) -> None:

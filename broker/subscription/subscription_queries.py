@@ -55,9 +55,9 @@ def waiting(
     """By origin, the remote progress that waited for entries up to ``came`` and the position up to
     which the answer is complete; and the origins of which anything waits."""
     due: dict[str, tuple[Point, Progress]] = {}
-    for origin, each in state.foreign.waiting.items():
+    for origin, each in state.remote.waiting.items():
         newest = Position(*came.get(origin, NOWHERE))
         if each.concerns(newest):
             border = each.border(newest, _AT_ONCE)
             due[origin] = border, ahead_to(each.due(border))
-    return due, sorted(state.foreign.waiting)
+    return due, sorted(state.remote.waiting)

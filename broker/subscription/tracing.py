@@ -69,7 +69,7 @@ class Trace:
         for each in deliveries:
             self._deliver(each.consumer_id, each.first, each.end)
 
-    def stood(self, consumer: int, first: int, end: int) -> None:
+    def lease_report(self, consumer: int, first: int, end: int) -> None:
         """The partition delivered by itself."""
         self._deliver(consumer, first, end)
 

@@ -10,7 +10,7 @@ from velaray.actors.sets.offset_sets import Range
 from velaray.actors.subscription.cursor import Cursor
 from velaray.actors.subscription.machine import SubscriptionMachine
 from velaray.actors.subscription.undoing import Restore, keep, move_of
-from velaray.broker.history import Moment, state_at
+from velaray.broker.history import PointInTime, state_at
 from velaray.events.codec import decode
 from velaray.events.ids import ActorKey
 from velaray.journal.replay import load_manifest, replay
@@ -70,16 +70,16 @@ def _difference(unacked: list[Range], other: Cursor) -> list[Range]:
     return found
 
 
-async def plan_undo(store: LedgerStore, key: ActorKey, moment: Moment) -> Plan:
+async def plan_undo(store: LedgerStore, key: ActorKey, point_in_time: PointInTime) -> Plan:
     """Back to ``moment``; if it says nothing, to before the last move by command.
 
     Reads what is durable. Raises `NothingMoved` if there is nothing to undo, `NoHistory` if
     the moment is older than what is kept, and what `state_at` raises.
     """
-    if moment == Moment():
-        moment = Moment(sequence=await _last_move(store, key) - 1)
-    former = await state_at(store, key, moment)
-    live = (await state_at(store, key, Moment(sequence=former.sequence))).state
+    if point_in_time == PointInTime():
+        point_in_time = PointInTime(sequence=await _last_move(store, key) - 1)
+    former = await state_at(store, key, point_in_time)
+    live = (await state_at(store, key, PointInTime(sequence=former.sequence))).state
     restored, machine = former.state.cursor, SubscriptionMachine()
     undone, seen = [], 0
     async for record in replay(store, key.text(), await _ledger_from(store, key, former.sequence)):

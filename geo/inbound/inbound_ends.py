@@ -58,7 +58,7 @@ class Pulling(Ends):
     @property
     def subscription(self) -> str:
         """The name of the subscription there."""
-        return pull_subscription(self.fabric.config.name)
+        return pull_subscription(self.actor_system.config.name)
 
     @property
     def origin(self) -> str:
@@ -75,7 +75,7 @@ class Pulling(Ends):
     async def _prepare(self, lookup: Lookup) -> None:
         """Raises `CannotReplicate` if the topic isn't there as it is here."""
         topic = self.key.topic_name.topic
-        found = await self.fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
         here = found["partitions"]
         try:
             there = await lookup.partitions_of(str(topic), create=False)
@@ -91,8 +91,8 @@ class Pulling(Ends):
         self, epoch: int, on_confirmed: OnConfirmed, on_lost: Callable[[Exception], None]
     ) -> Target:
         """See `Ends`."""
-        way, topic = OwnWay(self.fabric, self.partition), self.key.topic_name
-        own = self.fabric.config.name
+        way, topic = OwnWay(self.actor_system, self.partition), self.key.topic_name
+        own = self.actor_system.config.name
         return Target(way, topic, self.remote.name, own, epoch, on_confirmed, on_lost)
 
     async def meet(self, target: Target) -> None:
@@ -106,4 +106,4 @@ class Pulling(Ends):
 
     def judge(self, entry: bytes, too_old_ms: int) -> Judged:
         """See `Ends`."""
-        return judge_pulled(entry, {*self.remote.others, self.fabric.config.name}, too_old_ms)
+        return judge_pulled(entry, {*self.remote.others, self.actor_system.config.name}, too_old_ms)

@@ -46,32 +46,34 @@ class InboundKeeper:
             if known is not None:
                 known.change(remote)
                 continue
-            kept = self._kept[name] = Kept(self, remote, self._partition.fabric.backoff())
+            kept = self._kept[name] = Kept(self, remote, self._partition.actor_system.backoff())
             kept.task = self._partition.spawn(kept.run())
         for name in self._kept.keys() - pull.keys():
             self._drop(name)
 
     def _drop(self, name: str) -> None:
         kept = self._kept.pop(name)
-        if kept.link is not None:
-            kept.link.close()
+        if kept.rpc_connection is not None:
+            kept.rpc_connection.close()
         if kept.task is not None:
             kept.task.cancel()
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have the puller run. Raises what `ActorSystem.open_link` raises, and `RemoteError`."""
+        """Have the puller run. Raises what `ActorSystem.open_rpc` raises, and `RemoteError`."""
         partition = self._partition
         self._lives += 1
-        link = await partition.fabric.open_link(partition.key.of_puller(kept.remote.name), kept)
-        kept.link = link
-        await self.tell(link, kept.remote)
-        return link
+        rpc_connection = await partition.actor_system.open_rpc(
+            partition.key.of_inbound_replicator(kept.remote.name), kept
+        )
+        kept.rpc_connection = rpc_connection
+        await self.tell(rpc_connection, kept.remote)
+        return rpc_connection
 
-    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+    async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
         """Tell a puller its settings. Raises as links do."""
         epoch = self._partition.runtime.journal.epoch
         with self._partition.superseded_if_fenced():
-            await link.request("pull", [epoch, self._lives, remote.told()])
+            await rpc_connection.request("pull", [epoch, self._lives, remote.told()])
 
     async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
         """A puller asks its partition nothing."""
@@ -89,10 +91,12 @@ class InboundKeeper:
         return dict(zip(asked, found, strict=True))
 
     async def _status(self, kept: Kept) -> dict[str, Any] | None:
-        link = kept.link
-        if link is not None:
+        rpc_connection = kept.rpc_connection
+        if rpc_connection is not None:
             with suppress(*TRANSIENT_OR_STORE):
-                found: dict[str, Any] | None = await link.request("status", {}, STATUS_TIMEOUT_S)
+                found: dict[str, Any] | None = await rpc_connection.request(
+                    "status", {}, STATUS_TIMEOUT_S
+                )
                 return found
         return None
 

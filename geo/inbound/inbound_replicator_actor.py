@@ -29,11 +29,13 @@ LIVES = 1 << 12
 class _Work:
     """A replicator that pulls, and who looks after the subscriptions."""
 
-    def __init__(self, fabric: ActorSystem, key: ActorKey, epoch: int, remote: Remote) -> None:
+    def __init__(
+        self, actor_system: ActorSystem, key: ActorKey, epoch: int, remote: Remote
+    ) -> None:
         self.remote = remote
-        self._ends = Pulling(fabric, key, remote)
+        self._ends = Pulling(actor_system, key, remote)
         self.replicator = Replicator(
-            fabric, key, epoch, self._ends, self._permits, self._export, lambda: None
+            actor_system, key, epoch, self._ends, self._permits, self._export, lambda: None
         )
         self.subscriptions = PulledSubscriptions(
             RemoteAdmin(remote),
@@ -70,11 +72,11 @@ class _Work:
 class InboundReplicatorActor(ActorBase):
     """Pulls while its partition wants it."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
-        self.fabric = fabric
-        self.links = RpcServer(self, fabric.config.link_key)
-        self._keeper: RpcConnection | None = None
+        self.actor_system = actor_system
+        self.rpc_connections = RpcServer(self, actor_system.config.rpc_key)
+        self._control: RpcConnection | None = None
         self._epoch = 0
         self._work: _Work | None = None
         self._running: asyncio.Task[None] | None = None
@@ -84,16 +86,16 @@ class InboundReplicatorActor(ActorBase):
 
     async def start(self) -> Address:
         """Listen for the keeper."""
-        host = self.fabric.config.host
-        return Address(host, 0, await self.links.start(host))
+        host = self.actor_system.config.host
+        return Address(host, 0, await self.rpc_connections.start(host))
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected."""
-        return not self.links.links
+        return not self.rpc_connections.rpc_connections
 
     async def stop(self) -> None:
         """Leave, once what is confirmed here is acknowledged there."""
-        self.links.stop()
+        self.rpc_connections.stop()
         self._end()
         if self._ending:
             await asyncio.wait(self._ending)
@@ -102,7 +104,7 @@ class InboundReplicatorActor(ActorBase):
         """Stop as a crash would."""
         if self._work is not None:
             self._work.replicator.abort()
-        self.links.abort()
+        self.rpc_connections.abort()
         self._end()
 
     # -- the keeper --------------------------------------------------------------------
@@ -124,7 +126,7 @@ class InboundReplicatorActor(ActorBase):
         assert self._work is not None
         found = self._work.status()
         oldest_ms = found["oldest_ms"]
-        late_ms = self.fabric.clock_ms() - oldest_ms if oldest_ms else 0
+        late_ms = self.actor_system.clock_ms() - oldest_ms if oldest_ms else 0
         values = {
             "velaray_pull_connected": int(found["connected"]),
             "velaray_pull_backlog": found["backlog"],
@@ -135,41 +137,43 @@ class InboundReplicatorActor(ActorBase):
             "velaray_pull_duplicates_total": found["duplicates"],
             "velaray_pull_passed_over_total": sum(found["passed_over"].values()),
         }
-        own = Labels(self.fabric.config.name, self.key).of_topic()
+        own = Labels(self.actor_system.config.name, self.key).of_topic()
         labels = {**own, "remote_cluster": self.key.cluster}
         known = {name: value for name, value in values.items() if value is not None}
         return [Sample(name, labels, value) for name, value in known.items()]
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """``pull`` makes this link the keeper's, with these settings; calls."""
         if method != "pull":
             return await self.call(method, args)
         epoch, life, told = args
-        self._take_keeper(link, epoch, epoch * LIVES + life % LIVES, Remote.of(told))
+        self._take_control(rpc_connection, epoch, epoch * LIVES + life % LIVES, Remote.of(told))
         return None
 
-    def _take_keeper(self, link: RpcConnection, epoch: int, number: int, remote: Remote) -> None:
+    def _take_control(
+        self, rpc_connection: RpcConnection, epoch: int, number: int, remote: Remote
+    ) -> None:
         if epoch < self._epoch:
             raise RemoteError(Reason.FENCED, f"{self.key} is wanted by a newer activation")
         self._epoch = epoch
-        if self._keeper is not None and self._keeper is not link:
-            former, self._keeper = self._keeper, None
+        if self._control is not None and self._control is not rpc_connection:
+            former, self._control = self._control, None
             former.close()
-        self._keeper = link
+        self._control = rpc_connection
         if self._work is not None and self._work.remote == remote:
             return
         self._end()
-        self._work = work = _Work(self.fabric, self.key, number, remote)
+        self._work = work = _Work(self.actor_system, self.key, number, remote)
         self._running = asyncio.ensure_future(work.run())
         self._running.add_done_callback(self._ended)
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """Nobody sends a puller notices."""
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Without its keeper nothing is pulled: it comes back."""
-        if link is self._keeper:
-            self._keeper = None
+        if rpc_connection is self._control:
+            self._control = None
             self._end()
 
     def _end(self) -> None:
@@ -183,4 +187,4 @@ class InboundReplicatorActor(ActorBase):
         with contextlib.suppress(asyncio.CancelledError):
             error = running.exception()
             if error is not None:
-                self.fabric.fatal(self.key, error)
+                self.actor_system.fatal(self.key, error)

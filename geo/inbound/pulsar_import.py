@@ -63,7 +63,7 @@ class Report:
 
 
 async def take_over(
-    fabric: ActorSystem, tenant: str, cluster: str, token: str | None, *, dry_run: bool
+    actor_system: ActorSystem, tenant: str, cluster: str, token: str | None, *, dry_run: bool
 ) -> Report:
     """Have a tenant here with all that it has in ``cluster``, and pull its topics from there.
 
@@ -72,15 +72,15 @@ async def take_over(
     here has another shape, UNAVAILABLE if the other cluster doesn't answer. Until then nothing
     was changed; after another error a part may be done, and all may be done again.
     """
-    _check_number(fabric)
-    remote = await _remote(fabric, cluster)
+    _check_number(actor_system)
+    remote = await _remote(actor_system, cluster)
     try:
         found = await read_tenant(RemoteAdmin(remote), tenant)
     except NotThere as error:
         raise RemoteError(Reason.NOT_FOUND, str(error)) from error
     except (CannotReplicate, MalformedStats) as error:
         raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
-    there = await _there(fabric, tenant)
+    there = await _there(actor_system, tenant)
     steps = _plan(found, cluster, there)
     schemas = list(_new_schemas(found, there))
     pulled = [name for name in sorted(found.namespaces) if cluster not in _sources(there, name)]
@@ -90,43 +90,45 @@ async def take_over(
         *(f"pull namespace {name} from {cluster}" for name in pulled),
     ]
     if not dry_run:
-        url = (await fabric.call(ActorKey.catalog(), "clusters"))[fabric.config.name]["admin_url"]
+        url = (await actor_system.call(ActorKey.catalog(), "clusters"))[actor_system.config.name][
+            "admin_url"
+        ]
         admin = Admin(url, token=token, client_version=CLIENT_VERSION)
         await asyncio.to_thread(carry_out, steps, admin)
         for topic, _, schema in schemas:
-            await _register(fabric, topic, schema)
+            await _register(actor_system, topic, schema)
         for name in pulled:
-            await _pull(fabric, {"namespace": name}, {*_sources(there, name), cluster})
+            await _pull(actor_system, {"namespace": name}, {*_sources(there, name), cluster})
     return Report(tuple(texts), tuple(f"left out: {each_}" for each_ in sorted(found.left_out)))
 
 
-def _check_number(fabric: ActorSystem) -> None:
-    if fabric.config.cluster_number == 0:
-        why = (
+def _check_number(actor_system: ActorSystem) -> None:
+    if actor_system.config.cluster_number == 0:
+        problem = (
             "this cluster has the number 0, as every cluster of Pulsar's: ids of messages couldn't "
             "be told apart. Start it on a new data directory with --cluster-number 1 or above"
         )
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
 
 
-async def _remote(fabric: ActorSystem, cluster: str) -> Remote:
+async def _remote(actor_system: ActorSystem, cluster: str) -> Remote:
     catalog = ActorKey.catalog()
-    facts = await fabric.call(catalog, "reach_cluster", {"cluster": cluster})
-    if cluster == fabric.config.name:
+    facts = await actor_system.call(catalog, "reach_cluster", {"cluster": cluster})
+    if cluster == actor_system.config.name:
         raise RemoteError(Reason.NOT_ALLOWED, f"{cluster} is this cluster")
     return Remote(cluster, facts["service_url"], facts["admin_url"], facts["token"])
 
 
-async def _there(fabric: ActorSystem, tenant: str) -> There:
+async def _there(actor_system: ActorSystem, tenant: str) -> There:
     """What is here, as the place that things are brought to."""
-    known = await fabric.call(ActorKey.catalog(), "clusters")
+    known = await actor_system.call(ActorKey.catalog(), "clusters")
     try:
-        metadata = await read_own(fabric, tenant)
+        metadata = await read_own(actor_system, tenant)
     except RemoteError as error:
         if error.kind != Reason.NOT_FOUND:
             raise
         metadata = None
-    return There(fabric.config.name, frozenset(known), metadata)
+    return There(actor_system.config.name, frozenset(known), metadata)
 
 
 def _plan(found: FoundTenant, cluster: str, there: There) -> list[Step]:
@@ -194,25 +196,27 @@ def _new_schemas(found: FoundTenant, there: There) -> Iterator[tuple[str, int, S
                 yield topic, number, schema
 
 
-async def _register(fabric: ActorSystem, topic: str, schema: SchemaInfo) -> None:
+async def _register(actor_system: ActorSystem, topic: str, schema: SchemaInfo) -> None:
     """What was taken there is taken here."""
     name = TopicName.parse(topic)
-    found = await fabric.call(ActorKey.catalog(), "topic", {"topic": topic})
+    found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
     key = ActorKey.of_schema_registry(name, found["incarnation"])
-    policies = await fabric.call(
+    policies = await actor_system.call(
         ActorKey.catalog(), "policies", {"topic": topic, "effective": list(POLICIES)}
     )
     policies |= {AUTO_UPDATE: True, STRATEGY: str(Strategy.ALWAYS_COMPATIBLE)}
-    await fabric.call(key, "register", asked(schema, policies))
+    await actor_system.call(key, "register", asked(schema, policies))
 
 
-async def _pull(fabric: ActorSystem, scope: Mapping[str, str], clusters: Collection[str]) -> None:
+async def _pull(
+    actor_system: ActorSystem, scope: Mapping[str, str], clusters: Collection[str]
+) -> None:
     catalog = ActorKey.catalog()
     if clusters:
         value = json.dumps(sorted(clusters)).encode()
-        await fabric.call(catalog, "set_policy", {**scope, "name": PULL_FROM, "value": value})
+        await actor_system.call(catalog, "set_policy", {**scope, "name": PULL_FROM, "value": value})
     else:
-        await fabric.call(catalog, "remove_policy", {**scope, "name": PULL_FROM})
+        await actor_system.call(catalog, "remove_policy", {**scope, "name": PULL_FROM})
 
 
 # -- how far it is ---------------------------------------------------------------------
@@ -226,13 +230,13 @@ class Pulled:
     clusters: tuple[str, ...]
 
 
-async def pulled_partitions(fabric: ActorSystem, tenant: str) -> list[Pulled]:
+async def pulled_partitions(actor_system: ActorSystem, tenant: str) -> list[Pulled]:
     """Those of a tenant. Raises `RemoteError` (NOT_FOUND) if there is no such tenant."""
     catalog, found = ActorKey.catalog(), []
-    for namespace in await fabric.call(catalog, "namespaces", {"tenant": tenant}):
-        for topic in await fabric.call(catalog, "topics", {"namespace": namespace}):
+    for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
+        for topic in await actor_system.call(catalog, "topics", {"namespace": namespace}):
             named = {"topic": topic["topic"], "effective": [PULL_FROM]}
-            sources = (await fabric.call(catalog, "policies", named))[PULL_FROM]
+            sources = (await actor_system.call(catalog, "policies", named))[PULL_FROM]
             if sources:
                 name = TopicName.parse(topic["topic"])
                 found += [
@@ -242,11 +246,11 @@ async def pulled_partitions(fabric: ActorSystem, tenant: str) -> list[Pulled]:
     return found
 
 
-async def statuses(fabric: ActorSystem, tenant: str) -> list[dict[str, Any]]:
+async def statuses(actor_system: ActorSystem, tenant: str) -> list[dict[str, Any]]:
     """What pullers of a tenant say, one row for each partition and cluster. Raises as
     `pulled_partitions`, and what `ActorSystem.call` raises."""
-    partitions = await pulled_partitions(fabric, tenant)
-    answers = await each(partitions, lambda found: fabric.call(found.key, "pulls"))
+    partitions = await pulled_partitions(actor_system, tenant)
+    answers = await each(partitions, lambda found: actor_system.call(found.key, "pulls"))
     return [
         _row(str(found.key.topic_name), cluster, answer.get(cluster))
         for found, answer in zip(partitions, answers, strict=True)
@@ -276,40 +280,46 @@ def _row(topic: str, cluster: str, found: Mapping[str, Any] | None) -> dict[str,
 # -- the end ---------------------------------------------------------------------------
 
 
-async def finish(fabric: ActorSystem, tenant: str, cluster: str, *, force: bool) -> Report:
+async def finish(actor_system: ActorSystem, tenant: str, cluster: str, *, force: bool) -> Report:
     """Pull nothing more from ``cluster``, once all is here that is there; with ``force``, at once.
 
     Producers that go on here go on with their sequence ids. Raises `RemoteError`: NOT_FOUND if
     nothing of the tenant is pulled from there, CONFLICT if something isn't here yet.
     """
     partitions = [
-        found for found in await pulled_partitions(fabric, tenant) if cluster in found.clusters
+        found
+        for found in await pulled_partitions(actor_system, tenant)
+        if cluster in found.clusters
     ]
     if not partitions:
         raise RemoteError(Reason.NOT_FOUND, f"nothing of {tenant} is pulled from {cluster}")
-    admin = RemoteAdmin(await _remote(fabric, cluster))
+    admin = RemoteAdmin(await _remote(actor_system, cluster))
     if not force:
-        await _check_all_is_here(fabric, tenant, cluster, partitions, admin)
+        await _check_all_is_here(actor_system, tenant, cluster, partitions, admin)
     for found in partitions:
-        await fabric.call(found.key, "adopt_producers", {"origin": cluster})
-    steps = [text async for text in _stop(fabric, tenant, cluster)]
-    await each(partitions, lambda found: _gone(fabric, found.key, cluster))
-    left = [text for text in await _leave(fabric, admin, partitions) if text]
+        await actor_system.call(found.key, "adopt_producers", {"origin": cluster})
+    steps = [text async for text in _stop(actor_system, tenant, cluster)]
+    await each(partitions, lambda found: _gone(actor_system, found.key, cluster))
+    left = [text for text in await _leave(actor_system, admin, partitions) if text]
     return Report(tuple(steps), tuple(left))
 
 
 async def _check_all_is_here(
-    fabric: ActorSystem, tenant: str, cluster: str, partitions: Sequence[Pulled], admin: RemoteAdmin
+    actor_system: ActorSystem,
+    tenant: str,
+    cluster: str,
+    partitions: Sequence[Pulled],
+    admin: RemoteAdmin,
 ) -> None:
     problems = await _missing(tenant, partitions, admin)
     if not problems:
-        problems = await _unfinished(fabric, tenant, cluster)
+        problems = await _unfinished(actor_system, tenant, cluster)
     if problems:
         shown = "; ".join(problems[:SHOWN])
         if len(problems) > SHOWN:
             shown += f"; and {len(problems) - SHOWN} more"
-        why = f"{tenant} isn't all here: {shown}. Wait, or give --force to go without the rest"
-        raise RemoteError(Reason.CONFLICT, why)
+        problem = f"{tenant} isn't all here: {shown}. Wait, or give --force to go without the rest"
+        raise RemoteError(Reason.CONFLICT, problem)
 
 
 async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin) -> list[str]:
@@ -330,11 +340,11 @@ async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin
     return problems
 
 
-async def _unfinished(fabric: ActorSystem, tenant: str, cluster: str) -> list[str]:
+async def _unfinished(actor_system: ActorSystem, tenant: str, cluster: str) -> list[str]:
     """What isn't here after subscriptions were looked at once more."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LAST_LOOK_S
-    rows = await _rows(fabric, tenant, cluster)
+    rows = await _rows(actor_system, tenant, cluster)
     begun = {row["topic"]: row["rounds"] for row in rows}
     while True:
         problems = list(_problems(rows, begun))
@@ -343,51 +353,51 @@ async def _unfinished(fabric: ActorSystem, tenant: str, cluster: str) -> list[st
         if any(row["backlog"] for row in rows):
             return problems
         await asyncio.sleep(_PAUSE_S)
-        rows = await _rows(fabric, tenant, cluster)
+        rows = await _rows(actor_system, tenant, cluster)
 
 
-async def _rows(fabric: ActorSystem, tenant: str, cluster: str) -> list[dict[str, Any]]:
-    return [row for row in await statuses(fabric, tenant) if row["cluster"] == cluster]
+async def _rows(actor_system: ActorSystem, tenant: str, cluster: str) -> list[dict[str, Any]]:
+    return [row for row in await statuses(actor_system, tenant) if row["cluster"] == cluster]
 
 
 def _problems(rows: Sequence[Mapping[str, Any]], begun: Mapping[str, int]) -> Iterator[str]:
     for row in rows:
-        why = row["reason"] or row["progressReason"]
+        problem = row["reason"] or row["progressReason"]
         if row["backlog"] is None:
-            yield f"{row['topic']}: {why or 'it is not known how much is missing'}"
+            yield f"{row['topic']}: {problem or 'it is not known how much is missing'}"
         elif row["backlog"] or row["inFlight"] or not row["quiet"]:
             text = f"{row['topic']}: {row['backlog']} entries are missing"
-            yield f"{text} ({why})" if why else text
+            yield f"{text} ({problem})" if problem else text
         elif row["rounds"] < begun.get(row["topic"], 0) + LOOKS:
             yield f"{row['topic']}: its subscriptions weren't looked at"
 
 
-async def _stop(fabric: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
+async def _stop(actor_system: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
     """Take the cluster out of the policies of the tenant's namespaces and topics; says which."""
     catalog = ActorKey.catalog()
-    for namespace in await fabric.call(catalog, "namespaces", {"tenant": tenant}):
+    for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
         scopes = [{"namespace": namespace}]
-        for topic in await fabric.call(catalog, "topics", {"namespace": namespace}):
+        for topic in await actor_system.call(catalog, "topics", {"namespace": namespace}):
             scopes.append({"topic": topic["topic"]})
         for scope in scopes:
-            sources = (await fabric.call(catalog, "policies", scope)).get(PULL_FROM)
+            sources = (await actor_system.call(catalog, "policies", scope)).get(PULL_FROM)
             if sources and cluster in sources:
-                await _pull(fabric, scope, set(sources) - {cluster})
+                await _pull(actor_system, scope, set(sources) - {cluster})
                 yield f"stop pulling {next(iter(scope.values()))} from {cluster}"
 
 
-async def _gone(fabric: ActorSystem, key: ActorKey, cluster: str) -> None:
+async def _gone(actor_system: ActorSystem, key: ActorKey, cluster: str) -> None:
     """Return when a partition has no puller any more."""
     async with asyncio.timeout(LAST_LOOK_S):
-        while cluster in await fabric.call(key, "pulls"):
+        while cluster in await actor_system.call(key, "pulls"):
             await asyncio.sleep(_PAUSE_S)
 
 
 async def _leave(
-    fabric: ActorSystem, admin: RemoteAdmin, partitions: Sequence[Pulled]
+    actor_system: ActorSystem, admin: RemoteAdmin, partitions: Sequence[Pulled]
 ) -> list[str]:
     """Delete the subscriptions there that pulled; says which are left."""
-    name = pull_subscription(fabric.config.name)
+    name = pull_subscription(actor_system.config.name)
 
     async def delete(found: Pulled) -> str:
         topic = found.key.topic_name

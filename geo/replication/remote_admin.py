@@ -61,15 +61,15 @@ class RemoteAdmin:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 status, text = await self._follow(session, method, url, data)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            why = str(error) or "no answer in time"
+            problem = str(error) or "no answer in time"
             raise CannotReplicate(
-                f"the admin interface of {self.cluster} at {url}: {why}"
+                f"the admin interface of {self.cluster} at {url}: {problem}"
             ) from error
         if status == _NOT_FOUND:
             raise NotThere(f"{self.cluster} answers to {method} {url}: {text[:200].strip()}")
         if status >= 300:
-            why = f"{self.cluster} answers to {method} {url} with {status} {text[:200].strip()}"
-            raise Refused(status, why)
+            problem = f"{self.cluster} answers to {method} {url} with {status} {text[:200].strip()}"
+            raise Refused(status, problem)
         try:
             return json.loads(text) if text.strip() else None
         except ValueError as error:

@@ -98,7 +98,7 @@ class RemoteProgress:
         part = read_part(source, raw)
         with self._partition.fence.passing("import_progress"):
             await self._take(source, part)
-        self._heard[part.subscription, source] = self._partition.fabric.clock_ms()
+        self._heard[part.subscription, source] = self._partition.actor_system.clock_ms()
 
     def heard_ms(self, subscription: str, source: str) -> int | None:
         """When ``source`` told last what its subscription has; None: not since this activation."""
@@ -164,7 +164,7 @@ class RemoteProgress:
                 cluster, page.end_offset, oldest, ranges, partial, counts, ahead, passed
             )
             waits = await ask(request)
-        partition.upkeep.touched(name)
+        partition.maintenance.touched(name)
         return frozenset(waits)
 
     # -- what came meanwhile -------------------------------------------------------

@@ -25,15 +25,15 @@ from velaray.actors.machine import Reason, Refusal
 from velaray.actors.partition.remote_transactions import (
     Arrive,
     Completion,
-    EndForeign,
-    ForgetForeign,
+    EndRemote,
+    ForgetRemote,
     GiveUp,
     Judged,
     TakeComplete,
     called_there,
-    foreign_id,
-    is_foreign,
+    is_remote,
     name_of,
+    remote_id,
 )
 from velaray.actors.partition.state import PartitionState
 from velaray.broker.partition.geo_replication import Method
@@ -138,9 +138,9 @@ class RemoteTransactionSide:
             self._telling[transaction] = _Telling(task, heard)
 
     async def _keep_telling(self, transaction: TransactionId) -> None:
-        fabric = self._partition.fabric
-        backoff = fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        reminders = fabric.backoff(FIRST_REMINDER_S, LONGEST_REMINDER_S)
+        actor_system = self._partition.actor_system
+        backoff = actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        reminders = actor_system.backoff(FIRST_REMINDER_S, LONGEST_REMINDER_S)
         arriving = self._partition.runtime.state.arriving
         while (topics := arriving.complete.get(transaction)) is not None:
             telling = self._telling[transaction]
@@ -184,12 +184,12 @@ class RemoteTransactionSide:
     async def end(
         self, transaction: TransactionId, *, commit: bool, over: bool, judged: bool = True
     ) -> None:
-        """Apply a verdict, durably; again, it changes nothing. See `EndForeign`.
+        """Apply a verdict, durably; again, it changes nothing. See `EndRemote`.
 
         Raises `RemoteError`: CONFLICT if it is to be given up without a verdict (``judged``) but
         is complete, or to be committed but was given up.
         """
-        ended = await self._ask(EndForeign(transaction, commit, over, judged))
+        ended = await self._ask(EndRemote(transaction, commit, over, judged))
         if ended.entries:
             self._partition.meter.transaction_ended(commit=commit)
         # Perhaps nothing was written: a newer activation may have what this one doesn't know.
@@ -213,7 +213,7 @@ class RemoteTransactionSide:
 
     def _waiting(self, cluster: str | None) -> list[TransactionId]:
         state = self._partition.runtime.state
-        found = {each: None for each in state.transactions.ongoing if is_foreign(each)}
+        found = {each: None for each in state.transactions.ongoing if is_remote(each)}
         found |= dict.fromkeys(state.arriving.complete)
         return [each for each in found if cluster is None or _is_of(each, cluster)]
 
@@ -308,7 +308,7 @@ class RemoteTransactionSide:
     async def _end_everywhere(self, transaction: TransactionId) -> None:
         """Until all partitions have applied the verdict where it has arrived."""
         untold = self._untold[transaction]
-        backoff = self._partition.fabric.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = self._partition.actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             commit = bool(self._kept[transaction].commit)
             await asyncio.gather(*(self._end_at(topic, transaction, commit) for topic in untold))
@@ -316,7 +316,7 @@ class RemoteTransactionSide:
                 if self._kept[transaction].missing:
                     return  # it goes on when it arrives there
                 with suppress(RemoteError):  # the disk is full
-                    await self._ask(ForgetForeign(transaction))
+                    await self._ask(ForgetRemote(transaction))
                     del self._untold[transaction]
                     self._errors.pop(transaction, None)
                     return
@@ -343,14 +343,14 @@ class RemoteTransactionSide:
         """Call a partition. Raises what calls raise; NOT_FOUND if there is none."""
         if topic == self._partition.topic:
             return await self._partition.call(method, args)
-        fabric = self._partition.fabric
+        actor_system = self._partition.actor_system
         async with self._room:
             key = self._keys.get(topic)
-            if key is None or fabric.shared_link(key) is None:  # who is connected exists
-                found = await fabric.call(ActorKey.catalog(), "topic", {"topic": topic})
+            if key is None or actor_system.shared_rpc(key) is None:  # who is connected exists
+                found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
                 key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
                 self._keys[topic] = key
-            return await fabric.call(key, method, args)
+            return await actor_system.call(key, method, args)
 
     async def _ask(self, command: Any) -> Any:
         reply = await self._partition.runtime.ask(command)
@@ -360,7 +360,7 @@ class RemoteTransactionSide:
 
 
 def _is_of(transaction: TransactionId, cluster: str) -> bool:
-    return foreign_id(cluster, called_there(transaction)) == transaction
+    return remote_id(cluster, called_there(transaction)) == transaction
 
 
 def _told(state: PartitionState, transaction: TransactionId, **more: Any) -> dict[str, Any]:
@@ -380,13 +380,13 @@ def _completions(cluster: str, payload: bytes, here: str) -> Iterable[Completion
             if here not in topics:
                 raise RemoteError(Reason.INVALID, f"a transaction of {topics}, not of {here}")
             yield Completion(
-                foreign_id(cluster, TransactionId(each.coordinator, each.sequence)),
+                remote_id(cluster, TransactionId(each.coordinator, each.sequence)),
                 topics,
                 Position(each.last_ledger, each.last_entry),
             )
     except (DecodeError, InvalidNameError, ValueError) as error:
-        why = f"transactions that are complete in {cluster!r}: {error}"
-        raise RemoteError(Reason.INVALID, why) from error
+        problem = f"transactions that are complete in {cluster!r}: {error}"
+        raise RemoteError(Reason.INVALID, problem) from error
 
 
 # -- calls -----------------------------------------------------------------------------
@@ -396,20 +396,20 @@ def _transaction(args: dict[str, Any]) -> TransactionId:
     return TransactionId(*args["transaction"])
 
 
-async def foreign_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
+async def remote_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
     """To a keeper: a transaction is complete at a partition."""
     verdict = {"given_up": args["given_up"], "again": args["again"]}
     topic, topics = args["topic"], args["topics"]
     await side.arrived(_transaction(args), topic, topics, **verdict)
 
 
-async def foreign_waits(partition: PartitionActor, args: dict[str, Any]) -> bool:
+async def remote_waits(partition: PartitionActor, args: dict[str, Any]) -> bool:
     """Whether a transaction is complete here and waits for its verdict."""
     transaction = _transaction(args)
     return await partition.read_certain(lambda state: transaction in state.arriving.complete)
 
 
-async def end_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
+async def end_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
     """The verdict of a transaction's keeper."""
     await side.end(_transaction(args), commit=args["commit"], over=True)
 
@@ -419,18 +419,18 @@ async def give_up_kept(side: RemoteTransactionSide, args: dict[str, Any]) -> boo
     return await side.give_up_kept(_transaction(args), args["topics"])
 
 
-async def settle_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, str]:
+async def settle_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, str]:
     """Have keepers know all that is complete here; returns what they can't be told, and why."""
     return await side.settle()
 
 
-async def give_up_foreign(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, int]:
+async def give_up_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, int]:
     """Give up all transactions of ``cluster`` (none: of any) that can't be released: how many
     were ``given_up``, and ``released`` all the same."""
     return await side.give_up(args.get("cluster"))
 
 
-async def foreign_transactions(
+async def remote_transactions_of(
     partition: PartitionActor, side: RemoteTransactionSide, args: dict[str, Any]
 ) -> dict[str, Any]:
     """How transactions of other clusters stand here: which aren't complete, which are and wait for
@@ -438,7 +438,7 @@ async def foreign_transactions(
 
     def look(state: PartitionState) -> dict[str, Any]:
         arriving = state.arriving
-        ongoing = [each for each in state.transactions.ongoing if is_foreign(each)]
+        ongoing = [each for each in state.transactions.ongoing if is_remote(each)]
         return {
             "incomplete": [_told(state, each) for each in ongoing if each not in arriving.complete],
             "complete": [
@@ -462,11 +462,11 @@ async def foreign_transactions(
 def methods(partition: PartitionActor, side: RemoteTransactionSide) -> dict[str, Method]:
     """The calls about transactions of other clusters."""
     return {
-        "foreign_arrived": partial(foreign_arrived, side),
-        "foreign_waits": partial(foreign_waits, partition),
-        "end_foreign": partial(end_foreign, side),
+        "foreign_arrived": partial(remote_arrived, side),
+        "foreign_waits": partial(remote_waits, partition),
+        "end_foreign": partial(end_remote, side),
         "give_up_kept": partial(give_up_kept, side),
-        "settle_foreign": partial(settle_foreign, side),
-        "give_up_foreign": partial(give_up_foreign, side),
-        "foreign_transactions": partial(foreign_transactions, partition, side),
+        "settle_foreign": partial(settle_remote, side),
+        "give_up_foreign": partial(give_up_remote, side),
+        "foreign_transactions": partial(remote_transactions_of, partition, side),
     }

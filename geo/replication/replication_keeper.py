@@ -39,10 +39,10 @@ class Keeper(Protocol):
     """Who has replicators run."""
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have one run, which has its link then. Raises what `ActorSystem.open_link` raises, and
+        """Have one run, which has its link then. Raises what `ActorSystem.open_rpc` raises, and
         `RemoteError`."""
 
-    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+    async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
         """Tell it its settings. Raises as links do."""
 
     async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
@@ -60,7 +60,7 @@ class Kept:
         self.earliest = earliest
         self.quiet = False
         self.connected = False
-        self.link: RpcConnection | None = None
+        self.rpc_connection: RpcConnection | None = None
         self.told: dict[str, Any] = {}
         self._keeper = keeper
         self._backoff = backoff
@@ -78,24 +78,24 @@ class Kept:
         """Have the replicator run, for ever."""
         while True:
             try:
-                link = await self._keeper.connect(self)
+                rpc_connection = await self._keeper.connect(self)
                 self._backoff.reset()
-                await self._tell_changes(link)
+                await self._tell_changes(rpc_connection)
             except TRANSIENT_OR_STORE as error:
                 logger.info("the replicator to %s can't be had: %s", self.remote.name, error)
             finally:
                 self.quiet = self.connected = False
-                if self.link is not None:
-                    self.link.close()
-                    self.link = None
+                if self.rpc_connection is not None:
+                    self.rpc_connection.close()
+                    self.rpc_connection = None
             await self._backoff.wait()
 
-    async def _tell_changes(self, link: RpcConnection) -> None:
-        while not link.closed:
+    async def _tell_changes(self, rpc_connection: RpcConnection) -> None:
+        while not rpc_connection.closed:
             await self._news.wait()
             self._news.clear()
-            if not link.closed:
-                await self._keeper.tell(link, self.remote)
+            if not rpc_connection.closed:
+                await self._keeper.tell(rpc_connection, self.remote)
 
     def follow(self, revisions: Mapping[str, Any]) -> None:
         """These subscriptions are to go there, and are so far."""
@@ -105,20 +105,20 @@ class Kept:
             if name not in self.told or self.told[name] != revision
         }
         gone = [name for name in self.told if name not in revisions]
-        if self.link is not None and (changed or gone):
+        if self.rpc_connection is not None and (changed or gone):
             self.told = dict(revisions)
-            self.link.notify("progress", {"changed": changed, "gone": gone})
+            self.rpc_connection.notify("progress", {"changed": changed, "gone": gone})
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """See `ReplicationKeeper.answer`."""
         return await self._keeper.answer(self.remote.name, method, args)
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """``state``: whether it has nothing to do, and whether it is connected."""
         if method == "state":
             self.quiet, self.connected = args
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """It comes back, or another activation of it."""
         self._news.set()
 
@@ -156,7 +156,7 @@ class ReplicationKeeper:
             if known is not None:
                 known.change(remote)
                 continue
-            backoff = self._partition.fabric.backoff()
+            backoff = self._partition.actor_system.backoff()
             kept = Kept(self, remote, backoff, earliest=bool(told.get("from_earliest")))
             self._kept[name] = kept
             kept.task = self._partition.spawn(self._run(kept))
@@ -194,7 +194,7 @@ class ReplicationKeeper:
             task.add_done_callback(lambda _: self._dropping.pop(name, None))
 
     async def _delete(self, name: str) -> None:
-        backoff = self._partition.fabric.backoff()
+        backoff = self._partition.actor_system.backoff()
         while True:
             try:
                 subscription = replicator_subscription(name)
@@ -219,21 +219,21 @@ class ReplicationKeeper:
         return int(reply.incarnation)
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have the replicator run. Raises what `ActorSystem.open_link` raises, and
+        """Have the replicator run. Raises what `ActorSystem.open_rpc` raises, and
         `RemoteError`."""
         partition, name = self._partition, kept.remote.name
         incarnation = await self._ensure(name, earliest=kept.earliest)
         key = partition.key.of_subscription(replicator_subscription(name), incarnation)
-        link = await partition.fabric.open_link(key, kept)
-        kept.link, kept.told = link, {}
-        await self.tell(link, kept.remote)
-        return link
+        rpc_connection = await partition.actor_system.open_rpc(key, kept)
+        kept.rpc_connection, kept.told = rpc_connection, {}
+        await self.tell(rpc_connection, kept.remote)
+        return rpc_connection
 
-    async def tell(self, link: RpcConnection, remote: Remote) -> None:
+    async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
         """Tell a replicator its settings. Raises as links do."""
         epoch = self._partition.runtime.journal.epoch
         with self._partition.superseded_if_fenced():
-            await link.request("replicate", [epoch, remote.told()])
+            await rpc_connection.request("replicate", [epoch, remote.told()])
 
     # -- progress of subscriptions -----------------------------------------------------
 
@@ -245,7 +245,7 @@ class ReplicationKeeper:
                 wanting = [
                     kept
                     for kept in self._kept.values()
-                    if kept.link is not None
+                    if kept.rpc_connection is not None
                     and kept.remote.progress == EXACT
                     and kept.remote.all_subscriptions is all_of_them
                 ]
@@ -285,14 +285,14 @@ class ReplicationKeeper:
         """Have a replicator send a marker behind all entries below offset ``behind``, in place of
         any other of this ``key`` that waits. It may be lost, like the replicator."""
         kept = self._kept.get(cluster)
-        if kept is not None and kept.link is not None:
-            kept.link.notify("marker", [key, int(kind), payload, behind])
+        if kept is not None and kept.rpc_connection is not None:
+            kept.rpc_connection.notify("marker", [key, int(kind), payload, behind])
 
     def tell_transactions(self) -> None:
         """More is known of transactions that go to other clusters."""
         for kept in self._kept.values():
-            if kept.link is not None:
-                kept.link.notify("transactions", None)
+            if kept.rpc_connection is not None:
+                kept.rpc_connection.notify("transactions", None)
 
     # -- what is told of it ---------------------------------------------------------------
 
@@ -304,10 +304,12 @@ class ReplicationKeeper:
     async def status(self, name: str) -> dict[str, Any] | None:
         """What a replicator says of itself; None if it can't be asked now."""
         kept = self._kept.get(name)
-        if kept is None or kept.link is None:
+        if kept is None or kept.rpc_connection is None:
             return None
         with suppress(*TRANSIENT_OR_STORE):
-            found: dict[str, Any] | None = await kept.link.request("status", {}, STATUS_TIMEOUT_S)
+            found: dict[str, Any] | None = await kept.rpc_connection.request(
+                "status", {}, STATUS_TIMEOUT_S
+            )
             return found
         return None
 
@@ -315,7 +317,9 @@ class ReplicationKeeper:
         """Something came from another cluster."""
         received = self._received.get(name)
         if received is None:
-            received = self._received[name] = Received(self._partition.fabric.clock_ms() / 1000)
+            received = self._received[name] = Received(
+                self._partition.actor_system.clock_ms() / 1000
+            )
         received.traffic.messages += messages
         received.traffic.bytes += size
 
@@ -324,7 +328,7 @@ class ReplicationKeeper:
         received = self._received.get(name)
         if received is None:
             return {"rate_in": 0.0, "throughput_in": 0.0}
-        return received.rates(self._partition.fabric.clock_ms() / 1000)
+        return received.rates(self._partition.actor_system.clock_ms() / 1000)
 
     # -- sleeping ----------------------------------------------------------------------
 
@@ -342,8 +346,8 @@ class ReplicationKeeper:
         """The partition is about to leave in good order: who has nothing to do won't wake it."""
         self._closed = True
         for kept in self._kept.values():
-            if kept.link is not None:
-                kept.link.notify("rest", None)
+            if kept.rpc_connection is not None:
+                kept.rpc_connection.notify("rest", None)
 
 
 def _rate(found: Mapping[str, int] | None) -> tuple[float, float]:

@@ -48,7 +48,7 @@ async def replication(
 async def _described(
     partition: PartitionActor, replicators: ReplicationKeeper, name: str
 ) -> dict[str, Any]:
-    now_ms = partition.fabric.clock_ms()
+    now_ms = partition.actor_system.clock_ms()
     found = {**UNKNOWN, **(await replicators.status(name) or {})}
     mark, entries = 0, 0
     with suppress(*TRANSIENT):
@@ -62,14 +62,14 @@ async def _described(
     elif found["connected"]:
         lag_ms = 0  # all that came is confirmed, and about to be acknowledged
     else:
-        lag_ms = await partition.upkeep.backlog.age_ms(mark)
+        lag_ms = await partition.maintenance.backlog.age_ms(mark)
     since_ms = found.pop("progress_pending_since_ms")
     del found["oldest_ms"]
     return {
         **found,
         **replicators.received(name),
         "backlog": entries,
-        "backlog_bytes": partition.upkeep.backlog.bytes_from(mark) if entries else 0,
+        "backlog_bytes": partition.maintenance.backlog.bytes_from(mark) if entries else 0,
         "lag_ms": max(lag_ms, 0),
         "progress_lag_ms": max(now_ms - since_ms, 0) if since_ms else 0,
     }

@@ -84,7 +84,7 @@ class Replicator:
 
     def __init__(
         self,
-        fabric: ActorSystem,
+        actor_system: ActorSystem,
         key: ActorKey,
         epoch: int,
         ends: Ends,
@@ -98,7 +98,7 @@ class Replicator:
         many the source counts, ``export`` what is new of a subscription; ``told`` is called
         whenever `quiet` or `connected` may be another one. Everything before the offset ``mark`` is
         acknowledged. Without ``transactions`` entries are in none."""
-        self._fabric = fabric
+        self._actor_system = actor_system
         self._key = key
         self._ends = ends
         self._epoch = epoch << 24
@@ -106,14 +106,14 @@ class Replicator:
         self._export = export
         self._told = told
         self._mark = mark
-        self.progress = Progress(fabric.clock_ms, self.on_side_work)
+        self.progress = Progress(actor_system.clock_ms, self.on_side_work)
         self.markers = Markers(self.on_side_work)
         self._side_work: list[asyncio.Task[None]] = []
         self._transactions = transactions
         self.state = State.CONNECTING
         self.reason = ""
         self.counts = Counts()
-        self._rates = Rates(fabric.clock_ms() / 1000)
+        self._rates = Rates(actor_system.clock_ms() / 1000)
         self._backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         self._rate: PublishRate | None = None
         self._set_rate()
@@ -171,7 +171,7 @@ class Replicator:
 
     def status(self) -> dict[str, Any]:
         """For people and meters."""
-        counts, now_s = self.counts, self._fabric.clock_ms() / 1000
+        counts, now_s = self.counts, self._actor_system.clock_ms() / 1000
         return {
             "state": str(self.state),
             "connected": self.connected,
@@ -274,7 +274,7 @@ class Replicator:
 
     def _begin_side_work(self, target: Target) -> None:
         async def send(kind: Marker, payload: bytes) -> None:
-            await target.send_marker(kind, payload, self._fabric.clock_ms())
+            await target.send_marker(kind, payload, self._actor_system.clock_ms())
 
         work = [self.markers.run(self._mark, send)]
         if self._exact:
@@ -399,7 +399,7 @@ class Replicator:
     def _judged(self, delivery: Delivery, entry: bytes) -> Held:
         position = Position(delivery.ledger_id, delivery.entry_id)
         ttl_ms = self.remote.ttl_ms
-        judged = self._ends.judge(entry, self._fabric.clock_ms() - ttl_ms if ttl_ms else 0)
+        judged = self._ends.judge(entry, self._actor_system.clock_ms() - ttl_ms if ttl_ms else 0)
         if isinstance(judged, PassedOver):
             self.counts.passed_over[str(judged)] += 1
             return Held(position, _messages(entry), len(entry), 0, None)

@@ -37,24 +37,24 @@ whole cluster may be about to stop."""
 class ReplicatorActor(SubscriptionActor):
     """A subscription's body that replicates while its partition wants it."""
 
-    def __init__(self, key: ActorKey, fabric: ActorSystem) -> None:
-        super().__init__(key, fabric)
-        self._keeper: RpcConnection | None = None
+    def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
+        super().__init__(key, actor_system)
+        self._control: RpcConnection | None = None
         self._replicator: Replicator | None = None
         self._transactions: Transactions | None = None
         self._running: asyncio.Task[None] | None = None
-        self._waking: asyncio.Task[None] | None = None
+        self._activating: asyncio.Task[None] | None = None
         self._told_state: list[bool] | None = None
         self._lives = 0
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         """``replicate`` makes this link the keeper's, with these settings; ``status`` is asked
         by whoever wants to know."""
         if method == "replicate":
             epoch, told = args
-            self._take_keeper(link, epoch, Remote.of(told))
+            self._take_control(rpc_connection, epoch, Remote.of(told))
             return None
-        return await super().on_request(link, method, args)
+        return await super().on_request(rpc_connection, method, args)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
         """``status``: what the replicator does; None if nobody wants it to. ``describe`` tells it
@@ -65,25 +65,25 @@ class ReplicatorActor(SubscriptionActor):
         answer = await super().call(method, args)
         return {**answer, "replicator": status} if method == "describe" else answer
 
-    def _take_keeper(self, link: RpcConnection, epoch: int, remote: Remote) -> None:
+    def _take_control(self, rpc_connection: RpcConnection, epoch: int, remote: Remote) -> None:
         self._check_epoch(epoch)
-        if self._keeper is not None and self._keeper is not link:
-            former, self._keeper = self._keeper, None
+        if self._control is not None and self._control is not rpc_connection:
+            former, self._control = self._control, None
             former.close()
-        if self._waking is not None:
-            self._waking.cancel()
-            self._waking = None
-        self._keeper = link
+        if self._activating is not None:
+            self._activating.cancel()
+            self._activating = None
+        self._control = rpc_connection
         self._told_state = None
         if self._replicator is not None:
             self._replicator.change(remote)
             self._tell()
             return
         self._lives += 1
-        ends = Pushing(self.fabric, self.key, remote)
+        ends = Pushing(self.actor_system, self.key, remote)
         transactions = Transactions(self._ask, self._cursor, self._on_transactions)
         replicator = Replicator(
-            self.fabric,
+            self.actor_system,
             self.key,
             self.runtime.journal.epoch << 16 | self._lives,
             ends,
@@ -105,7 +105,7 @@ class ReplicatorActor(SubscriptionActor):
 
     async def _export(self, name: str, since: Any) -> dict[str, Any]:
         """Ask the partition what is new of a subscription. Raises as links do."""
-        if self._keeper is None or self._replicator is None:
+        if self._control is None or self._replicator is None:
             raise RpcConnectionClosed("the partition isn't connected")
         remote = self._replicator.remote
         args = {
@@ -115,14 +115,14 @@ class ReplicatorActor(SubscriptionActor):
             # What came from elsewhere goes on from here as if it had been published here.
             "peers": [] if remote.everything else None,
         }
-        found: dict[str, Any] = await self._keeper.request("export_progress", args)
+        found: dict[str, Any] = await self._control.request("export_progress", args)
         return found
 
     async def _ask(self, method: str, args: dict[str, Any]) -> Any:
         """Ask the partition something about transactions. Raises as links do."""
-        if self._keeper is None:
+        if self._control is None:
             raise RpcConnectionClosed("the partition isn't connected")
-        return await self._keeper.request(method, args)
+        return await self._control.request(method, args)
 
     async def _cursor(self) -> int:
         return int(await self.runtime.read(lambda state: state.cursor.acked_before))
@@ -134,17 +134,17 @@ class ReplicatorActor(SubscriptionActor):
     def _tell(self) -> None:
         replicator = self._replicator
         state = [False, False] if replicator is None else [replicator.quiet, replicator.connected]
-        if self._keeper is not None and state != self._told_state:
+        if self._control is not None and state != self._told_state:
             self._told_state = state
-            self._keeper.notify("state", state)
+            self._control.notify("state", state)
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         """``rest``, ``progress``, ``marker`` and ``transactions`` come from the keeper; all else
         from the hand."""
-        if link is not self._keeper:
-            super().on_notice(link, method, args)
+        if rpc_connection is not self._control:
+            super().on_notice(rpc_connection, method, args)
         elif method == "rest":
-            self._lose_keeper()
+            self._lose_control()
         elif method == "progress" and self._replicator is not None:
             self._replicator.progress.change(args["changed"], args["gone"])
         elif method == "marker" and self._replicator is not None:
@@ -153,31 +153,31 @@ class ReplicatorActor(SubscriptionActor):
         elif method == "transactions" and self._transactions is not None:
             self._transactions.news()
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """Without its keeper nothing is replicated; somebody has to wake it."""
-        super().on_link_closed(link)
-        if link is self._keeper:
-            self._lose_keeper(lost=True)
+        super().on_rpc_closed(rpc_connection)
+        if rpc_connection is self._control:
+            self._lose_control(lost=True)
 
-    def _lose_keeper(self, lost: bool = False) -> None:
+    def _lose_control(self, lost: bool = False) -> None:
         replicator, self._replicator = self._replicator, None
         running, self._running = self._running, None
-        self._keeper = None
+        self._control = None
         wake = lost or (replicator is not None and not replicator.finished)
         if running is not None:
             running.cancel()
-        waking = self._waking is not None and not self._waking.done()
-        if wake and not self._ending and not waking:
+        activating = self._activating is not None and not self._activating.done()
+        if wake and not self._ending and not activating:
             first = FIRST_BACKOFF_S if lost else UNLOADED_S
-            self._waking = self.spawn(self._wake(self.fabric.backoff(first)))
+            self._activating = self.spawn(self._wake(self.actor_system.backoff(first)))
 
     async def _wake(self, backoff: Backoff) -> None:
         """Have the partition run until its keeper is back, or the topic is gone."""
         partition = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
-        while self._keeper is None:
+        while self._control is None:
             await backoff.wait()
             try:
-                await self.fabric.ask(partition, "describe", {})
+                await self.actor_system.ask(partition, "describe", {})
             except WasDeleted:
                 return
             except RemoteError as error:
@@ -204,5 +204,5 @@ class ReplicatorActor(SubscriptionActor):
 
     def idle(self) -> bool:
         """Whether no partition and no caller is connected, and none has to be woken."""
-        waking = self._waking is not None and not self._waking.done()
-        return super().idle() and not waking
+        activating = self._activating is not None and not self._activating.done()
+        return super().idle() and not activating

@@ -44,15 +44,15 @@ class Way(Protocol):
 class OwnWay:
     """To a partition of this cluster."""
 
-    def __init__(self, fabric: ActorSystem, partition: ActorKey) -> None:
-        self._fabric = fabric
+    def __init__(self, actor_system: ActorSystem, partition: ActorKey) -> None:
+        self._actor_system = actor_system
         self._partition = partition
         self._connection: Connection | None = None
 
     async def connect(self) -> Connection:
         """See `Way`. Raises what `ActorSystem.reach` raises as well."""
-        address = await self._fabric.reach(self._partition)
-        proof = SystemCredentials(self._fabric.config.link_key)
+        address = await self._actor_system.reach(self._partition)
+        proof = SystemCredentials(self._actor_system.config.rpc_key)
         host, port = address.host, address.service_port
         connection = Connection(
             f"{host}:{port}", proof, KEEP_ALIVE_S, client_version=CLIENT_VERSION

@@ -28,9 +28,9 @@ class Ends(abc.ABC):
     """Where entries of one partition come from and where they go to. Sources and targets are
     made anew for each connection, as ``remote`` says then."""
 
-    def __init__(self, fabric: ActorSystem, key: ActorKey, remote: Remote) -> None:
+    def __init__(self, actor_system: ActorSystem, key: ActorKey, remote: Remote) -> None:
         """``key`` is of an actor of the partition; ``remote`` is the other cluster."""
-        self.fabric = fabric
+        self.actor_system = actor_system
         self.key = key
         self.remote = remote
         self.partition = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
@@ -71,19 +71,19 @@ class Pushing(Ends):
     @property
     def origin(self) -> str:
         """See `Ends`."""
-        return self.fabric.config.name
+        return self.actor_system.config.name
 
     def source(self, on_entries: OnEntries, on_lost: Callable[[SourceLost], None]) -> Source:
         """See `Ends`."""
         topic, name = self.key.topic_name, self.key.subscription
-        return Source(OwnWay(self.fabric, self.partition), topic, name, on_entries, on_lost)
+        return Source(OwnWay(self.actor_system, self.partition), topic, name, on_entries, on_lost)
 
     def target(
         self, epoch: int, on_confirmed: OnConfirmed, on_lost: Callable[[Exception], None]
     ) -> Target:
         """See `Ends`."""
         way, topic = RemoteWay(self.remote, self.key.topic_name, self._prepare), self.key.topic_name
-        names, config = (self.origin, self.remote.name), self.fabric.config
+        names, config = (self.origin, self.remote.name), self.actor_system.config
         proved = config.data_id, config.replication_secret
         return Target(way, topic, *names, epoch, on_confirmed, on_lost, *proved)
 
@@ -91,11 +91,11 @@ class Pushing(Ends):
         """See `Ends`. Raises what questions raise."""
         if data_id := data_id_in(target.server_version):
             told = {"cluster": self.remote.name, "data_id": data_id}
-            await self.fabric.call(ActorKey.catalog(), "meet_cluster", told)
+            await self.actor_system.call(ActorKey.catalog(), "meet_cluster", told)
 
     async def _prepare(self, lookup: Lookup) -> None:
         topic = self.key.topic_name.topic
-        found = await self.fabric.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
+        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
         await ensure_topic(lookup, self.remote, topic, found["partitions"])
 
     async def schema(self, version: bytes) -> pb.Schema:
@@ -103,7 +103,7 @@ class Pushing(Ends):
         registry = ActorKey.of_schema_registry(self.key.topic_name, self.key.topic_incarnation)
         try:
             number = read_version(version)
-            found: dict[str, Any] = await find_schema(self.fabric, registry, number)
+            found: dict[str, Any] = await find_schema(self.actor_system, registry, number)
         except ValueError as error:
             raise NoSuchSchema(f"it names {error}, which no schema has") from error
         except RemoteError as error:

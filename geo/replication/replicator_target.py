@@ -152,12 +152,12 @@ class Target:
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """It doesn't take an entry: nothing behind it may get there before. Markers may fail."""
         refusal = from_server(error.error, error.message)
-        why = f"{type(refusal).__name__}: {refusal}"
+        problem = f"{type(refusal).__name__}: {refusal}"
         marker = self._markers.get(error.sequence_id)
         if marker is None:
-            self._fail(CannotReplicate(f"{self.cluster} refuses an entry: {why}"))
+            self._fail(CannotReplicate(f"{self.cluster} refuses an entry: {problem}"))
         elif not marker.done():
-            marker.set_exception(CannotReplicate(f"{self.cluster} refuses a marker: {why}"))
+            marker.set_exception(CannotReplicate(f"{self.cluster} refuses a marker: {problem}"))
 
     def on_closed(self, connection: Connection) -> None:
         """The cluster closed the producer, or the connection is lost."""

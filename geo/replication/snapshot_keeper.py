@@ -98,7 +98,7 @@ class SnapshotKeeper:
     def _begin(self) -> None:
         partition, replication = self._partition, self._replication
         name = f"{partition.config.name}-{partition.runtime.journal.epoch}-{next(self._numbers)}"
-        now_ms, end = partition.fabric.clock_ms(), partition.readable_end
+        now_ms, end = partition.actor_system.clock_ms(), partition.readable_end
         clusters = replication.settings().keys()
         if self._taker.start(name, clusters, replication.connected, end, now_ms):
             self._ask(name, clusters)
@@ -190,7 +190,7 @@ class SnapshotKeeper:
                 await partition.sync()
                 end = partition.end_offset
                 await partition.ask_subscription(name, SkipTo(end, offset, REASON))
-            partition.upkeep.touched(name)
+            partition.maintenance.touched(name)
 
 
 def _to_proto(position: Position) -> MarkersMessageIdData:
@@ -210,9 +210,9 @@ def _read(kind: type[MarkerT], source: str, payload: bytes) -> MarkerT:
     try:
         found = kind.FromString(payload)
     except DecodeError as error:
-        why = f"a marker of cluster {source!r} isn't a {kind.__name__}: {error}"
-        raise RemoteError(Reason.INVALID, why) from error
+        problem = f"a marker of cluster {source!r} isn't a {kind.__name__}: {error}"
+        raise RemoteError(Reason.INVALID, problem) from error
     if not found.IsInitialized():
-        why = f"a marker of cluster {source!r} lacks what a {kind.__name__} must have"
-        raise RemoteError(Reason.INVALID, why)
+        problem = f"a marker of cluster {source!r} lacks what a {kind.__name__} must have"
+        raise RemoteError(Reason.INVALID, problem)
     return found

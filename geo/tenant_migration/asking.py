@@ -11,22 +11,22 @@ from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
 
 
-async def ask_catalog(fabric: ActorSystem, method: str, **args: Any) -> Any:
+async def ask_catalog(actor_system: ActorSystem, method: str, **args: Any) -> Any:
     """Raises what `ActorSystem.call` raises."""
-    return await fabric.call(ActorKey.catalog(), method, args)
+    return await actor_system.call(ActorKey.catalog(), method, args)
 
 
-async def partitions_of(fabric: ActorSystem, topics: Iterable[str]) -> list[ActorKey]:
+async def partitions_of(actor_system: ActorSystem, topics: Iterable[str]) -> list[ActorKey]:
     """Of all these topics. Raises what `ActorSystem.call` raises."""
     found: list[ActorKey] = []
     for topic in topics:
-        known = await ask_catalog(fabric, "topic", topic=topic)
+        known = await ask_catalog(actor_system, "topic", topic=topic)
         name = TopicName.parse(topic)
         found += ActorKey.of_partitions(name, known["incarnation"], known["partitions"])
     return found
 
 
-async def partition_of(fabric: ActorSystem, tenant: str, topic: str) -> ActorKey:
+async def partition_of(actor_system: ActorSystem, tenant: str, topic: str) -> ActorKey:
     """The actor of a partition, or of a plain topic, of this tenant.
 
     Raises `RemoteError` (INVALID) if it is another one's, and what `ActorSystem.call` raises.
@@ -34,7 +34,7 @@ async def partition_of(fabric: ActorSystem, tenant: str, topic: str) -> ActorKey
     name = TopicName.parse(topic)
     if name.tenant != tenant:
         raise RemoteError(Reason.INVALID, f"{topic} isn't of tenant {tenant}")
-    found = await ask_catalog(fabric, "topic", topic=topic)
+    found = await ask_catalog(actor_system, "topic", topic=topic)
     return ActorKey.of_partition(name, found["incarnation"])
 
 

@@ -18,7 +18,7 @@ from velaray.topology.fan_out import each
 from velaray.topology.rpc import RemoteError
 
 
-async def fail_over(fabric: ActorSystem, tenant: str, lost: str | None) -> dict[str, Any]:
+async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) -> dict[str, Any]:
     """Have a tenant go on here that was at home in cluster ``lost``; what may be missing, and what
     can be delivered again, by partition.
 
@@ -27,50 +27,52 @@ async def fail_over(fabric: ActorSystem, tenant: str, lost: str | None) -> dict[
     here, INVALID if it isn't known which cluster is lost, or that is this one; and what
     `ActorSystem.call` raises: then it may have been decided, do it again.
     """
-    here = await ask_catalog(fabric, "whereabouts", tenant=tenant)
+    here = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
     if not here["tenant"]:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}: nothing of it was replicated")
     lost = lost or here["home"]
-    if lost is None or lost == fabric.config.name or lost not in here["clusters"]:
-        why = f"tenant {tenant} is at home here, as far as this cluster knows"
-        named = f"no other cluster {lost!r} is known" if lost else why
+    if lost is None or lost == actor_system.config.name or lost not in here["clusters"]:
+        problem = f"tenant {tenant} is at home here, as far as this cluster knows"
+        named = f"no other cluster {lost!r} is known" if lost else problem
         raise RemoteError(Reason.INVALID, f"{named}: name the cluster that is lost")
-    await ask_catalog(fabric, "set_home", tenant=tenant, cluster=fabric.config.name)
-    keys = await partitions_of(fabric, here["topics"])
+    await ask_catalog(actor_system, "set_home", tenant=tenant, cluster=actor_system.config.name)
+    keys = await partitions_of(actor_system, here["topics"])
     # What is complete everywhere is released: some may be asleep, and have told nobody.
-    await each(keys, lambda key: fabric.call(key, "settle_foreign", {}))
+    await each(keys, lambda key: actor_system.call(key, "settle_foreign", {}))
     return {
         "tenant": tenant,
         "lost": lost,
-        "home": fabric.config.name,
-        "partitions": await each(keys, lambda key: _take_over(fabric, key, lost)),
+        "home": actor_system.config.name,
+        "partitions": await each(keys, lambda key: _take_over(actor_system, key, lost)),
     }
 
 
-async def received(fabric: ActorSystem, tenant: str, topic: str, cluster: str) -> dict[str, Any]:
+async def received(
+    actor_system: ActorSystem, tenant: str, topic: str, cluster: str
+) -> dict[str, Any]:
     """What a partition has of another cluster: the ``newest`` position that came, and by the
     positions there what each subscription has acknowledged, as SubscriptionProgress.
 
     Raises `RemoteError`, and what `ActorSystem.call` raises.
     """
-    key = await partition_of(fabric, tenant, topic)
-    await fabric.call(key, "settle_progress", {})
-    extent = await fabric.call(key, "extent", {})
+    key = await partition_of(actor_system, tenant, topic)
+    await actor_system.call(key, "settle_progress", {})
+    extent = await actor_system.call(key, "extent", {})
     told: dict[str, list[bytes]] = {}
     for subscription in extent["subscriptions"]:
         since, more, parts = None, True, []
         while more:
             asked = {"cluster": f"who lost {cluster}", "subscription": subscription}
-            answer = await fabric.call(key, "export_progress", {**asked, "since": since})
+            answer = await actor_system.call(key, "export_progress", {**asked, "since": since})
             since, more = answer["token"], answer["more"]
             parts += answer["parts"]
         told[subscription] = [bytes(part) for part in parts]
-    origins = await fabric.call(key, "origins", {})
+    origins = await actor_system.call(key, "origins", {})
     return {"newest": origins.get(cluster), "subscriptions": told}
 
 
-async def _take_over(fabric: ActorSystem, key: ActorKey, lost: str) -> dict[str, Any]:
-    adopted = await fabric.call(key, "adopt_producers", {"rows": [], "origin": lost})
-    transactions = await fabric.call(key, "give_up_foreign", {"cluster": lost})
-    report: dict[str, Any] = await fabric.call(key, "failover_report", {"cluster": lost})
+async def _take_over(actor_system: ActorSystem, key: ActorKey, lost: str) -> dict[str, Any]:
+    adopted = await actor_system.call(key, "adopt_producers", {"rows": [], "origin": lost})
+    transactions = await actor_system.call(key, "give_up_foreign", {"cluster": lost})
+    report: dict[str, Any] = await actor_system.call(key, "failover_report", {"cluster": lost})
     return {**report, "producers": adopted, "transactions": transactions}

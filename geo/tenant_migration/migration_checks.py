@@ -35,20 +35,20 @@ class Examination:
         return asdict(self)
 
 
-async def examine(fabric: ActorSystem, asked: Mapping[str, Any]) -> Examination:
+async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examination:
     """Look whether a tenant can move as ``asked`` of `begin_migration`; nothing is changed.
 
     Raises `RemoteError` if the catalog would refuse it or the other cluster does, `Unreachable`
     if that can't be asked.
     """
     tenant, cluster = asked["tenant"], asked["target"]
-    await ask_catalog(fabric, "may_begin_migration", **asked)
-    facts = await ask_catalog(fabric, "reach_cluster", cluster=cluster)
-    there = await RestTarget(cluster, facts, fabric.config.name, tenant).look()
-    here = await ask_catalog(fabric, "whereabouts", tenant=tenant)
-    keys = await partitions_of(fabric, here["topics"])
-    extents = await each(keys, lambda key: fabric.call(key, "extent", {}))
-    named = await ask_catalog(fabric, "named_clusters", tenant=tenant)
+    await ask_catalog(actor_system, "may_begin_migration", **asked)
+    facts = await ask_catalog(actor_system, "reach_cluster", cluster=cluster)
+    there = await RestTarget(cluster, facts, actor_system.config.name, tenant).look()
+    here = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    keys = await partitions_of(actor_system, here["topics"])
+    extents = await each(keys, lambda key: actor_system.call(key, "extent", {}))
+    named = await ask_catalog(actor_system, "named_clusters", tenant=tenant)
     names = [str(key.topic_name) for key in keys]
     return Examination(
         len(here["namespaces"]),
@@ -57,7 +57,7 @@ async def examine(fabric: ActorSystem, asked: Mapping[str, Any]) -> Examination:
         sum(len(found["subscriptions"]) for found in extents),
         sum(found["entries"] for found in extents),
         (
-            *_problems_there(fabric, cluster, there),
+            *_problems_there(actor_system, cluster, there),
             *(
                 f"policy {policy} of {where} names {_some(clusters)}: take that away"
                 for policy, where, clusters in named
@@ -68,13 +68,13 @@ async def examine(fabric: ActorSystem, asked: Mapping[str, Any]) -> Examination:
     )
 
 
-async def begin(fabric: ActorSystem, asked: Mapping[str, Any]) -> None:
+async def begin(actor_system: ActorSystem, asked: Mapping[str, Any]) -> None:
     """Have a tenant move, if nothing is in the way. Raises as `examine` does, and `RemoteError`
     (CONFLICT) that names what is."""
-    found = await examine(fabric, asked)
+    found = await examine(actor_system, asked)
     if found.problems:
         raise RemoteError(Reason.CONFLICT, "; ".join(found.problems))
-    await ask_catalog(fabric, "begin_migration", **asked, found=list(found.found))
+    await ask_catalog(actor_system, "begin_migration", **asked, found=list(found.found))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -82,8 +82,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _problems_there(fabric: ActorSystem, cluster: str, there: Mapping[str, Any]) -> Iterator[str]:
-    own = fabric.config
+def _problems_there(
+    actor_system: ActorSystem, cluster: str, there: Mapping[str, Any]
+) -> Iterator[str]:
+    own = actor_system.config
     if there["cluster"] != cluster:
         yield f"the cluster that is registered as {cluster} calls itself {there['cluster']}"
     elif there["number"] == own.cluster_number:

@@ -19,23 +19,25 @@ from velaray.topology.rpc import RemoteError
 ResultT = TypeVar("ResultT")
 
 
-async def make_driver(fabric: ActorSystem, catalog: Ask, migration: Mapping[str, Any]) -> Driver:
+async def make_driver(
+    actor_system: ActorSystem, catalog: Ask, migration: Mapping[str, Any]
+) -> Driver:
     """Who drives ``migration``, as the catalog describes it."""
     cluster, tenant = migration["target"], migration["tenant"]
     facts = await catalog("reach_cluster", {"cluster": cluster})
-    target = RestTarget(cluster, facts, fabric.config.name, tenant, migration["number"])
-    return Driver(fabric, catalog, migration, target, copier(fabric, facts, tenant))
+    target = RestTarget(cluster, facts, actor_system.config.name, tenant, migration["number"])
+    return Driver(actor_system, catalog, migration, target, copier(actor_system, facts, tenant))
 
 
-def copier(fabric: ActorSystem, facts: Mapping[str, Any], tenant: str) -> Copy:
+def copier(actor_system: ActorSystem, facts: Mapping[str, Any], tenant: str) -> Copy:
     """Makes in another cluster what a tenant has here, but for messages."""
     admin = admin_of(facts)
 
     async def copy(settled: bool) -> None:
-        here = await read_tenant(fabric, tenant)
+        here = await read_tenant(actor_system, tenant)
         try:
             there = await in_thread(lambda: look_at(admin, tenant))
-            steps = plan(here, fabric.config.name, there, lambda name: True, settled=settled)
+            steps = plan(here, actor_system.config.name, there, lambda name: True, settled=settled)
             for step in steps:
                 await in_thread(partial(step.do, admin))
         except MetadataConflict as error:

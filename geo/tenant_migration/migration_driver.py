@@ -14,7 +14,7 @@ from typing import Any
 from velaray.actors.catalog.migration_state import Ending, Phase
 from velaray.actors.catalog.state import Progress
 from velaray.actors.machine import Reason
-from velaray.actors.partition.remote_transactions import is_foreign
+from velaray.actors.partition.remote_transactions import is_remote
 from velaray.broker.garbage_collection.topic_deletion import delete_namespace
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, TopicName, TransactionId
@@ -63,7 +63,7 @@ class Detail:
 class Driver:
     """Drives one migration, as the catalog described it."""
 
-    fabric: ActorSystem
+    actor_system: ActorSystem
     catalog: Ask
     migration: Mapping[str, Any]
     target: Target
@@ -97,7 +97,7 @@ class Driver:
         await self.catalog("advance_migration", args)
 
     def _backoff(self) -> Backoff:
-        return self.fabric.backoff(_SHORT_S, _LONG_S)
+        return self.actor_system.backoff(_SHORT_S, _LONG_S)
 
     def _wait_for(self, what: str) -> None:
         self.detail.waiting_for = what
@@ -128,13 +128,13 @@ class Driver:
         keys = await self._partitions()
         await each(keys, self._hand_over)
         self._wait_for("the last acknowledgements to come")
-        await each(keys, lambda key: self.fabric.call(key, "be_quiet", {}), QUIET_AT_ONCE)
+        await each(keys, lambda key: self.actor_system.call(key, "be_quiet", {}), QUIET_AT_ONCE)
         await self._advance(Phase.FENCED)
 
     async def _is_close(self) -> bool:
         cluster, detail = self.migration["target"], self.detail
         keys = await self._partitions()
-        found = await each(keys, lambda key: self.fabric.call(key, "replication", {}))
+        found = await each(keys, lambda key: self.actor_system.call(key, "replication", {}))
         rows = [row.get(cluster) for row in found]
         detail.partitions = len(keys)
         detail.lag = sum(row["backlog"] for row in rows if row)
@@ -164,7 +164,7 @@ class Driver:
         self._wait_for("the fence to be up everywhere")
         keys = await self._partitions()
         number = {"migration": self.migration["number"]}
-        await each(keys, lambda key: self.fabric.call(key, "fence", number))
+        await each(keys, lambda key: self.actor_system.call(key, "fence", number))
         await self._end_transactions(keys)
         self._wait_for("what was made last to be made there")
         await self.copy(True)
@@ -183,23 +183,25 @@ class Driver:
         patience = loop.time() + GRACE_S
         backoff = self._backoff()
         while True:
-            found = await each(keys, lambda key: self.fabric.call(key, "open_transactions", {}))
+            found = await each(
+                keys, lambda key: self.actor_system.call(key, "open_transactions", {})
+            )
             ongoing = sorted({(int(c), int(s)) for one in found for c, s in one})
             if not ongoing:
                 return
             self._wait_for(f"{len(ongoing)} transactions to end, {ongoing[0]} for one")
             if loop.time() >= patience:
-                own = [one for one in ongoing if not is_foreign(TransactionId(*one))]
+                own = [one for one in ongoing if not is_remote(TransactionId(*one))]
                 await each(own, self._abort)
                 if len(own) < len(ongoing):
-                    await each(keys, lambda key: self.fabric.call(key, "give_up_foreign", {}))
+                    await each(keys, lambda key: self.actor_system.call(key, "give_up_foreign", {}))
             await backoff.wait()
 
     async def _abort(self, transaction: tuple[int, int]) -> None:
         coordinator, sequence = transaction
         key = ActorKey.of_coordinator(coordinator)
         try:
-            await self.fabric.call(key, "abort", {"sequence": sequence})
+            await self.actor_system.call(key, "abort", {"sequence": sequence})
         except RemoteError as error:
             if error.kind != Reason.CONFLICT:  # it is committed, and about to be told so
                 raise
@@ -210,27 +212,31 @@ class Driver:
         loop = asyncio.get_running_loop()
         backoff, least, patience = self._backoff(), -1, 0.0
         cluster = {"cluster": self.migration["target"]}
-        while left := await self.fabric.call(key, "remaining", cluster):
+        while left := await self.actor_system.call(key, "remaining", cluster):
             if least < 0 or left < least:
                 least, patience = left, loop.time() + STUCK_S
             elif loop.time() >= patience:
-                row = (await self.fabric.call(key, "replication", {})).get(cluster["cluster"], {})
-                why = row.get("reason") or "it doesn't say why"
-                raise Unreachable(f"the last {left} entries of {key.topic_name} don't go: {why}")
+                row = (await self.actor_system.call(key, "replication", {})).get(
+                    cluster["cluster"], {}
+                )
+                problem = row.get("reason") or "it doesn't say why"
+                raise Unreachable(
+                    f"the last {left} entries of {key.topic_name} don't go: {problem}"
+                )
             await backoff.wait()
 
     async def _hand_over(self, key: ActorKey) -> None:
         """Bring there what subscriptions have acknowledged, and what is known of producers."""
         topic = str(key.topic_name)
-        found = await self.fabric.call(key, "extent", {})
+        found = await self.actor_system.call(key, "extent", {})
         for name in found["subscriptions"]:
             await self._bring_progress(key, name)
-        rows = await self.fabric.call(key, "export_producers", {})
+        rows = await self.actor_system.call(key, "export_producers", {})
         await self.target.adopt_producers(topic, rows)
 
     async def _terminate(self, key: ActorKey) -> None:
         """Nothing comes any more: what is terminated here is so there."""
-        if (await self.fabric.call(key, "extent", {}))["terminated"]:
+        if (await self.actor_system.call(key, "extent", {}))["terminated"]:
             await self.target.terminate(str(key.topic_name))
 
     async def _bring_progress(self, key: ActorKey, subscription: str) -> None:
@@ -240,7 +246,7 @@ class Driver:
         since, more = None, True
         while more:
             told = {**asked, "subscription": subscription, "since": since}
-            found = await self.fabric.call(key, "export_progress", told)
+            found = await self.actor_system.call(key, "export_progress", told)
             since, more = found["token"], found["more"]
             parts = [bytes(part) for part in found["parts"]]
             if self.migration["progress"] == Progress.SNAPSHOTS:
@@ -250,7 +256,7 @@ class Driver:
     async def _check_arrived(self, keys: Sequence[ActorKey]) -> None:
         """Return if the target has the newest entry of every partition. Raises `RemoteError`."""
         asked = {"cluster": self.migration["target"]}
-        tails = await each(keys, lambda key: self.fabric.call(key, "tail", asked))
+        tails = await each(keys, lambda key: self.actor_system.call(key, "tail", asked))
         wanted = {str(key.topic_name): tail for key, tail in zip(keys, tails, strict=True) if tail}
         for topic, reason in (await self.target.settle(list(wanted))).items():
             raise RemoteError(Reason.UNAVAILABLE, f"{topic} there: {reason}")
@@ -258,8 +264,10 @@ class Driver:
         for topic, tail in wanted.items():
             there = newest.get(topic, [-1, -1])
             if list(there) < list(tail):
-                why = f"{topic} ends at {_shown(tail)} here, the target has it to {_shown(there)}"
-                raise RemoteError(Reason.UNAVAILABLE, why)
+                problem = (
+                    f"{topic} ends at {_shown(tail)} here, the target has it to {_shown(there)}"
+                )
+                raise RemoteError(Reason.UNAVAILABLE, problem)
 
     # -- once it is decided --------------------------------------------------------
 
@@ -275,7 +283,7 @@ class Driver:
     async def _clean_up(self) -> None:
         self._wait_for("what is left here to be deleted")
         for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
-            await unless_gone(delete_namespace(self.fabric, namespace, force=True))
+            await unless_gone(delete_namespace(self.actor_system, namespace, force=True))
         await self._advance(Phase.DONE)
         self._wait_for("")
 
@@ -285,7 +293,7 @@ class Driver:
         self._wait_for("the fence to be taken down")
         number = {"migration": self.migration["number"]}
         keys = await self._partitions()
-        await each(keys, lambda key: self.fabric.call(key, "unfence", number))
+        await each(keys, lambda key: self.actor_system.call(key, "unfence", number))
         if self.former is not None:
             await asyncio.wait([self.former])  # it may be making something there
         self._wait_for("what was made there to be deleted")
@@ -299,16 +307,16 @@ class Driver:
     async def _until_unread(self, key: ActorKey) -> None:
         """Return when the replicator is gone: one that comes later would begin anew."""
         name, backoff = replicator_subscription(self.migration["target"]), self._backoff()
-        while name in (await self.fabric.call(key, "extent", {}))["replicators"]:
+        while name in (await self.actor_system.call(key, "extent", {}))["replicators"]:
             await backoff.wait()
 
     async def _is_expected(self) -> bool:
         """Whether anything was made there that is still there: it was neither left before nor
         taken over."""
         found = await self.target.look()
-        arrival = found["arrival"] or {}
-        ours = arrival.get("migration") == self.migration["number"]
-        return bool(ours and arrival["end"] == Ending.EXPECTED)
+        incoming_migration = found["arrival"] or {}
+        ours = incoming_migration.get("migration") == self.migration["number"]
+        return bool(ours and incoming_migration["end"] == Ending.EXPECTED)
 
 
 def _runs(row: Mapping[str, Any] | None) -> bool:

@@ -151,8 +151,10 @@ class RestTarget:
                 found = await answer.json()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            why = str(error) or "no answer in time"
-            raise Unreachable(f"cluster {self._cluster} doesn't answer at {url}: {why}") from error
+            problem = str(error) or "no answer in time"
+            raise Unreachable(
+                f"cluster {self._cluster} doesn't answer at {url}: {problem}"
+            ) from error
         if status >= 300:
             reason = found.get("reason", "") if isinstance(found, dict) else ""
             kind = _REASONS.get(status, Reason.UNAVAILABLE)
@@ -160,8 +162,8 @@ class RestTarget:
         return found
 
     def _nonsense(self) -> RemoteError:
-        why = f"cluster {self._cluster} answers otherwise than this version does"
-        return RemoteError(Reason.UNAVAILABLE, why)
+        problem = f"cluster {self._cluster} answers otherwise than this version does"
+        return RemoteError(Reason.UNAVAILABLE, problem)
 
 
 def _bounded(parts: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -20,58 +20,65 @@ from velaray.topology.rpc import RemoteError
 Args = Mapping[str, Any]
 
 
-async def look(fabric: ActorSystem, tenant: str) -> dict[str, Any]:
+async def look(actor_system: ActorSystem, tenant: str) -> dict[str, Any]:
     """What of a tenant is here, and who this is; see `migration_target.Target`."""
-    found: dict[str, Any] = await ask_catalog(fabric, "whereabouts", tenant=tenant)
-    arrival = await ask_catalog(fabric, "arrival", tenant=tenant)
-    number = fabric.config.cluster_number
-    return {"cluster": fabric.config.name, "number": number, "arrival": arrival, **found}
+    found: dict[str, Any] = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
+    incoming_migration = await ask_catalog(actor_system, "arrival", tenant=tenant)
+    number = actor_system.config.cluster_number
+    return {
+        "cluster": actor_system.config.name,
+        "number": number,
+        "arrival": incoming_migration,
+        **found,
+    }
 
 
-async def take(fabric: ActorSystem, tenant: str, step: str, args: Args) -> Any:
+async def take(actor_system: ActorSystem, tenant: str, step: str, args: Args) -> Any:
     """One step of a migration to here. Raises `RemoteError`: CONFLICT if that migration isn't
     expected, or not any more; and what the step raises."""
     work = _STEPS.get(step)
     if work is None:
         raise RemoteError(Reason.NOT_FOUND, f"a migration has no step {step!r}")
     if step not in ("expect", "end"):
-        await _check_expected(fabric, tenant, args)
-    return await work(fabric, tenant, args)
+        await _check_expected(actor_system, tenant, args)
+    return await work(actor_system, tenant, args)
 
 
-async def _ending(fabric: ActorSystem, tenant: str, args: Args) -> str | None:
+async def _ending(actor_system: ActorSystem, tenant: str, args: Args) -> str | None:
     """How this migration ended; None if it isn't the one that is known here."""
-    known = await ask_catalog(fabric, "arrival", tenant=tenant)
+    known = await ask_catalog(actor_system, "arrival", tenant=tenant)
     asked = (args["source"], args["migration"])
     return None if known is None or (known["source"], known["migration"]) != asked else known["end"]
 
 
-async def _check_expected(fabric: ActorSystem, tenant: str, args: Args) -> None:
-    ending = await _ending(fabric, tenant, args)
+async def _check_expected(actor_system: ActorSystem, tenant: str, args: Args) -> None:
+    ending = await _ending(actor_system, tenant, args)
     if ending != Ending.EXPECTED:
-        why = f"that migration of tenant {tenant} isn't expected here: {ending or 'unknown'}"
-        raise RemoteError(Reason.CONFLICT, why)
+        problem = f"that migration of tenant {tenant} isn't expected here: {ending or 'unknown'}"
+        raise RemoteError(Reason.CONFLICT, problem)
 
 
-async def _expect(fabric: ActorSystem, tenant: str, args: Args) -> None:
+async def _expect(actor_system: ActorSystem, tenant: str, args: Args) -> None:
     who = {"tenant": tenant, "source": args["source"], "migration": args["migration"]}
-    await ask_catalog(fabric, "expect_tenant", **who)
+    await ask_catalog(actor_system, "expect_tenant", **who)
 
 
-async def _newest(fabric: ActorSystem, tenant: str, args: Args) -> dict[str, list[int]]:
+async def _newest(actor_system: ActorSystem, tenant: str, args: Args) -> dict[str, list[int]]:
     found = {}
     for topic in args["topics"]:
-        origins = await fabric.call(await partition_of(fabric, tenant, topic), "origins", {})
+        origins = await actor_system.call(
+            await partition_of(actor_system, tenant, topic), "origins", {}
+        )
         if args["source"] in origins:
             found[topic] = origins[args["source"]]
     return found
 
 
-async def _settle(fabric: ActorSystem, tenant: str, args: Args) -> dict[str, str]:
+async def _settle(actor_system: ActorSystem, tenant: str, args: Args) -> dict[str, str]:
     found = {}
     for topic in args["topics"]:
-        key = await partition_of(fabric, tenant, topic)
-        if reason := await fabric.call(key, "settle_transactions", {}):
+        key = await partition_of(actor_system, tenant, topic)
+        if reason := await actor_system.call(key, "settle_transactions", {}):
             found[topic] = reason
     return found
 
@@ -81,35 +88,35 @@ def _ofpartition_of(
 ) -> Callable[[ActorSystem, str, Args], Awaitable[None]]:
     """A step that is a call of one partition, with these arguments."""
 
-    async def call(fabric: ActorSystem, tenant: str, args: Args) -> None:
-        key = await partition_of(fabric, tenant, args["topic"])
-        await fabric.call(key, method, {name: args[name] for name in names})
+    async def call(actor_system: ActorSystem, tenant: str, args: Args) -> None:
+        key = await partition_of(actor_system, tenant, args["topic"])
+        await actor_system.call(key, method, {name: args[name] for name in names})
 
     return call
 
 
-async def _end(fabric: ActorSystem, tenant: str, args: Args) -> None:
-    if not args["stays"] and await _ending(fabric, tenant, args) == Ending.EXPECTED:
-        await _delete(fabric, tenant, args["found"])
+async def _end(actor_system: ActorSystem, tenant: str, args: Args) -> None:
+    if not args["stays"] and await _ending(actor_system, tenant, args) == Ending.EXPECTED:
+        await _delete(actor_system, tenant, args["found"])
     who = {"tenant": tenant, "source": args["source"], "migration": args["migration"]}
-    await ask_catalog(fabric, "end_arrival", **who, stays=args["stays"])
+    await ask_catalog(actor_system, "end_arrival", **who, stays=args["stays"])
 
 
-async def _delete(fabric: ActorSystem, tenant: str, found: list[str]) -> None:
+async def _delete(actor_system: ActorSystem, tenant: str, found: list[str]) -> None:
     """Delete what the tenant has here, but for itself and the namespaces that were ``found``
     here: those had neither topics nor policies."""
-    there = await ask_catalog(fabric, "whereabouts", tenant=tenant)
+    there = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
     for topic in there["topics"]:
-        await unless_gone(delete_topic(fabric, TopicName.parse(topic), force=True))
+        await unless_gone(delete_topic(actor_system, TopicName.parse(topic), force=True))
     for namespace in there["namespaces"]:
         if namespace in found:
-            for name in await ask_catalog(fabric, "policies", namespace=namespace):
-                await ask_catalog(fabric, "remove_policy", namespace=namespace, name=name)
+            for name in await ask_catalog(actor_system, "policies", namespace=namespace):
+                await ask_catalog(actor_system, "remove_policy", namespace=namespace, name=name)
         else:
-            gone = ask_catalog(fabric, "delete_namespace", namespace=namespace, force=False)
+            gone = ask_catalog(actor_system, "delete_namespace", namespace=namespace, force=False)
             await unless_gone(gone)
     if there["tenant"] and tenant not in found:
-        await unless_gone(ask_catalog(fabric, "delete_tenant", tenant=tenant))
+        await unless_gone(ask_catalog(actor_system, "delete_tenant", tenant=tenant))
 
 
 _STEPS: Mapping[str, Callable[[ActorSystem, str, Args], Awaitable[Any]]] = {

@@ -34,8 +34,8 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 class Migrations:
     """Drives what the catalog has decided, as long as this activation of it lives."""
 
-    def __init__(self, fabric: ActorSystem, catalog: Ask) -> None:
-        self._fabric = fabric
+    def __init__(self, actor_system: ActorSystem, catalog: Ask) -> None:
+        self._actor_system = actor_system
         self._catalog = catalog
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._details: dict[str, Detail] = {}
@@ -85,7 +85,7 @@ class Migrations:
 
     async def _drive(self, tenant: str, former: asyncio.Task[None] | None) -> None:
         loop = asyncio.get_running_loop()
-        backoff, failing_since = self._fabric.backoff(FIRST_PAUSE_S, LAST_PAUSE_S), None
+        backoff, failing_since = self._actor_system.backoff(FIRST_PAUSE_S, LAST_PAUSE_S), None
         while not (found := await self._catalog("migration", {"tenant": tenant}))["over"]:
             try:
                 driver = await self._driver(found)
@@ -93,33 +93,33 @@ class Migrations:
                 driver.former = former
                 await driver.step()
             except TRANSIENT_ABROAD as error:
-                why = reason_of(error)
-                logger.warning("the migration of tenant %s waits: %s", tenant, why)
-                self._problem(tenant, why)
+                problem = reason_of(error)
+                logger.warning("the migration of tenant %s waits: %s", tenant, problem)
+                self._problem(tenant, problem)
                 failing_since = failing_since or loop.time()
                 fenced = found["phase"] == Phase.FENCED
                 if fenced and loop.time() - failing_since >= FENCE_PATIENCE_S:
-                    await self._give_up(tenant, why)
+                    await self._give_up(tenant, problem)
                 await backoff.wait()
             else:
                 backoff.reset()
                 failing_since = None
 
-    async def _give_up(self, tenant: str, why: str) -> None:
-        args = {"tenant": tenant, "why": f"clients were kept away for too long: {why}"}
+    async def _give_up(self, tenant: str, problem: str) -> None:
+        args = {"tenant": tenant, "why": f"clients were kept away for too long: {problem}"}
         with contextlib.suppress(*TRANSIENT_ABROAD):
             await self._catalog("roll_back_migration", args)
 
-    def _problem(self, tenant: str, why: str) -> None:
+    def _problem(self, tenant: str, problem: str) -> None:
         from velaray.geo.tenant_migration.migration_driver import Detail
 
-        self._details.setdefault(tenant, Detail()).problem = why
+        self._details.setdefault(tenant, Detail()).problem = problem
 
     async def _driver(self, found: dict[str, Any]) -> Driver:
         # Only who moves a tenant needs what talks to other clusters.
         from velaray.geo.tenant_migration.migration_copy import make_driver
 
-        driver = await make_driver(self._fabric, self._catalog, found)
+        driver = await make_driver(self._actor_system, self._catalog, found)
         known = self._details.get(found["tenant"])
         if known is not None:
             driver.detail = known
@@ -130,4 +130,4 @@ class Migrations:
         found: dict[str, Any] = await self._catalog("migration", {"tenant": tenant})
         detail = self._details.get(tenant)
         told = {} if detail is None or found["over"] else asdict(detail)
-        return {**found, "now_ms": self._fabric.clock_ms(), "detail": told}
+        return {**found, "now_ms": self._actor_system.clock_ms(), "detail": told}

@@ -46,8 +46,8 @@ class PartitionFence:
     def check(self, subscription: str = "") -> None:
         """Raise `RemoteError` (UNAVAILABLE) if it is up, unless a replicator reads."""
         if self.up and not subscription.startswith(REPLICATOR_PREFIX):
-            why = f"{self._partition.topic} is moving to another cluster: look it up again"
-            raise RemoteError(Reason.UNAVAILABLE, why)
+            problem = f"{self._partition.topic} is moving to another cluster: look it up again"
+            raise RemoteError(Reason.UNAVAILABLE, problem)
 
     @contextlib.contextmanager
     def passing(self, method: str) -> Iterator[None]:

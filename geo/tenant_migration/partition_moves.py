@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from velaray.actors.partition.remote_transactions import is_foreign
+from velaray.actors.partition.remote_transactions import is_remote
 from velaray.actors.partition.state import PartitionState
 from velaray.broker.partition.geo_replication import Method
 from velaray.broker.subscription.messages import GetPendingTransactions, GetStats
@@ -73,7 +73,7 @@ async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | N
     """The position of the newest entry that ``cluster`` must have once everything is there; None
     if it needn't have any: there is none that a consumer could get."""
     target, ttl_ms = args["cluster"], partition.policies.ttl_ms
-    too_old_ms = partition.fabric.clock_ms() - ttl_ms if ttl_ms else 0
+    too_old_ms = partition.actor_system.clock_ms() - ttl_ms if ttl_ms else 0
     state = partition.runtime.state
     at = state.end_offset
     while (at := state.table.kept_before(at)) >= state.first_offset:
@@ -105,7 +105,7 @@ async def settle_transactions(
     if untold:
         return "; ".join(sorted(set(untold.values())))
     open_ones = await partition.runtime.read(
-        lambda state: [each for each in state.transactions.ongoing if is_foreign(each)]
+        lambda state: [each for each in state.transactions.ongoing if is_remote(each)]
     )
     return f"{len(open_ones)} transactions aren't complete" if open_ones else ""
 

@@ -92,52 +92,52 @@ def _topic_of(found: Mapping[str, Any]) -> TopicMetadata:
     )
 
 
-async def read_tenant(fabric: ActorSystem, tenant: str) -> TenantMetadata:
+async def read_tenant(actor_system: ActorSystem, tenant: str) -> TenantMetadata:
     """What this cluster has of a tenant; its partitions are activated.
 
     Each part is as it was at some moment of the reading. Raises `RemoteError`: NOT_FOUND if there
     is no such tenant, or a part of it was deleted meanwhile; and what `ActorSystem.call` raises.
     """
     catalog = ActorKey.catalog()
-    found = (await fabric.call(catalog, "tenants")).get(tenant)
+    found = (await actor_system.call(catalog, "tenants")).get(tenant)
     if found is None:
         raise RemoteError(Reason.NOT_FOUND, f"no tenant {tenant!r}")
-    spaces = await fabric.call(catalog, "namespaces", {"tenant": tenant})
+    spaces = await actor_system.call(catalog, "namespaces", {"tenant": tenant})
     return TenantMetadata(
         tenant,
         tuple(found["admin_roles"]),
         tuple(found["allowed_clusters"]),
-        {name: await _read_namespace(fabric, name) for name in spaces},
+        {name: await _read_namespace(actor_system, name) for name in spaces},
     )
 
 
-async def _read_namespace(fabric: ActorSystem, name: str) -> NamespaceMetadata:
+async def _read_namespace(actor_system: ActorSystem, name: str) -> NamespaceMetadata:
     catalog, named = ActorKey.catalog(), {"namespace": name}
-    policies = await fabric.call(catalog, "policies", named)
-    topics = await fabric.call(catalog, "topics", named)
-    read = await each(topics, lambda topic: _read_topic(fabric, topic))
+    policies = await actor_system.call(catalog, "policies", named)
+    topics = await actor_system.call(catalog, "topics", named)
+    read = await each(topics, lambda topic: _read_topic(actor_system, topic))
     return NamespaceMetadata(
         policies, {topic["topic"]: it for topic, it in zip(topics, read, strict=True)}
     )
 
 
-async def _read_topic(fabric: ActorSystem, found: Mapping[str, Any]) -> TopicMetadata:
+async def _read_topic(actor_system: ActorSystem, found: Mapping[str, Any]) -> TopicMetadata:
     name, incarnation = TopicName.parse(found["topic"]), found["incarnation"]
-    policies = await fabric.call(ActorKey.catalog(), "policies", {"topic": str(name)})
+    policies = await actor_system.call(ActorKey.catalog(), "policies", {"topic": str(name)})
     subscriptions = {}
     for key in ActorKey.of_partitions(name, incarnation, found["partitions"]):
-        own = await fabric.call(key, "subscription_properties")
+        own = await actor_system.call(key, "subscription_properties")
         subscriptions[str(key.topic_name)] = {
             each: properties
             for each, properties in own.items()
             if not each.startswith(REPLICATOR_PREFIX)
         }
-    schemas = await _read_schemas(fabric, ActorKey.of_schema_registry(name, incarnation))
+    schemas = await _read_schemas(actor_system, ActorKey.of_schema_registry(name, incarnation))
     return TopicMetadata(found["partitions"], found["properties"], policies, schemas, subscriptions)
 
 
-async def _read_schemas(fabric: ActorSystem, key: ActorKey) -> tuple[SchemaText, ...]:
-    if not await has_registry(fabric, key):
+async def _read_schemas(actor_system: ActorSystem, key: ActorKey) -> tuple[SchemaText, ...]:
+    if not await has_registry(actor_system, key):
         return ()
     return tuple(
         SchemaText(
@@ -146,5 +146,5 @@ async def _read_schemas(fabric: ActorSystem, key: ActorKey) -> tuple[SchemaText,
             found["properties"],
             found["identity"].hex(),
         )
-        for found in await fabric.call(key, "schemas", {"all": False})
+        for found in await actor_system.call(key, "schemas", {"all": False})
     )

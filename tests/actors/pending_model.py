@@ -31,15 +31,15 @@ class Log:
     def __init__(self, sizes: tuple[int, ...]) -> None:
         self.sizes = sizes
 
-    def messages(self, offset: int, remaining: int = 0) -> Messages:
+    def messages(self, offset: int, ack_set: int = 0) -> Messages:
         """Those of a batch but the remaining ones."""
         size = self.sizes[offset]
-        return frozenset((offset, at) for at in range(size) if not remaining >> at & 1)
+        return frozenset((offset, at) for at in range(size) if not ack_set >> at & 1)
 
-    def before(self, offset: int, remaining: int | None) -> Messages:
+    def before(self, offset: int, ack_set: int | None) -> Messages:
         """All before an offset, and those of the batch there but the remaining ones."""
         found = frozenset().union(*(self.messages(at) for at in range(offset)))
-        return found if remaining is None else found | self.messages(offset, remaining)
+        return found if ack_set is None else found | self.messages(offset, ack_set)
 
 
 NOTHING = Seen(frozenset(), {}, {})
@@ -93,8 +93,8 @@ def see(state: SubscriptionState, log: Log) -> Seen:
     for offset in range(len(log.sizes)):
         if state.cursor.is_acked(offset):
             acked |= log.messages(offset)
-        elif (remaining := state.cursor.remaining(offset)) is not None:
-            acked |= log.messages(offset, remaining)
+        elif (ack_set := state.cursor.ack_set(offset)) is not None:
+            acked |= log.messages(offset, ack_set)
     held, before = {}, {}
     for who, mine in state.pending.items():
         found = frozenset(

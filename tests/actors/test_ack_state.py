@@ -159,19 +159,19 @@ async def test_memory_stays_within_the_budget_by_early_checkpoints() -> None:
     """Without a roll for size, checkpoints are taken when too much is dirty, and not else."""
     settings = JournalSettings(early_records=6)
     runtime = await begin(MemoryStore(MemoryDisk()), settings)
-    holes = runtime.state.cursor.beyond
+    acked_ranges = runtime.state.cursor.beyond
     for offset in range(1, 16):
         await runtime.ask(Ack(END, [(offset, offset + 1)]))
-    assert runtime.stats.rolls == 0 and holes.cold_count() == 0
+    assert runtime.stats.rolls == 0 and acked_ranges.cold_count() == 0
     rng, most = Random(7), 0
     for _ in range(150):
         offset = rng.randrange(1, END)
         await runtime.ask(Ack(END, [(offset, offset + 1)]))
-        most = max(most, holes.memory())
-    assert runtime.stats.rolls > 5 and holes.cold_count() > 10
+        most = max(most, acked_ranges.memory())
+    assert runtime.stats.rolls > 5 and acked_ranges.cold_count() > 10
     assert most < 3_000 + 8 * 1_000  # the budget, and six acknowledgements of a segment each
     await runtime.ask(AckBefore(END, END))
-    assert runtime.state.cursor.acked_before == END and not holes
+    assert runtime.state.cursor.acked_before == END and not acked_ranges
     await runtime.close()
 
 
@@ -190,9 +190,9 @@ async def _lose_a_cold_segment(disk: MemoryDisk) -> tuple[set[int], StoredSegmen
     fatal: list[BaseException] = []
     runtime = await _with_cold_segments(MemoryStore(disk), fatal)
     known = set(range(1, END, 3))
-    holes = runtime.state.cursor.beyond
-    cold = min(number for number in holes._segments if number not in holes._recent)
-    place = holes._segments[cold].stored
+    acked_ranges = runtime.state.cursor.beyond
+    cold = min(number for number in acked_ranges._segments if number not in acked_ranges._recent)
+    place = acked_ranges._segments[cold].stored
     assert place is not None
     file = disk._file(KEY.text(), place.ledger_id)
     for content in (file.seen, file.durable):
@@ -240,7 +240,7 @@ async def test_a_lost_segment_without_the_events_before_it_is_refused() -> None:
 
 
 @on_loop
-async def test_more_holes_than_pulsar_would_keep_survive_a_crash(monkeypatch) -> None:
+async def test_more_acked_ranges_than_pulsar_would_keep_survive_a_crash(monkeypatch) -> None:
     """30,000 holes, three times what Pulsar stores of a cursor: none is dropped."""
     monkeypatch.undo()  # with segments as they are
     disk, end = MemoryDisk(), 60_000
@@ -251,7 +251,7 @@ async def test_more_holes_than_pulsar_would_keep_survive_a_crash(monkeypatch) ->
         disk.power_loss()
         runtime = await begin(MemoryStore(disk))
         cursor = runtime.state.cursor
-        assert cursor.hole_count() == 30_000 and cursor.backlog(end) == 30_000
+        assert cursor.acked_range_count() == 30_000 and cursor.backlog(end) == 30_000
         assert all(cursor.is_acked(offset) == bool(offset % 2) for offset in range(end))
     await runtime.close()
 

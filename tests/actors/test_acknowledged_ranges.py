@@ -53,7 +53,7 @@ class Disk:
                 read = partial(self._read, kept)
                 kept = StoredSegment(f"{number}", 1, 0, len(kept), segment_digest(kept), read)
             places[number] = kept
-        held.settle(places)
+        held.on_checkpoint(places)
         return places
 
     def _read(self, raw: bytes) -> bytes:
@@ -67,7 +67,7 @@ def recovered(cursor: Cursor, disk: Disk, form: type, budget: int) -> Cursor:
     again = Cursor(cursor.acked_before, beyond=AcknowledgedRanges(form, budget))
     packed = {number: place.read() for number, place in places.items()}
     again.beyond.restore(cursor.beyond.segment_size, packed)
-    again.beyond.settle(places)
+    again.beyond.on_checkpoint(places)
     return again
 
 
@@ -126,7 +126,7 @@ def test_only_what_changed_is_written_again(steps) -> None:
             disk.checkpoint(cursor.beyond)
         else:
             step(cursor, naive, taken)
-        copy = Cursor(cursor.acked_before, cursor.holes(), cursor.all_partials())
+        copy = Cursor(cursor.acked_before, cursor.acked_ranges(), cursor.all_partials())
         assert bytes_of(cursor.beyond.snapshot()) == bytes_of(copy.beyond.snapshot())
 
 
@@ -145,7 +145,7 @@ def alternating(segments: int, budget: int) -> tuple[Cursor, Disk]:
 def test_saved_and_restored() -> None:
     cursor, disk = alternating(20, 0)
     again = recovered(cursor, disk, Bitmap, 0)
-    assert again == cursor and again.hole_count() == 80
+    assert again == cursor and again.acked_range_count() == 80
 
 
 def test_the_marker_shrinks_when_the_mark_moves() -> None:
@@ -163,14 +163,14 @@ def test_a_segment_that_the_mark_is_in_stays_until_the_mark_has_passed_it() -> N
     cursor, disk = alternating(3, 0)
     cursor.ack_before(13)
     assert sorted(disk.checkpoint(cursor.beyond)) == [1, 2]
-    assert list(cursor.holes()) == [(o, o + 1) for o in range(15, 24, 2)]
+    assert list(cursor.acked_ranges()) == [(o, o + 1) for o in range(15, 24, 2)]
 
 
 def test_a_budget_smaller_than_one_segment() -> None:
     cursor, disk = alternating(20, 0)
     assert cursor.beyond.memory() == 0 and cursor.beyond.cold_count() == 20
     assert cursor.is_acked(9) and not cursor.is_acked(90)
-    assert cursor.hole_count() == 80 and cursor.backlog(160) == 80
+    assert cursor.acked_range_count() == 80 and cursor.backlog(160) == 80
     assert cursor.beyond.cold_count() == 19 and disk.reads == 2
 
 
@@ -208,13 +208,13 @@ def test_a_segment_that_comes_back_may_push_several_out() -> None:
 def test_what_is_not_stored_never_leaves_memory() -> None:
     cursor, disk = alternating(4, 0)
     cursor.ack_range(10, 11)
-    assert cursor.beyond.crowded()
+    assert cursor.beyond.needs_checkpoint()
     for offset in range(32):
         cursor.is_acked(offset)
     reads = disk.reads
     assert cursor.is_acked(10) and disk.reads == reads
     disk.checkpoint(cursor.beyond)
-    assert disk.written == [1] and not cursor.beyond.crowded()
+    assert disk.written == [1] and not cursor.beyond.needs_checkpoint()
 
 
 def test_what_is_wholly_acknowledged_needs_no_reading() -> None:
@@ -223,7 +223,7 @@ def test_what_is_wholly_acknowledged_needs_no_reading() -> None:
     disk.checkpoint(cursor.beyond)
     assert cursor.next_unacked(80) == 400 and cursor.is_acked(77)
     assert cursor.unacked_ranges(8, 400) == [] and disk.reads == 0
-    assert list(cursor.holes()) == [(3, 400)]
+    assert list(cursor.acked_ranges()) == [(3, 400)]
     cursor.ack_before(3)
     assert cursor.acked_before == 400 and not cursor.beyond
 
@@ -235,7 +235,7 @@ def test_a_lost_segment_is_an_error_not_an_empty_one() -> None:
         raise OSError("gone")
 
     place = StoredSegment("1", 1, 0, 0, b"", lost)
-    cursor.beyond.settle({1: place})
+    cursor.beyond.on_checkpoint({1: place})
     with pytest.raises(OSError, match="gone"):
         cursor.is_acked(9)
     with pytest.raises(OSError, match="gone"):
@@ -268,7 +268,7 @@ def test_acks_commute_and_may_be_repeated(order, again, data) -> None:
         if data.draw(st.booleans()):
             disk.checkpoint(cursor.beyond)
         cursor.check()
-    assert cursor == Cursor(24) and cursor.hole_count() == 0 and not cursor.beyond
+    assert cursor == Cursor(24) and cursor.acked_range_count() == 0 and not cursor.beyond
 
 
 @settings(max_examples=50, deadline=None)

@@ -32,7 +32,7 @@ from velaray.actors.catalog.machine import (
     UpdateTenant,
 )
 from velaray.actors.catalog.migration_state import Phase
-from velaray.actors.catalog.migration_target import EndArrival, ExpectTenant
+from velaray.actors.catalog.migration_target import EndIncomingMigration, ExpectTenant
 from velaray.actors.catalog.migrations import AdvanceMigration, BeginMigration, RollBackMigration
 from velaray.actors.catalog.policies import InvalidPolicyError, Level
 from velaray.actors.catalog.state import (
@@ -638,7 +638,7 @@ COMMANDS = st.one_of(
     st.builds(AdvanceMigration, NAMES, st.integers(1, 2), st.sampled_from(Phase)),
     st.builds(RollBackMigration, NAMES, st.just("")),
     st.builds(ExpectTenant, NAMES, CLUSTERS, st.integers(1, 3)),
-    st.builds(EndArrival, NAMES, CLUSTERS, st.integers(1, 3), st.booleans()),
+    st.builds(EndIncomingMigration, NAMES, CLUSTERS, st.integers(1, 3), st.booleans()),
     st.builds(CreateTenant, NAMES, st.just(("root",)), SHARES),
     st.builds(UpdateTenant, NAMES, st.just(()), SHARES),
     st.builds(DeleteTenant, NAMES),

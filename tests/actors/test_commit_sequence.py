@@ -3,14 +3,14 @@
 import json
 
 from velaray.actors.coordinator.commit_sequence import (
-    CommitInSeries,
-    ForgetSeries,
-    InSeries,
-    LastInSeries,
-    LookUpSeries,
+    CommitInSequence,
+    ForgetCommitSequence,
+    InSequence,
+    LastInSequence,
+    LookUpCommitSequence,
 )
 from velaray.actors.coordinator.machine import Begin, Begun, CoordinatorMachine, Decide, Finish
-from velaray.actors.coordinator.state import Series, Status
+from velaray.actors.coordinator.state import CommitSequence, Status
 from velaray.actors.machine import Reason
 from velaray.actors.testing import given
 from velaray.events.events_pb2 import (
@@ -35,15 +35,15 @@ def begun(count: int, owner: str = ""):
 def test_one_event_commits_all_transactions_of_a_number() -> None:
     story = begun(3)
     (
-        story.when(LookUpSeries("q"))
-        .then(events=[], reply=LastInSeries(-1))
-        .when(CommitInSeries("q", 0, [1, 3]), now_ms=5)
+        story.when(LookUpCommitSequence("q"))
+        .then(events=[], reply=LastInSequence(-1))
+        .when(CommitInSequence("q", 0, [1, 3]), now_ms=5)
         .then(
             events=[SeriesCommitted(series="q", number=0, sequences=[1, 3], at_ms=5)],
-            reply=InSeries(0, now=True),
+            reply=InSequence(0, now=True),
         )
-        .when(LookUpSeries("q"))
-        .then(reply=LastInSeries(0))
+        .when(LookUpCommitSequence("q"))
+        .then(reply=LastInSequence(0))
     )
     assert [story.state.status(each) for each in (1, 2, 3)] == [
         Status.COMMITTING,
@@ -58,19 +58,19 @@ def test_a_number_that_is_committed_is_not_committed_again() -> None:
     """Its answer was lost, or all of it was done again by who didn't know."""
     story = begun(3)
     (
-        story.when(CommitInSeries("q", 7, [1]))
-        .when(CommitInSeries("q", 7, [1]))
-        .then(events=[], reply=InSeries(7, now=False))
+        story.when(CommitInSequence("q", 7, [1]))
+        .when(CommitInSequence("q", 7, [1]))
+        .then(events=[], reply=InSequence(7, now=False))
         .when(Finish(1))
-        .when(CommitInSeries("q", 7, [1, 2]), now_ms=9)
+        .when(CommitInSequence("q", 7, [1, 2]), now_ms=9)
         .then(
             events=[TransactionDecided(sequence=2, commit=False, at_ms=9)],
-            reply=InSeries(7, now=False),
+            reply=InSequence(7, now=False),
         )
-        .when(CommitInSeries("q", 6, [3]))
-        .then(events=[TransactionDecided(sequence=3, commit=False)], reply=InSeries(6, now=False))
-        .when(LookUpSeries("q"))
-        .then(reply=LastInSeries(7))
+        .when(CommitInSequence("q", 6, [3]))
+        .then(events=[TransactionDecided(sequence=3, commit=False)], reply=InSequence(6, now=False))
+        .when(LookUpCommitSequence("q"))
+        .then(reply=LastInSequence(7))
     )
     assert story.state.status(1) == Status.COMMITTED
 
@@ -79,44 +79,44 @@ def test_a_number_with_a_transaction_that_is_over_changes_nothing() -> None:
     story = begun(2)
     (
         story.when(Decide(2, commit=False))
-        .when(CommitInSeries("q", 0, [1, 2]))
+        .when(CommitInSequence("q", 0, [1, 2]))
         .then_refused(Reason.CONFLICT, "transaction 2 is ABORTING: number 0 of series 'q'")
-        .when(CommitInSeries("q", 0, [1, 3]))
+        .when(CommitInSequence("q", 0, [1, 3]))
         .then_refused(Reason.NOT_FOUND, "no transaction 3")
-        .when(CommitInSeries("", 0, [1]))
+        .when(CommitInSequence("", 0, [1]))
         .then_refused(Reason.INVALID, "needs a name")
-        .when(CommitInSeries("q", 0, [1]))
-        .then(reply=InSeries(0, now=True))
-        .when(CommitInSeries("q", 4, []))
-        .then(events=[SeriesCommitted(series="q", number=4)], reply=InSeries(4, now=True))
+        .when(CommitInSequence("q", 0, [1]))
+        .then(reply=InSequence(0, now=True))
+        .when(CommitInSequence("q", 4, []))
+        .then(events=[SeriesCommitted(series="q", number=4)], reply=InSequence(4, now=True))
     )
 
 
 def test_a_series_is_its_owners() -> None:
     story = begun(1, owner="me")
     (
-        story.when(CommitInSeries("q", 0, [1], owner="you"))
+        story.when(CommitInSequence("q", 0, [1], owner="you"))
         .then_refused(Reason.NOT_ALLOWED, "transaction 1 is another role's")
-        .when(CommitInSeries("q", 0, [1], owner="me"))
-        .when(CommitInSeries("q", 1, [], owner="you"))
+        .when(CommitInSequence("q", 0, [1], owner="me"))
+        .when(CommitInSequence("q", 1, [], owner="you"))
         .then_refused(Reason.NOT_ALLOWED, "series 'q' is another role's")
-        .when(ForgetSeries("q", owner="you"))
+        .when(ForgetCommitSequence("q", owner="you"))
         .then_refused(Reason.NOT_ALLOWED, "series 'q' is another role's")
-        .when(ForgetSeries("q", owner="me"))
-        .then(events=[SeriesForgotten(series="q")], reply=LastInSeries(0))
-        .when(ForgetSeries("q", owner="me"))
-        .then(events=[], reply=LastInSeries(-1))
+        .when(ForgetCommitSequence("q", owner="me"))
+        .then(events=[SeriesForgotten(series="q")], reply=LastInSequence(0))
+        .when(ForgetCommitSequence("q", owner="me"))
+        .then(events=[], reply=LastInSequence(-1))
     )
 
 
 def test_a_checkpoint_has_the_series() -> None:
-    story = begun(1).when(CommitInSeries("q", 3, [1], owner="")).when(Finish(1))
+    story = begun(1).when(CommitInSequence("q", 3, [1], owner="")).when(Finish(1))
     again = MACHINE.restore(bytes_of(MACHINE.snapshot(story.state)))
-    assert again == story.state and again.series == {"q": Series("", 3)}
+    assert again == story.state and again.series == {"q": CommitSequence("", 3)}
 
 
-def begin(number: int, series: str = "q", owner: str = "") -> Begin:
-    return Begin(10_000, owner, series=series, number=number)
+def begin(number: int, commit_sequence: str = "q", owner: str = "") -> Begin:
+    return Begin(10_000, owner, series=commit_sequence, number=number)
 
 
 def test_a_commit_drops_what_else_is_open_up_to_its_number() -> None:
@@ -132,18 +132,18 @@ def test_a_commit_drops_what_else_is_open_up_to_its_number() -> None:
         .when(begin(5))
         .when(begin(5))
         .when(begin(6))
-        .when(begin(5, series="other"))
+        .when(begin(5, commit_sequence="other"))
         .when(Begin(10_000))
         .when(begin(5))
         .when(Decide(7, commit=False))
-        .when(CommitInSeries("q", 5, [2]), now_ms=8)
+        .when(CommitInSequence("q", 5, [2]), now_ms=8)
         .then(
             events=[
                 SeriesCommitted(series="q", number=5, sequences=[2], at_ms=8),
                 TransactionDecided(sequence=1, commit=False, at_ms=8),
                 TransactionDecided(sequence=3, commit=False, at_ms=8),
             ],
-            reply=InSeries(5, now=True, dropped=(1, 3)),
+            reply=InSequence(5, now=True, dropped=(1, 3)),
         )
     )
     assert [story.state.status(each) for each in (4, 5, 6)] == [Status.OPEN] * 3
@@ -153,24 +153,24 @@ def test_a_commit_leaves_the_transactions_of_others_alone() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
     (
         story.when(begin(0, owner="you"))
-        .when(CommitInSeries("q", 0, [], owner="me"))
-        .then(reply=InSeries(0, now=True, dropped=()))
-        .when(ForgetSeries("q", owner="me"))
-        .then(events=[SeriesForgotten(series="q")], reply=LastInSeries(0, dropped=()))
+        .when(CommitInSequence("q", 0, [], owner="me"))
+        .then(reply=InSequence(0, now=True, dropped=()))
+        .when(ForgetCommitSequence("q", owner="me"))
+        .then(events=[SeriesForgotten(series="q")], reply=LastInSequence(0, dropped=()))
     )
 
 
 def test_nothing_begins_for_a_number_that_is_over() -> None:
     story = given(MACHINE, LedgerOpened(ledger_id=1, epoch=1))
     (
-        story.when(CommitInSeries("q", 5, [], owner="me"))
+        story.when(CommitInSequence("q", 5, [], owner="me"))
         .when(begin(5, owner="me"))
         .then_refused(Reason.CONFLICT, "number 5 of series 'q' is over: 5 is committed")
         .when(begin(6, owner="you"))
         .then_refused(Reason.NOT_ALLOWED, "series 'q' is another role's")
         .when(begin(6, owner="me"))
         .then(reply=Begun(1))
-        .when(begin(0, series="other"))
+        .when(begin(0, commit_sequence="other"))
         .then(reply=Begun(2))
     )
 
@@ -180,13 +180,13 @@ def test_what_is_open_for_a_series_ends_with_it() -> None:
     (
         story.when(begin(0))
         .when(begin(7))
-        .when(ForgetSeries("q"), now_ms=3)
+        .when(ForgetCommitSequence("q"), now_ms=3)
         .then(
             events=[
                 TransactionDecided(sequence=1, commit=False, at_ms=3),
                 TransactionDecided(sequence=2, commit=False, at_ms=3),
             ],
-            reply=LastInSeries(-1, dropped=(1, 2)),
+            reply=LastInSequence(-1, dropped=(1, 2)),
         )
     )
 

@@ -38,12 +38,12 @@ def test_what_was_granted_and_not_sent_gives_its_permits_back() -> None:
 def test_below_the_horizon_the_partition_does_not_deliver_by_itself() -> None:
     cursor = Cursor()
     made = dispatcher([1] * 5, 10, cursor)
-    made.stand_from = 3
-    assert not made.may_stand()
-    assert made.stand() is None
+    made.lease_from = 3
+    assert not made.may_lease()
+    assert made.lease() is None
     cursor.ack_range(0, 3)
     made.acked([(0, 3)])
-    assert made.may_stand()
+    assert made.may_lease()
 
 
 def test_an_index_is_what_its_events_say() -> None:

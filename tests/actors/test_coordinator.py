@@ -392,7 +392,7 @@ def test_a_million_verdicts_are_small_and_one_more_abort_rewrites_one_segment() 
         state.aborted.add(sequence, sequence + 1)
     stored = bytes_of(MACHINE.snapshot(state))
     assert sum(map(len, stored.values())) < 160_000
-    MACHINE.settle(
+    MACHINE.on_checkpoint(
         state,
         {
             name: StoredSegment(name, 1, 0, len(raw), segment_digest(raw), partial(bytes, raw))

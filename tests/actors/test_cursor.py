@@ -38,9 +38,9 @@ class NaiveCursor:
         self.acked |= offsets
         self.masks = {o: mask for o, mask in self.masks.items() if o not in self.acked}
 
-    def ack_partial(self, offset: int, remaining: int) -> None:
+    def ack_partial(self, offset: int, ack_set: int) -> None:
         if offset not in self.acked:
-            self.masks[offset] = remaining & self.masks.get(offset, remaining)
+            self.masks[offset] = ack_set & self.masks.get(offset, ack_set)
             if not self.masks[offset]:
                 self.ack({offset})
 
@@ -68,9 +68,9 @@ def step(cursor: Cursor, naive: NaiveCursor, taken: tuple) -> None:
         case ("range", (first, end)):
             cursor.ack_range(first, end)
             naive.ack(set(range(first, end)))
-        case ("partial", offset, remaining):
-            cursor.ack_partial(offset, remaining)
-            naive.ack_partial(offset, remaining)
+        case ("partial", offset, ack_set):
+            cursor.ack_partial(offset, ack_set)
+            naive.ack_partial(offset, ack_set)
         case ("before", offset):
             cursor.ack_before(offset)
             naive.ack(set(range(offset)))
@@ -84,8 +84,8 @@ def compare(cursor: Cursor, naive: NaiveCursor, window: Range) -> None:
     mark = naive.mark()
     assert cursor.acked_before == mark
     beyond = {offset for offset in naive.acked if offset > mark}
-    assert list(cursor.holes()) == canonical(beyond)
-    assert cursor.hole_count() == len(canonical(beyond))
+    assert list(cursor.acked_ranges()) == canonical(beyond)
+    assert cursor.acked_range_count() == len(canonical(beyond))
     assert dict(cursor.all_partials()) == naive.masks
     first, end = window
     unacked = {o for o in range(first, end) if o not in naive.acked}
@@ -95,7 +95,7 @@ def compare(cursor: Cursor, naive: NaiveCursor, window: Range) -> None:
     }
     assert cursor.next_unacked(first) == min(o for o in range(first, 999) if o not in naive.acked)
     assert cursor.is_acked(first) == (first in naive.acked)
-    assert cursor.remaining(first) == naive.masks.get(first)
+    assert cursor.ack_set(first) == naive.masks.get(first)
     if first not in naive.acked:
         acked = [o for o in range(first, end) if o in naive.acked]
         assert cursor.next_acked(first, max(end, first)) == min([*acked, max(end, first)])
@@ -112,16 +112,16 @@ def test_a_cursor_is_a_set_of_offsets(steps, window) -> None:
     for taken in steps:
         step(cursor, naive, taken)
         compare(cursor, naive, window)
-    assert Cursor(cursor.acked_before, cursor.holes(), cursor.all_partials()) == cursor
+    assert Cursor(cursor.acked_before, cursor.acked_ranges(), cursor.all_partials()) == cursor
 
 
 def test_parts_of_a_batch_add_up() -> None:
     cursor = Cursor()
-    for remaining, left in [(0b0111, 0b0111), (0b1101, 0b0101), (0b1111, 0b0101)]:
-        cursor.ack_partial(3, remaining)
-        assert cursor.remaining(3) == left
+    for ack_set, left in [(0b0111, 0b0111), (0b1101, 0b0101), (0b1111, 0b0101)]:
+        cursor.ack_partial(3, ack_set)
+        assert cursor.ack_set(3) == left
     cursor.ack_partial(3, 0b1010)
-    assert cursor.is_acked(3) and cursor.remaining(3) is None
+    assert cursor.is_acked(3) and cursor.ack_set(3) is None
     cursor.ack_partial(3, 0b1)
     assert cursor == Cursor(0, [(3, 4)])
 
@@ -209,14 +209,14 @@ def test_a_broken_range_set_is_named(damage, name) -> None:
 
 def test_a_broken_cursor_is_named() -> None:
     cursor = Cursor(5)
-    cursor._holes.add(5, 6)
+    cursor._acked_ranges.add(5, 6)
     with pytest.raises(InvariantViolation, match="beyond the mark"):
         cursor.check()
     cursor = Cursor(5)
-    cursor._holes.put_mask(3, 1)
+    cursor._acked_ranges.put_mask(3, 1)
     with pytest.raises(InvariantViolation, match="acked or partly acked"):
         cursor.check()
     cursor = Cursor(5)
-    cursor._holes.put_mask(7, 0)
+    cursor._acked_ranges.put_mask(7, 0)
     with pytest.raises(InvariantViolation, match="something remains"):
         cursor.check()

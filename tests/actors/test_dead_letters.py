@@ -52,7 +52,7 @@ def test_a_move_is_intended_then_confirmed_and_acknowledges() -> None:
         .then_state(lambda state: state.cursor.is_acked(7) and state.cursor.is_acked(2))
         .when(ConfirmMoved([7]))
         .then(events=[], reply=Moved(()))
-        .then_state(lambda state: state.dead.letters() == [(8, 2), (5, 3), (6, 4)])
+        .then_state(lambda state: state.dead.dead_letters() == [(8, 2), (5, 3), (6, 4)])
     )
 
 

@@ -134,7 +134,7 @@ def test_a_change_of_type_loses_nothing_and_hurries_nothing() -> None:
 def test_what_is_acknowledged_before_it_is_known_to_be_late_does_not_wait() -> None:
     """For example, it expired before its size was reported."""
     made = dispatcher(SHARED)
-    made._books.cursor.ack_range(1, 3)
+    made._in_flight.cursor.ack_range(1, 3)
     made.acked([(1, 3)])
     made.feed(0, [1] * 4, None, delayed=[(0, 4)])
     made.check()
@@ -147,7 +147,7 @@ def test_what_is_acknowledged_before_it_is_due_never_comes() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(0, 3)])
     assert given_out(made) == []
-    made._books.cursor.ack_range(0, 2)
+    made._in_flight.cursor.ack_range(0, 2)
     made.acked([(0, 2)])
     made.due([(0, 3)])
     assert given_out(made) == [2]
@@ -157,10 +157,10 @@ def test_a_standing_grant_begins_behind_what_is_not_due() -> None:
     made = dispatcher(SHARED)
     made.feed(0, [1] * 3, None, delayed=[(2, 3)])
     assert given_out(made) == [0, 1]
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and grant.first == 3
-    made.stood(3, [1])
-    made.stand_down()
+    made.lease_report(3, [1])
+    made.release_lease()
     made.due([(2, 3)])
     assert given_out(made) == [2]
 

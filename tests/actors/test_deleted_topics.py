@@ -40,7 +40,7 @@ RETENTION = policy_set(Scope.of_topic(FLIGHTS), "messageTTL", b"60")
 
 def lies(state: Catalog, incarnation: int = 1) -> bool:
     """Whether the topic is deleted and in its grave."""
-    return find_topic(state, FLIGHTS) is None and incarnation in state.graves
+    return find_topic(state, FLIGHTS) is None and incarnation in state.deleted_topics
 
 
 def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
@@ -55,7 +55,7 @@ def test_a_topic_deleted_at_once_waits_for_its_burial_alone() -> None:
         .then(events=[], reply=Done(False))
         .when(EndPurge(1))
         .then(events=[TopicBuried(incarnation=1)], reply=Done(True))
-        .then_state(lambda state: not state.graves)
+        .then_state(lambda state: not state.deleted_topics)
         .when(EndPurge(1))
         .then(events=[], reply=Done(False))
         .when(BeginPurge(1))
@@ -69,7 +69,7 @@ def test_a_topic_comes_back_with_all_it_had() -> None:
         started(created(partitions=4, owner="ana"), RETENTION)
         .when(DeleteTopic(FLIGHTS, window_ms=WINDOW), AT)
         .then(events=[DELETED], reply=Done(True))
-        .then_state(lambda state: state.graves[1].topic == topic)
+        .then_state(lambda state: state.deleted_topics[1].topic == topic)
         .when(BeginPurge(1), AT)
         .then_refused(Reason.NOT_ALLOWED)
         .when(EndPurge(1), AT)
@@ -115,7 +115,7 @@ def test_a_newer_topic_of_the_name_stays() -> None:
         .then(events=[DELETED])
         .when(UndeleteTopic(FLIGHTS), AT)
         .then(events=[TopicRestored(incarnation=2)])
-        .then_state(lambda state: set(state.graves) == {1})
+        .then_state(lambda state: set(state.deleted_topics) == {1})
     )
 
 
@@ -156,7 +156,7 @@ def test_a_forced_namespace_goes_with_its_topics_in_one_decision() -> None:
             ],
             reply=Done(True),
         )
-        .then_state(lambda state: set(state.graves) == {1, 2})
+        .then_state(lambda state: set(state.deleted_topics) == {1, 2})
         .when(UndeleteTopic(FLIGHTS), AT)
         .then_refused(Reason.NOT_FOUND)
         .when(CreateNamespace(DEFAULT.tenant, DEFAULT.namespace), AT)
@@ -172,7 +172,7 @@ def test_graves_are_kept_in_checkpoints() -> None:
         started(created(partitions=3), RETENTION, DELETED)
         .then_state(
             lambda state: (
-                state.graves
+                state.deleted_topics
                 == {
                     1: DeletedTopic(Topic(FLIGHTS, 3, 1), AT + WINDOW, False, {"messageTTL": b"60"})
                 }

@@ -198,9 +198,9 @@ def test_an_entry_acked_in_part_stays_held_until_its_last_message() -> None:
     cursor = Cursor()
     made = dispatcher([3], 10, cursor=cursor)
     made.dispatch()
-    for remaining, held in [(0b011, [(0, 1)]), (0b001, [(0, 1)]), (0b110, [])]:
-        cursor.ack_partial(0, remaining)
-        made.acked([], [(0, remaining)])
+    for ack_set, held in [(0b011, [(0, 1)]), (0b001, [(0, 1)]), (0b110, [])]:
+        cursor.ack_partial(0, ack_set)
+        made.acked([], [(0, ack_set)])
         assert made.unacked(0) == held
         made.check()
 
@@ -287,7 +287,7 @@ def test_acked_chunks_are_forgotten() -> None:
     made.dispatch()
     cursor.ack_range(0, 3)
     made.acked([(0, 3)])
-    assert not made._books.chunks and list(made._books.chunks.bound()) == []
+    assert not made._in_flight.chunks and list(made._in_flight.chunks.bound()) == []
     made.flow(0, 1)
     made.feed(3, [1, 1], {3: "m"})
     assert got(made.dispatch(), 1) == [3]
@@ -351,14 +351,14 @@ def test_sizes_of_acked_entries_are_dropped() -> None:
     cursor = Cursor()
     made = dispatcher(300_000, 300_000, kind=EXCLUSIVE, cursor=cursor)
     made.dispatch()
-    assert made._books.sizes.page_count() > 250
+    assert made._in_flight.sizes.page_count() > 250
     cursor.ack_range(1, 299_000)  # entry 0 stays un-acknowledged
     made.acked([(1, 299_000)])
-    assert made._books.sizes.page_count() < 5
+    assert made._in_flight.sizes.page_count() < 5
     made.check()
     cursor.ack_range(0, 1)
     made.acked([(0, 1)])
-    assert made._books.sizes.page_count() < 4
+    assert made._in_flight.sizes.page_count() < 4
     made.check()
 
 
@@ -366,38 +366,38 @@ def test_sizes_of_acked_entries_are_dropped() -> None:
 
 
 def _two_holders(made: Dispatcher) -> None:
-    made._books.held._runs[3] = (9, 1)
+    made._in_flight.held._runs[3] = (9, 1)
 
 
 def _acked_but_held(made: Dispatcher) -> None:
-    made._books.cursor.ack_range(0, 5)
+    made._in_flight.cursor.ack_range(0, 5)
 
 
 def _held_and_waiting(made: Dispatcher) -> None:
-    made._books.waiting.add(0, 1)
+    made._in_flight.waiting.add(0, 1)
 
 
 def _lost(made: Dispatcher) -> None:
-    made._books.held.take(4, 5)
+    made._in_flight.held.take(4, 5)
 
 
 def _permits(made: Dispatcher) -> None:
-    made._books.consumers[0].permits = -5
+    made._in_flight.consumers[0].permits = -5
 
 
 def _turn(made: Dispatcher) -> None:
     made._serving._levels[0].clear()
-    made._books.consumers[0].queued = False
+    made._in_flight.consumers[0].queued = False
 
 
 def _stranger(made: Dispatcher) -> None:
-    made._books.held.take(0, 1)
-    made._books.held.give(0, 1, 99)
+    made._in_flight.held.take(0, 1)
+    made._in_flight.held.give(0, 1, 99)
 
 
 def _inactive_holder(made: Dispatcher) -> None:
-    made._books.held.take(0, 1)
-    made._books.held.give(0, 1, 1)
+    made._in_flight.held.take(0, 1)
+    made._in_flight.held.give(0, 1, 1)
 
 
 def _no_active(made: Dispatcher) -> None:
@@ -405,16 +405,16 @@ def _no_active(made: Dispatcher) -> None:
 
 
 def _unread(made: Dispatcher) -> None:
-    made._books.next_offset = 5
+    made._in_flight.next_offset = 5
 
 
 def _sizes_gone(made: Dispatcher) -> None:
-    made._books.sizes.clear()
+    made._in_flight.sizes.clear()
 
 
 def _split_message(made: Dispatcher) -> None:
-    made._books.chunks.add({0: "m", 1: "m"})
-    made._books.chunks.bind("m", 1)
+    made._in_flight.chunks.add({0: "m", 1: "m"})
+    made._in_flight.chunks.bind("m", 1)
 
 
 @pytest.mark.parametrize(
@@ -450,43 +450,43 @@ def test_a_broken_invariant_is_named(kind, damage, name) -> None:
 def test_a_grant_stands_while_there_is_one_way_to_go_on(kind) -> None:
     made = dispatcher(8, 3, kind=kind)
     made.dispatch()
-    assert made.stand() == DispatchLease(0, 3, 3, UNLIMITED)
-    assert made.standing and made.stand() is None
-    made.stood(3, [1, 4], {})
+    assert made.lease() == DispatchLease(0, 3, 3, UNLIMITED)
+    assert made.leased and made.lease() is None
+    made.lease_report(3, [1, 4], {})
     assert made.unacked(0) == [(0, 5)] and made.next_offset == 5
     assert made.consumers()[0].permits == -5
     made.flow(0, 10)
     assert made.dispatch() == []
-    made.stand_down()
+    made.release_lease()
     assert [(d.first, d.end) for d in made.dispatch()] == [(5, 8)]
 
 
 def test_nothing_stands_while_there_is_something_to_decide() -> None:
     made = dispatcher(8, 10, 10, kind=SHARED)
-    assert not made.may_stand()  # two consumers
+    assert not made.may_lease()  # two consumers
     made.detach(1)
     made.dispatch()
-    assert made.may_stand()
+    assert made.may_lease()
     made.redeliver(0, [(1, 2)])
-    assert not made.may_stand()  # something to deliver again
+    assert not made.may_lease()  # something to deliver again
     made.flow(0, 100)
     made.dispatch()
-    assert made.may_stand()
-    made._books.cursor.ack_range(20, 21)
-    assert not made.may_stand()  # something acknowledged ahead
-    made._books.cursor.ack_before(21)
-    assert made.may_stand()
-    made._books.cursor.ack_partial(30, 1)
-    assert not made.may_stand()  # a part acknowledged ahead
+    assert made.may_lease()
+    made._in_flight.cursor.ack_range(20, 21)
+    assert not made.may_lease()  # something acknowledged ahead
+    made._in_flight.cursor.ack_before(21)
+    assert made.may_lease()
+    made._in_flight.cursor.ack_partial(30, 1)
+    assert not made.may_lease()  # a part acknowledged ahead
 
 
 def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
     made = dispatcher(4, 10, kind=EXCLUSIVE)
     made.dispatch()
-    assert made.stand() is not None
-    made._books.cursor.ack_range(5, 6)
+    assert made.lease() is not None
+    made._in_flight.cursor.ack_range(5, 6)
     made.acked([(5, 6)])
-    made.stood(4, [1, 1, 1], {})
+    made.lease_report(4, [1, 1, 1], {})
     assert made.unacked(0) == [(0, 5), (6, 7)]
     made.check()
 
@@ -494,19 +494,19 @@ def test_what_was_acknowledged_meanwhile_is_not_held_by_its_consumer() -> None:
 def test_a_report_without_a_grant_is_refused() -> None:
     made = dispatcher(8, 1, kind=EXCLUSIVE)
     with pytest.raises(InvariantViolation, match="without asking"):
-        made.stood(0, [1], {})
+        made.lease_report(0, [1], {})
     made.dispatch()
-    assert made.stand() is not None
+    assert made.lease() is not None
     with pytest.raises(InvariantViolation, match="1 entries from 2"):
-        made.stood(2, [1], {})
+        made.lease_report(2, [1], {})
 
 
 def test_chunks_that_were_delivered_standing_keep_their_message_together() -> None:
     made = dispatcher(1, 10, kind=SHARED)
     made.dispatch()
-    assert made.stand() is not None
-    made.stood(1, [1, 1], {2: "m"})
-    made.stand_down()
+    assert made.lease() is not None
+    made.lease_report(1, [1, 1], {2: "m"})
+    made.release_lease()
     made.attach(consumer(1, SHARED))
     made.flow(1, 10)
     made.feed(3, [1, 1], {4: "m"})
@@ -515,14 +515,14 @@ def test_chunks_that_were_delivered_standing_keep_their_message_together() -> No
 
 
 def test_reports_are_due_in_time() -> None:
-    hand = LeasedDelivery(7, 10**6, UNLIMITED)
-    assert hand.report() is None
+    leased = LeasedDelivery(7, 10**6, UNLIMITED)
+    assert leased.report() is None
     for _ in range(REPORT_AT):
-        assert not hand.report_due
-        hand.delivered([2], {})
-    assert hand.report_due
-    assert hand.report() == (7, [2] * REPORT_AT, {}, [])
-    assert not hand.report_due and hand.permits == 10**6 - 2 * REPORT_AT
+        assert not leased.report_due
+        leased.delivered([2], {})
+    assert leased.report_due
+    assert leased.report() == (7, [2] * REPORT_AT, {}, [])
+    assert not leased.report_due and leased.permits == 10**6 - 2 * REPORT_AT
 
 
 # ---- a model that follows every delivery
@@ -613,11 +613,11 @@ class Model(RuleBasedStateMachine):
         self.subject.acked([(first, end)])
         self.forget(first, end)
 
-    @rule(data=st.data(), remaining=st.integers(0, 31))
+    @rule(data=st.data(), ack_set=st.integers(0, 31))
     @precondition(lambda self: self.holder)
-    def ack_part(self, data: st.DataObject, remaining: int) -> None:
+    def ack_part(self, data: st.DataObject, ack_set: int) -> None:
         offset = data.draw(st.sampled_from(sorted(self.holder)))
-        mask = remaining & (1 << self.sizes[offset]) - 1
+        mask = ack_set & (1 << self.sizes[offset]) - 1
         self.cursor.ack_partial(offset, mask)
         self.subject.acked([], [(offset, mask)])
         self.left[offset] &= mask
@@ -677,30 +677,30 @@ class Model(RuleBasedStateMachine):
     # the partition delivers by itself
 
     @rule(limit=st.integers(1, 30))
-    def deliver_standing(self, limit: int) -> None:
+    def deliver_leased(self, limit: int) -> None:
         """A standing grant is taken, used up to a limit, reported and given back."""
-        grant = self.subject.stand()
+        grant = self.subject.lease()
         if grant is None:
             return
         self.subject.check()
         assert not self.subject.dispatch() and self.subject.wants() <= self.subject.feed_from
         number = grant.consumer_id
-        hand = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
-        assert hand.permits == self.permits[number]
-        while hand.permits > 0 and hand.next_offset < len(self.sizes) and limit:
-            offset = hand.next_offset
+        leased = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
+        assert leased.permits == self.permits[number]
+        while leased.permits > 0 and leased.next_offset < len(self.sizes) and limit:
+            offset = leased.next_offset
             size = self.sizes[offset]
             self.follow(Delivery(number, offset, offset + 1, size, 0))
             key = self.chunks.get(offset)
-            hand.delivered([size], {offset: key} if key else {})
+            leased.delivered([size], {offset: key} if key else {})
             limit -= 1
-            if limit % 7 == 0 and (report := hand.report()):
-                self.subject.stood(*report)
-        if report := hand.report():
-            self.subject.stood(*report)
-        assert self.subject.next_offset == hand.next_offset
+            if limit % 7 == 0 and (report := leased.report()):
+                self.subject.lease_report(*report)
+        if report := leased.report():
+            self.subject.lease_report(*report)
+        assert self.subject.next_offset == leased.next_offset
         self.subject.check()
-        self.subject.stand_down()
+        self.subject.release_lease()
 
     # the model's own books
 
@@ -744,7 +744,7 @@ class Model(RuleBasedStateMachine):
             assert offset not in self.holder, "delivered to two at once"
             assert delivery.redelivery_count == self.counts.get(offset, 0)
             full = (1 << self.sizes[offset]) - 1
-            assert (delivery.remaining or full) == self.left[offset]
+            assert (delivery.ack_set or full) == self.left[offset]
             if self.kind is not SHARED:
                 assert offset == self.undelivered(offset + 1)[0], "out of order"
             elif self.chunks.get(offset) is None:
@@ -760,7 +760,7 @@ class Model(RuleBasedStateMachine):
         assert delivery.messages == debited
 
     @invariant()
-    def books_agree(self) -> None:
+    def in_flight_agrees(self) -> None:
         self.subject.check()
         assert self.permits == {v.consumer_id: v.permits for v in self.subject.consumers()}
         for number in self.permits:
@@ -783,7 +783,7 @@ class Model(RuleBasedStateMachine):
                 self.forget(offset, offset + 1)
             assert sum(1 for left in self.left if left) < backlog, "no progress"
         assert self.cursor.acked_before == len(self.sizes)
-        self.books_agree()
+        self.in_flight_agrees()
 
 
 class FailoverModel(Model):

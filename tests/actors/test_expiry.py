@@ -6,7 +6,7 @@ import pytest
 
 from velaray.actors.machine import Reason
 from velaray.actors.subscription.cursor import Cursor
-from velaray.actors.subscription.expiry import Expire, Expired, Why
+from velaray.actors.subscription.expiry import Expire, Expired, ExpiryReason
 from velaray.actors.subscription.machine import Ack, CursorAt, Reset, SubscriptionMachine
 from velaray.actors.testing import given
 from velaray.events.events_pb2 import CursorCreated, CursorReset, EntriesExpired
@@ -20,23 +20,23 @@ def begun():
 
 def test_only_what_was_not_acked_expires_and_is_counted() -> None:
     history = begun().when(Ack(END, [(12, 14)], [(15, 0b10)]))
-    history.when(Expire(END, [(0, 20)], Why.TTL)).then(
+    history.when(Expire(END, [(0, 20)], ExpiryReason.TTL)).then(
         events=[EntriesExpired(ranges=[10, 2, 2, 6], reason="ttl")],
         reply=Expired(((10, 12), (14, 20))),
     )
     assert (history.state.cursor, history.state.expired) == (Cursor(20), {"ttl": 8})
-    history.when(Expire(END, [(5, 20)], Why.QUOTA)).then(events=[], reply=Expired())
-    history.when(Expire(END, [(30, 32)], Why.QUOTA)).then(reply=Expired(((30, 32),)))
+    history.when(Expire(END, [(5, 20)], ExpiryReason.QUOTA)).then(events=[], reply=Expired())
+    history.when(Expire(END, [(30, 32)], ExpiryReason.QUOTA)).then(reply=Expired(((30, 32),)))
     assert history.state.expired == {"ttl": 8, "quota": 2}
 
 
 @pytest.mark.parametrize("ranges", [[(-1, 2)], [(5, 5)], [(99, 101)]])
 def test_what_is_not_in_the_log_cannot_expire(ranges) -> None:
-    begun().when(Expire(END, ranges, Why.TTL)).then_refused(Reason.INVALID)
+    begun().when(Expire(END, ranges, ExpiryReason.TTL)).then_refused(Reason.INVALID)
 
 
 def test_nothing_expires_before_the_subscription_is_created() -> None:
-    refused = given(SubscriptionMachine()).when(Expire(END, [(0, 5)], Why.TTL))
+    refused = given(SubscriptionMachine()).when(Expire(END, [(0, 5)], ExpiryReason.TTL))
     refused.then_refused(Reason.NOT_FOUND)
 
 

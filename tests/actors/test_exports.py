@@ -11,7 +11,7 @@ import pytest
 from velaray.actors.machine import Refusal
 from velaray.actors.subscription import progress_exports
 from velaray.actors.subscription.cursor import Cursor
-from velaray.actors.subscription.expiry import Expire, Why
+from velaray.actors.subscription.expiry import Expire, ExpiryReason
 from velaray.actors.subscription.machine import Ack, AckBefore, Create, Reset, SubscriptionMachine
 from velaray.actors.subscription.pending_acks import (
     AckBeforeInTransaction,
@@ -63,7 +63,7 @@ class Other:
     def is_acked(self, offset: int) -> bool:
         return offset < self.mark or offset in self.whole
 
-    def remaining(self, offset: int) -> int:
+    def ack_set(self, offset: int) -> int:
         return 0 if self.is_acked(offset) else self.left.get(offset, (1 << BATCH) - 1)
 
 
@@ -101,7 +101,7 @@ class World:
         elif roll == 3:
             self.do(AckBefore(END, first // 4, self.random.choice((None, part))))
         elif roll == 4:
-            self.do(Expire(END, [(first, end)], Why.TTL))
+            self.do(Expire(END, [(first, end)], ExpiryReason.TTL))
         elif roll == 5 and self.random.random() < 0.3:
             self.do(Reset(first, "seek"))
         elif roll == 6:
@@ -151,10 +151,10 @@ class World:
             acked = cursor.is_acked(offset)
             if other.is_acked(offset) or all_of_it:
                 assert acked == other.is_acked(offset), offset
-            left = cursor.remaining(offset)
+            left = cursor.ack_set(offset)
             left = (1 << BATCH) - 1 if left is None else left & (1 << BATCH) - 1
             if not acked and not other.is_acked(offset):
-                told = other.remaining(offset)
+                told = other.ack_set(offset)
                 assert told == left if all_of_it else told & left == left, offset
                 times = self.state.deliveries.get(offset)
                 assert other.counts.get(offset, 0) <= times

@@ -62,7 +62,7 @@ def feed(made: Dispatcher, hashes: list[int]) -> None:
 
 def ack(made: Dispatcher, *offsets: int) -> None:
     for offset in offsets:
-        made._books.cursor.ack_range(offset, offset + 1)
+        made._in_flight.cursor.ack_range(offset, offset + 1)
         made.acked([(offset, offset + 1)])
 
 
@@ -225,7 +225,7 @@ def test_nothing_is_dispatched_once_the_connection_is_lost() -> None:
     made.cut_off()
     ack(made, 0)  # it was on its way
     assert made.dispatch() == []
-    assert not made.may_stand()
+    assert not made.may_lease()
     made.check()
 
 
@@ -266,7 +266,7 @@ def test_a_batch_acknowledged_in_part_keeps_its_key_where_it_is() -> None:
     assert made.dispatch() == [Delivery(1, 0, 1, 1, 1, 0b001)]
     cursor.ack_partial(0, 0)
     made.acked([], [(0, 0)])
-    assert made.consumers()[0].unacked == 0 and len(made._books.pending or ()) == 0
+    assert made.consumers()[0].unacked == 0 and len(made._in_flight.pending or ()) == 0
     made.check()
 
 
@@ -371,7 +371,7 @@ def test_hashes_are_needed_once_there_is_a_key_shared_consumer() -> None:
 def test_a_seek_forgets_what_waits_and_what_is_pending() -> None:
     made = dispatcher([7, 7, 2000], consumer(1, LOW), consumer(2, HIGH), permits=1)
     made.dispatch()
-    made._books.cursor.reset(1)
+    made._in_flight.cursor.reset(1)
     made.reset(1)
     feed(made, [7, 2000])
     made.flow(1, 1)
@@ -424,25 +424,25 @@ def test_a_message_in_chunks_is_finished_where_it_began() -> None:
 def test_one_consumer_with_all_hashes_may_stand() -> None:
     made = dispatcher([5, 6, 7], consumer(1), permits=10)
     made.dispatch()
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and (grant.first, grant.debited, grant.room) == (3, 3, UNLIMITED)
-    made.stood(3, [1, 1], {4: "m"}, [5, 9])
-    made.stand_down()
+    made.lease_report(3, [1, 1], {4: "m"}, [5, 9])
+    made.release_lease()
     made.attach(consumer(2))
-    assert not made.may_stand()
+    assert not made.may_lease()
     made.check()
     with pytest.raises(InvariantViolation, match="known"):
         made.detach(2)
-        made.stand()
-        made.stood(5, [1])
+        made.lease()
+        made.lease_report(5, [1])
 
 
 def test_a_sticky_consumer_stands_only_if_it_has_every_hash() -> None:
     made = dispatcher([], consumer(1, sticky((0, 65534))))
-    assert not made.may_stand()
+    assert not made.may_lease()
     made.detach(1)
     made.attach(consumer(2, sticky((1, 30000), (30001, 65535))))
-    assert made.may_stand()
+    assert made.may_lease()
 
 
 # ---- invariants are seen to fail
@@ -461,11 +461,11 @@ def test_pending_hashes_know_one_owner() -> None:
 
 
 def _wrong_count(made: Dispatcher) -> None:
-    made._books.pending.given(7, 1)
+    made._in_flight.pending.given(7, 1)
 
 
 def _two_owners(made: Dispatcher) -> None:
-    made._books.hashes.put(1, [7])
+    made._in_flight.hashes.put(1, [7])
 
 
 def _not_queued(made: Dispatcher) -> None:
@@ -628,23 +628,23 @@ class Model(RuleBasedStateMachine):
         self.nobody_waits_without_reason()
 
     @rule(limit=st.integers(1, 30))
-    def deliver_standing(self, limit: int) -> None:
-        grant = self.subject.stand()
+    def deliver_leased(self, limit: int) -> None:
+        grant = self.subject.lease()
         if grant is None:
             return
         number = grant.consumer_id
-        hand = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
-        assert hand.permits == self.permits[number]
-        while hand.allowance > 0 and hand.next_offset < len(self.sizes) and limit:
-            at = hand.next_offset
+        leased = LeasedDelivery(grant.first, self.flowed[number] - grant.debited, grant.room)
+        assert leased.permits == self.permits[number]
+        while leased.allowance > 0 and leased.next_offset < len(self.sizes) and limit:
+            at = leased.next_offset
             self.follow(Delivery(number, at, at + 1, self.sizes[at], 0))
             key = self.chunks.get(at)
-            hand.delivered([self.sizes[at]], {at: key} if key else {}, [self.keys[at]])
+            leased.delivered([self.sizes[at]], {at: key} if key else {}, [self.keys[at]])
             limit -= 1
-        if report := hand.report():
-            self.subject.stood(*report)
+        if report := leased.report():
+            self.subject.lease_report(*report)
         self.subject.check()
-        self.subject.stand_down()
+        self.subject.release_lease()
 
     # the model's own books
 
@@ -699,7 +699,7 @@ class Model(RuleBasedStateMachine):
             )
 
     @invariant()
-    def books_agree(self) -> None:
+    def in_flight_agrees(self) -> None:
         self.subject.check()
         for view in self.subject.consumers():
             number = view.consumer_id
@@ -730,7 +730,7 @@ class Model(RuleBasedStateMachine):
                 self.subject.acked([(offset, offset + 1)])
             self.holder.clear()
             assert self.cursor.backlog(len(self.sizes)) < before, "no progress"
-        self.books_agree()
+        self.in_flight_agrees()
 
 
 class StickyModel(Model):

@@ -17,7 +17,7 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 
 
 def ack(made: Dispatcher, first: int, end: int) -> None:
-    made._books.cursor.ack_range(first, end)
+    made._in_flight.cursor.ack_range(first, end)
     made.acked([(first, end)])
 
 
@@ -41,7 +41,7 @@ def test_others_go_on_while_one_is_blocked() -> None:
     made.dispatch()
     ack(made, 0, 10)
     out = made.dispatch()
-    holder = made._books.held.owner_of(20)
+    holder = made._in_flight.held.owner_of(20)
     assert {d.consumer_id for d in out} == {holder}
     made.check()
 
@@ -109,33 +109,33 @@ def test_a_standing_grant_is_for_what_the_limits_allow() -> None:
     made = dispatcher(4, 1000)
     made.set_limits(10, 0)
     made.dispatch()
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and grant.room == 6
-    made.stood(4, [1] * 6)
-    made.stand_down()
-    assert not made.may_stand() and made.consumers()[0].blocked
+    made.lease_report(4, [1] * 6)
+    made.release_lease()
+    assert not made.may_lease() and made.consumers()[0].blocked
     ack(made, 0, 6)
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and grant.room == 6
     made.check()
 
 
 def test_without_limits_a_grant_has_room_for_everything() -> None:
     made = dispatcher(0, 10)
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and grant.room == UNLIMITED
 
 
 def _uncounted(made: Dispatcher) -> None:
-    made._books.consumers[0].unacked -= 1
+    made._in_flight.consumers[0].unacked -= 1
 
 
 def _unblocked(made: Dispatcher) -> None:
-    made._books.consumers[0].blocked = False
+    made._in_flight.consumers[0].blocked = False
 
 
 def _blocked(made: Dispatcher) -> None:
-    made._books.limits.blocked = True
+    made._in_flight.limits.blocked = True
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_better_level_gets_everything_while_it_has_permits() -> None:
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-def test_no_number_of_holes_stops_dispatch(kind) -> None:
+def test_no_number_of_acked_ranges_stops_dispatch(kind) -> None:
     """Pulsar pauses a subscription whose holes it can't write down; here all of them can be."""
     entries = 10_000
     cursor = Cursor()
@@ -215,7 +215,7 @@ def test_no_number_of_holes_stops_dispatch(kind) -> None:
         for offset in range(first + 1, first + 2000, 2):
             cursor.ack_range(offset, offset + 1)
         made.acked([(offset, offset + 1) for offset in range(first + 1, first + 2000, 2)])
-    assert cursor.hole_count() == entries // 2
+    assert cursor.acked_range_count() == entries // 2
     made.check()
 
 
@@ -230,9 +230,9 @@ def test_a_grant_behind_a_dead_entry_that_was_never_fed_ends_with_feeding_behind
     made.kill([(35, 36)])
     made.attach(consumer(0))
     made.flow(0, 10)
-    grant = made.stand()
+    grant = made.lease()
     assert grant is not None and grant.first == 36
-    made.stand_down()
+    made.release_lease()
     made.attach(consumer(1))
     assert made.feed_from == 36
     assert made.feed(36, [1, 1])

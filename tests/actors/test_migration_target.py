@@ -10,8 +10,8 @@ from tests.actors.test_catalog import FLIGHTS, created, started
 from tests.actors.test_clusters import THERE
 from velaray.actors.catalog.clusters import DeleteCluster, SetTenantHome, home_of
 from velaray.actors.catalog.machine import CatalogMachine, Done, EnsureTopic
-from velaray.actors.catalog.migration_state import Arrival, Ending, Phase
-from velaray.actors.catalog.migration_target import EndArrival, ExpectTenant
+from velaray.actors.catalog.migration_state import Ending, IncomingMigration, Phase
+from velaray.actors.catalog.migration_target import EndIncomingMigration, ExpectTenant
 from velaray.actors.catalog.migrations import AdvanceMigration, BeginMigration
 from velaray.actors.catalog.state import Catalog
 from velaray.actors.machine import InvariantViolation, Reason
@@ -27,11 +27,14 @@ YONDER = ClusterRegistered(
 )
 EXPECTED = TenantExpected(tenant="acme", source="there", migration=7)
 EXPECT = ExpectTenant("acme", "there", 7)
-STAYS, LEAVES = EndArrival("acme", "there", 7, True), EndArrival("acme", "there", 7, False)
+STAYS, LEAVES = (
+    EndIncomingMigration("acme", "there", 7, True),
+    EndIncomingMigration("acme", "there", 7, False),
+)
 
 
-def arrival(state: Catalog) -> Arrival:
-    return state.arrivals["acme"]
+def incoming_migration(state: Catalog) -> IncomingMigration:
+    return state.incoming["acme"]
 
 
 def test_a_tenant_that_is_expected_is_at_home_at_the_source_until_it_stays() -> None:
@@ -75,7 +78,7 @@ def test_what_is_late_of_a_migration_makes_nothing() -> None:
 
 def test_a_later_migration_of_the_same_cluster_takes_an_unfinished_ones_place() -> None:
     history = started(THERE).when(EXPECT).when(ExpectTenant("acme", "there", 9))
-    history.then(reply=Done(True)).when(EndArrival("acme", "there", 9, False))
+    history.then(reply=Done(True)).when(EndIncomingMigration("acme", "there", 9, False))
     history.then_state(lambda s: home_of(s, "acme") is None)
 
 
@@ -104,7 +107,9 @@ def test_what_is_taken_over_does_not_arrive_any_more() -> None:
     history = started(THERE).when(EXPECT).when(SetTenantHome("acme", "there"))
     history.then(events=[], reply=Done(False)).then_state(lambda s: home_of(s, "acme") == "there")
     history.when(SetTenantHome("acme", "here")).then(reply=Done(True))
-    history.then_state(lambda s: arrival(s) == Arrival("there", 7, "", Ending.TAKEN_OVER))
+    history.then_state(
+        lambda s: incoming_migration(s) == IncomingMigration("there", 7, "", Ending.TAKEN_OVER)
+    )
     for command in (EXPECT, STAYS, LEAVES):
         history.when(command).then_refused(Reason.CONFLICT, "is over: taken over")
     history.then_state(lambda s: home_of(s, "acme") is None)
@@ -123,13 +128,13 @@ def test_clients_of_who_is_expected_make_nothing_here() -> None:
 
 def test_a_tenant_that_came_may_leave_and_come_again() -> None:
     history = started(THERE).when(ExpectTenant("public", "there", 7))
-    history.when(EndArrival("public", "there", 7, True))
+    history.when(EndIncomingMigration("public", "there", 7, True))
     history.when(BeginMigration("public", "there"), 5).then(reply=Done(True))
     way = (Phase.REPLICATING, Phase.FENCED, Phase.DECIDED, Phase.SWITCHED, Phase.DONE)
     for phase in way:
         history.when(AdvanceMigration("public", 5, phase)).then(reply=Done(True))
     history.when(ExpectTenant("public", "there", 8)).then(reply=Done(True))
-    history.then_state(lambda s: s.arrivals["public"].before == "there")
+    history.then_state(lambda s: s.incoming["public"].before == "there")
 
 
 def test_arrivals_survive_a_checkpoint() -> None:

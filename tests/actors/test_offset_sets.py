@@ -77,7 +77,7 @@ def test_ranges_and_bits_are_equal_after_every_sequence(steps) -> None:
     ranges_and_bits_are_equal(ranges, bits, (0, SIZE, 20))
 
 
-def test_ranges_and_bits_are_equal_with_thousands_of_holes() -> None:
+def test_ranges_and_bits_are_equal_with_thousands_of_acked_ranges() -> None:
     ranges, bits = RangeSet(), Bitmap()
     for found in (ranges, bits):
         found.add_bits(alternating(100, 30_000))

@@ -110,7 +110,7 @@ def test_a_restored_state_goes_on_as_the_original(before, after, first_offset) -
     assert again == state
     assert origins.snapshot(again) == segments
     stored = {name: place(name, raw) for name, raw in bytes_of(segments).items()}
-    origins.settle(state, stored)
+    origins.on_checkpoint(state, stored)
     for offset, (cluster, position) in enumerate(log[len(before) :], len(before)):
         if cluster:
             state.append(cluster, position, offset)
@@ -127,7 +127,7 @@ def place(name: str, raw: bytes) -> StoredSegment:
 def test_a_block_that_did_not_change_is_not_written_again() -> None:
     state = built([("east", Position(1, 2 * at)) for at in range(7)])
     raw = bytes_of(origins.snapshot(state))
-    origins.settle(state, {name: place(name, found) for name, found in raw.items()})
+    origins.on_checkpoint(state, {name: place(name, found) for name, found in raw.items()})
     state.append("east", Position(2, 0), 7)
     new = {name for name, found in origins.snapshot(state).items() if isinstance(found, bytes)}
     assert new == {"origins", "origin/2/east"}

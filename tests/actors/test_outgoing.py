@@ -184,7 +184,7 @@ def test_a_checkpoint_writes_only_the_blocks_that_changed(monkeypatch: pytest.Mo
         transaction = TransactionId(0, sequence)
         history.when(entry(transaction)).when(commit(transaction))
     state = history.state
-    machine.settle(state, stored(state))
+    machine.on_checkpoint(state, stored(state))
     machine.evolve(state, TransactionsReplicated(cluster="west", numbers=[5, 1, 2, 3]))
     found = machine.snapshot(state)
     fresh = {name for name, body in found.items() if isinstance(body, bytes)}

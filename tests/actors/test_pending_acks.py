@@ -15,7 +15,7 @@ from tests.actors import pending_model
 from tests.actors.pending_model import NOTHING, Conflict, Log, Seen, see
 from velaray.actors.machine import InvariantViolation, Reason, Refusal, digest
 from velaray.actors.subscription.cursor import Cursor
-from velaray.actors.subscription.expiry import Expire, Why
+from velaray.actors.subscription.expiry import Expire, ExpiryReason
 from velaray.actors.subscription.machine import (
     Ack,
     AckBefore,
@@ -225,7 +225,7 @@ def test_a_batch_that_expired_meanwhile_is_no_half_acknowledged_one() -> None:
     (
         begun()
         .when(AckBeforeInTransaction(ONE, END, 4, 0b0100))
-        .when(Expire(END, [(4, 5)], Why.TTL))
+        .when(Expire(END, [(4, 5)], ExpiryReason.TTL))
         .when(EndTransactionAcks(ONE, True))
         .then(events=[MarkDeleted(before_offset=5), ended(1, True)], reply=AcksEnded(((0, 5),)))
     )
@@ -304,7 +304,7 @@ CLEARING: list[list[Any]] = [
     [Ack(END, [(2, 6)], [(7, 0b1100)])],
     [AckBefore(END, 7, 0b1100)],
     [AckBefore(END, 8, reason="skip")],
-    [Expire(END, [(0, 9)], Why.TTL)],
+    [Expire(END, [(0, 9)], ExpiryReason.TTL)],
     [Reset(0, "seek")],
     [Restore(Cursor(), Cursor(0, [(2, 5)], [(7, 0b1100)]), (), "why")],
 ]
@@ -456,7 +456,7 @@ def is_told(
     whole = {at for first, end in reply.ranges for at in range(first, end)}
     returned = {at for first, end in reply.returned for at in range(first, end)}
     assert all(state.cursor.is_acked(at) for at in whole)
-    assert all(state.cursor.remaining(at) == mask for at, mask in reply.partial)
+    assert all(state.cursor.ack_set(at) == mask for at, mask in reply.partial)
     told = whole | {at for at, _ in reply.partial}
     assert {at for at, _ in after.acked - before.acked} <= told
     held = {} if command.commit else before.held
@@ -543,7 +543,7 @@ def moves_of(log: Log) -> Iterator[Step]:
     for offset in range(stop):
         messages, before = log.messages(offset), log.before(offset, None)
         yield (
-            Expire(stop, [(offset, offset + 1)], Why.TTL),
+            Expire(stop, [(offset, offset + 1)], ExpiryReason.TTL),
             lambda seen, messages=messages: pending_model.ack(seen, messages),
         )
         yield Reset(offset, "seek"), lambda _, before=before: Seen(before, {}, {})

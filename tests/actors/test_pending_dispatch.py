@@ -75,7 +75,7 @@ class Host:
         return out
 
     def got(self) -> list[tuple[int, int, int | None]]:
-        return [(each.first, each.end, each.remaining) for each in self.dispatch()]
+        return [(each.first, each.end, each.ack_set) for each in self.dispatch()]
 
 
 def test_pending_entries_are_passed_over_and_come_again_after_an_abort() -> None:
@@ -93,7 +93,7 @@ def test_what_was_pending_before_it_was_fed_can_be_delivered_after_an_abort(kind
     host.do(AckInTransaction(ONE, 6, [(0, 6)]))
     host.begin()
     host.attach(1)
-    assert not host.dispatcher.may_stand()
+    assert not host.dispatcher.may_lease()
     assert host.dispatcher.dispatch() == []
     host.do(EndTransactionAcks(ONE, False))
     assert host.got() == [(0, 6, None)]
@@ -106,7 +106,7 @@ def test_nothing_stands_behind_what_is_pending_and_not_fed() -> None:
     host.attach(1)
     host.dispatch()
     host.do(EndTransactionAcks(ONE, True))
-    assert host.dispatcher.may_stand()
+    assert host.dispatcher.may_lease()
 
 
 def test_who_acknowledges_in_a_transaction_holds_it_no_longer_and_gets_it_again() -> None:
@@ -143,7 +143,7 @@ def test_what_is_pending_of_a_batch_is_masked_out() -> None:
     host.do(AckInTransaction(ONE, 2, [], [BatchAck(0, 0b1110, 4), BatchAck(1, 0b1100, 4)]))
     host.do(AckInTransaction(TWO, 2, [], [BatchAck(1, 0b0011, 4)]))
     host.attach(1)
-    assert [(each.first, each.messages, each.remaining) for each in host.dispatch()] == [
+    assert [(each.first, each.messages, each.ack_set) for each in host.dispatch()] == [
         (0, 3, 0b1110)
     ]
     host.do(EndTransactionAcks(TWO, False))
@@ -180,19 +180,19 @@ def test_an_abort_keeps_the_order_for_an_active_consumer() -> None:
 def test_nobody_stands_while_something_ahead_is_pending() -> None:
     host = Host([1] * 6, EXCLUSIVE)
     host.attach(1)
-    assert host.dispatcher.may_stand()
+    assert host.dispatcher.may_lease()
     host.do(AckInTransaction(ONE, 6, [(4, 5)]))
-    assert not host.dispatcher.may_stand()
+    assert not host.dispatcher.may_lease()
     host.do(EndTransactionAcks(ONE, False))
-    assert host.dispatcher.may_stand()
+    assert host.dispatcher.may_lease()
 
 
 def test_what_is_delivered_without_asking_may_be_pending() -> None:
     host = Host([1] * 6, EXCLUSIVE)
     host.attach(1)
-    assert host.dispatcher.stand() is not None
+    assert host.dispatcher.lease() is not None
     host.do(AckInTransaction(ONE, 6, [(1, 3)], [BatchAck(3, 0, 1)]))
-    host.dispatcher.stood(0, [1] * 6)
+    host.dispatcher.lease_report(0, [1] * 6)
     assert host.dispatcher.unacked(1) == [(0, 1), (4, 6)]
     host.dispatcher.check()
 
@@ -266,7 +266,7 @@ def test_the_view_is_what_sets_say(seed: int) -> None:
     free = [at for at in range(40) if at not in whole]
     for first in range(limit):
         assert view.is_acked(first) == (first in whole)
-        assert view.remaining(first) == masks.get(first)
+        assert view.ack_set(first) == masks.get(first)
         assert view.next_unacked(first) == next(at for at in free if at >= first)
         end = rng.randrange(first, limit + 1)
         inside = [at for part in view.unacked_ranges(first, end) for at in range(*part)]
@@ -330,10 +330,10 @@ def _check_deliverable(host: Host, each: Delivery) -> None:
     cursor, pending = host.state.cursor, host.state.pending
     for offset in range(each.first, each.end):
         everything = (1 << host.sizes[offset]) - 1
-        known = cursor.remaining(offset)
+        known = cursor.ack_set(offset)
         assert not cursor.is_acked(offset) and pending.owner_of(offset) is None
         left = (everything if known is None else known & everything) & ~pending.bits(offset)
-        assert left and (everything if each.remaining is None else each.remaining) == left
+        assert left and (everything if each.ack_set is None else each.ack_set) == left
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
@@ -344,7 +344,7 @@ def test_what_is_pending_is_passed_over_only_when_it_is_known(kind: Subscription
     host.begin()
     host.attach(1)
     assert host.dispatcher.dispatch() == []  # nothing was fed so far
-    assert host.dispatcher.stand() is None
+    assert host.dispatcher.lease() is None
     host.do(EndTransactionAcks(ONE, commit=False))
     host.dispatcher.check()
     assert host.got() == [(0, 3, None)]

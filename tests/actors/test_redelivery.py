@@ -164,7 +164,7 @@ def test_what_was_never_delivered_is_not_counted() -> None:
     story.recover()
     story.attach(2)
     assert story.deliver() == [(at, int(at < 4)) for at in range(10)]
-    assert story.dispatcher.stand() is not None
+    assert story.dispatcher.lease() is not None
 
 
 def test_an_exclusive_consumer_gets_all_again_and_only_what_it_named_is_counted() -> None:
@@ -192,10 +192,10 @@ def test_what_is_redelivered_before_is_not_left_to_the_partition() -> None:
     story.deliver()
     story.recover()
     story.attach(2, permits=0)
-    assert not story.dispatcher.may_stand()
+    assert not story.dispatcher.may_lease()
     story.dispatcher.flow(2, 100)
     story.deliver()
-    assert story.dispatcher.may_stand()
+    assert story.dispatcher.may_lease()
 
 
 STEPS = st.one_of(

@@ -94,7 +94,7 @@ def test_what_others_heard_from_here_does_not_undo_a_rewind_either(undone: bool)
     history.when(take([(3, 6)], counts=[(8, 9, 1)]))
     history.then(reply=Taken(((4, 6),), (), ((8, 9, 1),)))
     alone = subscription().when(Ack(END, [(0, 4)])).when(Reset(1, "seek"))
-    alone.then_state(lambda state: not state.foreign)
+    alone.then_state(lambda state: not state.remote)
 
 
 def test_of_a_batch_that_was_rewound_nothing_more_is_taken_in() -> None:
@@ -118,7 +118,7 @@ def test_what_is_not_here_waits_until_it_came() -> None:
     ahead = Ahead(at(5, 1), [EntryRange(5, 3, 5), EntryRange(6, 0, 2)], [EntryMask(6, 4, 0b10)])
     history = subscription().when(take(ahead={"east": ahead}))
     history.when(take(ahead={"east": ahead})).then(events=[])
-    waiting = history.state.foreign.waiting["east"]
+    waiting = history.state.remote.waiting["east"]
     assert waiting.due(at(5, 3)) == Ahead(at(5, 1), (EntryRange(5, 3, 4),))
     history.when(take([(0, 2), (3, 4)], came={"east": at(5, 3)}))
     assert waiting.due(at(9, 0)) == Ahead(
@@ -126,7 +126,7 @@ def test_what_is_not_here_waits_until_it_came() -> None:
     )
     history.when(take(ahead={"east": ahead})).then(events=[])  # that came, so it is nothing new
     history.when(take(came={"east": at(6, 4)}))
-    assert not history.state.foreign.waiting
+    assert not history.state.remote.waiting
 
 
 def test_much_that_waits_is_told_by_and_by() -> None:
@@ -135,7 +135,7 @@ def test_much_that_waits_is_told_by_and_by() -> None:
     ]
     told = Ahead(at(6, 30), ranges, [EntryMask(7, 0, 1)])
     history = subscription().when(take(ahead={"east": Ahead(ranges=ranges)}))
-    waiting = history.state.foreign.waiting["east"]
+    waiting = history.state.remote.waiting["east"]
     assert waiting.border(at(9, 0), 7) == at(5, 12)
     assert waiting.border(at(5, 3), 7) == at(5, 3)
     assert waiting.border(at(9, 0), 13) == at(6, 4)
@@ -155,7 +155,7 @@ def test_what_waits_is_only_added_to() -> None:
     history = subscription().when(take(ahead={"east": some}))
     more = Ahead(partial=[EntryMask(6, 4, 0b011)], counts=[EntryCount(6, 0, 3, 1)])
     history.when(take(ahead={"east": more}))
-    waiting = history.state.foreign.waiting["east"]
+    waiting = history.state.remote.waiting["east"]
     counts = (EntryCount(6, 0, 2, 1), EntryCount(6, 2, 4, 2))
     assert waiting.due(at(7, 0)) == Ahead(at(-1, -1), (), (EntryMask(6, 4, 0b010),), counts)
     history.when(take(ahead={"east": Ahead(partial=[EntryMask(6, 4, 0b100)])}))
@@ -168,18 +168,18 @@ def test_what_waits_of_different_origins_is_kept_apart() -> None:
     one = Ahead(ranges=[EntryRange(5, 0, 1)])
     history = subscription().when(take(ahead={"east": one, "north": one}))
     history.when(take(came={"east": at(9, 9)}))
-    assert set(history.state.foreign.waiting) == {"north"}
+    assert set(history.state.remote.waiting) == {"north"}
 
 
 def test_what_waits_keeps_waiting_when_the_cursor_is_moved() -> None:
     history = subscription().when(take(ahead={"east": Ahead(at(5, 1))})).when(Reset(0, "seek"))
-    assert history.state.foreign.waiting["east"].up_to == at(5, 1)
+    assert history.state.remote.waiting["east"].up_to == at(5, 1)
 
 
 def test_of_what_is_trimmed_away_nothing_is_remembered() -> None:
     history = subscription().when(take([(0, 2), (4, 5)])).when(take([(0, 9)], first=6))
-    taken = history.state.foreign.taken
-    assert (taken.acked_before, list(taken.holes())) == (9, [])
+    taken = history.state.remote.taken
+    assert (taken.acked_before, list(taken.acked_ranges())) == (9, [])
     history.then(reply=Taken(((6, 9),)))
 
 
@@ -207,7 +207,7 @@ def test_nothing_is_taken_in_before_there_is_a_cursor() -> None:
 
 def test_a_waiting_entry_that_came_is_noticed() -> None:
     history = subscription().when(take(ahead={"east": Ahead(ranges=[EntryRange(5, 0, 1)])}))
-    history.state.foreign.waiting["east"].passed = at(5, 0)
+    history.state.remote.waiting["east"].passed = at(5, 0)
     with pytest.raises(InvariantViolation, match="behind what came"):
         history.machine.check(history.state)
 
@@ -310,14 +310,14 @@ def test_in_the_end_there_is_what_was_told_and_nothing_more(steps) -> None:
                 told(history, ahead_of(*each), model.arrived)
         elif kind == "arrive":
             model.arrived = min(model.arrived + what, len(STREAM))
-            waiting = history.state.foreign.waiting.get("east", Waiting())
+            waiting = history.state.remote.waiting.get("east", Waiting())
             told(history, waiting.due(Position(*STREAM[model.arrived - 1])), model.arrived)
         elif what < 2 * model.arrived and what % 2:
             own.add(what)
             history.when(Ack(END, [(what, what + 1)]))
     cursor = history.state.cursor
     for number, entry in enumerate(STREAM[: model.arrived]):
-        left = 0 if cursor.is_acked(2 * number) else cursor.remaining(2 * number)
+        left = 0 if cursor.is_acked(2 * number) else cursor.ack_set(2 * number)
         assert 0b11 & ~(0b11 if left is None else left) == model.acked[entry], entry
         if model.acked[entry] != 0b11:
             assert history.state.deliveries.get(2 * number) == model.times[entry]
@@ -325,5 +325,5 @@ def test_in_the_end_there_is_what_was_told_and_nothing_more(steps) -> None:
     assert cursor.untouched_from() <= 2 * model.arrived
     behind = STREAM[model.arrived :]
     assert any(model.acked[each] or model.times[each] for each in behind) == bool(
-        history.state.foreign.waiting
+        history.state.remote.waiting
     )

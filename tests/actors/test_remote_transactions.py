@@ -18,19 +18,19 @@ from velaray.actors.partition.machine import (
 from velaray.actors.partition.remote_transactions import (
     Arrive,
     Completion,
-    EndForeign,
-    ForeignEnded,
-    ForgetForeign,
+    EndRemote,
+    ForgetRemote,
     Forgotten,
     GiveUp,
     Judged,
     Kept,
+    RemoteEnded,
     TakeComplete,
     Taken,
     called_there,
-    foreign_id,
-    is_foreign,
+    is_remote,
     name_of,
+    remote_id,
 )
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.testing import History, drive, given
@@ -45,7 +45,7 @@ from velaray.events.events_pb2 import (
 )
 from velaray.events.ids import Position, TransactionId
 
-A, B = (foreign_id("east", TransactionId(3, sequence)) for sequence in (7, 8))
+A, B = (remote_id("east", TransactionId(3, sequence)) for sequence in (7, 8))
 TOPICS = ("a", "b", "c")
 LEDGER = 1 << 52 | 5 << 24
 
@@ -83,12 +83,12 @@ def hidden(state: PartitionState) -> list[tuple[int, int]]:
 
 def test_transactions_of_different_clusters_and_of_ours_have_different_ids() -> None:
     ours = TransactionId(3, 7)
-    found = {foreign_id(name, ours) for name in ("east", "north", "")} | {ours}
+    found = {remote_id(name, ours) for name in ("east", "north", "")} | {ours}
     assert len(found) == 4
-    assert is_foreign(A) and not is_foreign(ours)
-    assert not is_foreign(TransactionId((1 << 16) - 1, (1 << 64) - 1))
+    assert is_remote(A) and not is_remote(ours)
+    assert not is_remote(TransactionId((1 << 16) - 1, (1 << 64) - 1))
     assert called_there(A) == ours
-    assert foreign_id("east", ours) == A
+    assert remote_id("east", ours) == A
     assert A.coordinator < 1 << 63
     assert (name_of(A), name_of(ours)) == (
         "transaction (3,7) of another cluster",
@@ -99,7 +99,7 @@ def test_transactions_of_different_clusters_and_of_ours_have_different_ids() -> 
 @pytest.mark.parametrize("bad", [(1 << 16, 1), (-1, 1), (0, 0)])
 def test_what_is_no_transaction_has_no_id(bad: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="no transaction of cluster 'east'"):
-        foreign_id("east", TransactionId(*bad))
+        remote_id("east", TransactionId(*bad))
 
 
 # ---- a partition
@@ -116,25 +116,25 @@ def test_entries_are_undecided_until_the_verdict() -> None:
         reply=Taken((A,)),
     )
     history.then_state(lambda state: state.max_read_offset == 1)
-    history.when(EndForeign(A, commit=True, over=True)).then(
+    history.when(EndRemote(A, commit=True, over=True)).then(
         events=[
             TransactionEnded(**of(A), commit=True),
             ForeignTransactionEnded(**of(A), commit=True, over=True),
         ],
-        reply=ForeignEnded(True),
+        reply=RemoteEnded(True),
     )
     history.then_state(lambda state: state.max_read_offset == 4 and not state.arriving.complete)
-    history.when(EndForeign(A, commit=True, over=True)).then(events=[], reply=ForeignEnded(False))
+    history.when(EndRemote(A, commit=True, over=True)).then(events=[], reply=RemoteEnded(False))
     history.then_state(lambda state: hidden(state) == [])
 
 
 def test_a_completion_that_comes_again_changes_nothing() -> None:
-    history = log(A, B).when(complete(A, 0)).when(EndForeign(A, commit=True, over=True))
+    history = log(A, B).when(complete(A, 0)).when(EndRemote(A, commit=True, over=True))
     history.when(complete(A, 0)).then(events=[], reply=Taken(()))
     both = [Completion(A, TOPICS, Position(LEDGER, 0)), Completion(B, TOPICS, Position(LEDGER, 1))]
     history.when(TakeComplete("east", both)).then(reply=Taken((B,)))
     history.when(TakeComplete("east", both)).then(events=[], reply=Taken(()))
-    north = foreign_id("north", TransactionId(3, 7))
+    north = remote_id("north", TransactionId(3, 7))
     history.when(TakeComplete("north", [Completion(north, TOPICS, Position(LEDGER, 0))])).then(
         reply=Taken((north,))
     )
@@ -143,59 +143,55 @@ def test_a_completion_that_comes_again_changes_nothing() -> None:
 def test_a_transaction_of_one_partition_needs_no_keeper() -> None:
     history = log(A, None).when(complete(A, 0, topics=["a"])).then(reply=Taken((A,)))
     history.then_state(lambda state: state.max_read_offset == 0)
-    history.when(EndForeign(A, commit=True, over=True))
+    history.when(EndRemote(A, commit=True, over=True))
     history.then_state(lambda state: state.max_read_offset == 2 and not state.arriving.complete)
 
 
 def test_a_transaction_none_of_whose_entries_came_arrives_all_the_same() -> None:
     history = begun().when(complete(A, 3)).then(reply=Taken((A,)))
     over = ForeignTransactionEnded(**of(A), commit=True, over=True)
-    history.when(EndForeign(A, commit=True, over=True)).then(
-        events=[over], reply=ForeignEnded(False)
-    )
+    history.when(EndRemote(A, commit=True, over=True)).then(events=[over], reply=RemoteEnded(False))
 
 
 def test_what_is_given_up_is_hidden_and_so_is_what_comes_later() -> None:
     history = (
         log(A, None)
-        .when(EndForeign(A, commit=False, over=False, judged=False))
+        .when(EndRemote(A, commit=False, over=False, judged=False))
         .then(
             events=[TransactionEnded(**of(A)), ForeignTransactionEnded(**of(A))],
-            reply=ForeignEnded(True),
+            reply=RemoteEnded(True),
         )
     )
     history.then_state(lambda state: state.max_read_offset == 2)
     history.when(entry(2, A)).when(entry(3))
     history.then_state(lambda state: hidden(state) == [(0, 1), (2, 3)])
     history.then_state(lambda state: state.max_read_offset == 4)
-    history.when(EndForeign(A, commit=False, over=False)).then(events=[], reply=ForeignEnded(False))
-    history.when(EndForeign(A, commit=True, over=True)).then_refused(
+    history.when(EndRemote(A, commit=False, over=False)).then(events=[], reply=RemoteEnded(False))
+    history.when(EndRemote(A, commit=True, over=True)).then_refused(
         Reason.CONFLICT, "was given up here"
     )
     history.when(complete(A, 2)).then_state(lambda state: A in state.arriving.complete)
     history.then_state(lambda state: A in state.arriving.given_up)
-    history.when(EndForeign(A, commit=False, over=False)).then(events=[])
-    history.when(EndForeign(A, commit=False, over=True)).then(
-        events=[ForeignTransactionEnded(**of(A), over=True)], reply=ForeignEnded(False)
+    history.when(EndRemote(A, commit=False, over=False)).then(events=[])
+    history.when(EndRemote(A, commit=False, over=True)).then(
+        events=[ForeignTransactionEnded(**of(A), over=True)], reply=RemoteEnded(False)
     )
     history.then_state(lambda state: not state.arriving.given_up and not state.arriving.complete)
-    history.when(EndForeign(A, commit=False, over=True)).then(events=[])
+    history.when(EndRemote(A, commit=False, over=True)).then(events=[])
 
 
 def test_what_is_given_up_before_anything_came_never_shows() -> None:
-    history = begun().when(EndForeign(A, commit=False, over=False)).when(entry(0, A)).when(entry(1))
+    history = begun().when(EndRemote(A, commit=False, over=False)).when(entry(0, A)).when(entry(1))
     history.then_state(lambda state: hidden(state) == [(0, 1)] and state.max_read_offset == 2)
 
 
 def test_what_is_complete_is_given_up_by_its_keeper_alone() -> None:
-    history = (
-        log(A).when(complete(A, 0)).when(EndForeign(A, commit=False, over=False, judged=False))
-    )
+    history = log(A).when(complete(A, 0)).when(EndRemote(A, commit=False, over=False, judged=False))
     history.then_refused(Reason.CONFLICT, "ask its keeper")
-    history.when(EndForeign(A, commit=False, over=False))
+    history.when(EndRemote(A, commit=False, over=False))
     history.then_state(lambda state: hidden(state) == [(0, 1)])
     history.then_state(lambda state: A in state.arriving.complete)  # the keeper is to know
-    history.when(EndForeign(A, commit=False, over=True))
+    history.when(EndRemote(A, commit=False, over=True))
     history.then_state(lambda state: not state.arriving.given_up and not state.arriving.complete)
 
 
@@ -220,16 +216,16 @@ def test_it_is_released_when_it_has_arrived_everywhere(order: tuple[str, ...]) -
     for topic in order[:2]:
         history.when(arrive(topic)).then(events=[arrived(topic)], reply=Judged(None))
         history.when(arrive(topic)).then(events=[], reply=Judged(None))
-        history.when(ForgetForeign(A)).then_refused(Reason.CONFLICT, "may still come")
+        history.when(ForgetRemote(A)).then_refused(Reason.CONFLICT, "may still come")
     history.when(arrive(order[2])).then(
         events=[arrived(order[2]), judged(commit=True)], reply=Judged(True)
     )
     history.when(GiveUp(A, TOPICS)).then(events=[], reply=Judged(True))
     history.when(arrive(order[0])).then(events=[], reply=Judged(True))
-    history.when(ForgetForeign(A)).then(
+    history.when(ForgetRemote(A)).then(
         events=[ForeignTransactionForgotten(**of(A))], reply=Forgotten()
     )
-    history.when(ForgetForeign(A)).then(events=[], reply=Forgotten())
+    history.when(ForgetRemote(A)).then(events=[], reply=Forgotten())
     history.then_state(lambda state: not state.arriving.kept)
 
 
@@ -238,9 +234,9 @@ def test_what_is_given_up_is_never_released() -> None:
     history.then(events=[judged(commit=False)], reply=Judged(False))
     history.when(GiveUp(A, TOPICS)).then(events=[], reply=Judged(False))
     for topic in ("b", "c"):
-        history.when(ForgetForeign(A)).then_refused(Reason.CONFLICT)
+        history.when(ForgetRemote(A)).then_refused(Reason.CONFLICT)
         history.when(arrive(topic)).then(events=[arrived(topic)], reply=Judged(False))
-    history.when(ForgetForeign(A)).then(reply=Forgotten())
+    history.when(ForgetRemote(A)).then(reply=Forgotten())
 
 
 def test_it_can_be_given_up_before_it_arrives_anywhere() -> None:
@@ -255,7 +251,7 @@ def test_one_partition_that_gave_up_is_enough() -> None:
 
 
 def test_a_keeper_that_gave_up_itself_gives_up_for_all() -> None:
-    history = begun().when(arrive("b")).when(EndForeign(A, commit=False, over=False, judged=False))
+    history = begun().when(arrive("b")).when(EndRemote(A, commit=False, over=False, judged=False))
     history.when(arrive("b")).then(events=[judged(commit=False)], reply=Judged(False))
 
 
@@ -276,12 +272,12 @@ COMMANDS = st.lists(
             st.integers(0, 9),
             st.sampled_from([TOPICS, ("a",)]),
         ),
-        st.builds(EndForeign, st.sampled_from([A, B]), *[st.booleans()] * 3),
+        st.builds(EndRemote, st.sampled_from([A, B]), *[st.booleans()] * 3),
         st.builds(
             Arrive, st.sampled_from([A, B]), st.sampled_from(TOPICS), st.just(TOPICS), st.booleans()
         ),
         st.builds(GiveUp, st.sampled_from([A, B]), st.just(TOPICS)),
-        st.builds(ForgetForeign, st.sampled_from([A, B])),
+        st.builds(ForgetRemote, st.sampled_from([A, B])),
     ),
     max_size=25,
 )

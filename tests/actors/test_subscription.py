@@ -90,7 +90,7 @@ def test_a_wide_batch_keeps_its_mask() -> None:
     words = [1, 1 << 36]
     begun().when(Ack(END, [], [(12, mask)])).then(
         events=[EntriesAcked(partial=[PartialAck(offset=12, remaining=words)])]
-    ).then_state(lambda state: state.cursor.remaining(12) == mask)
+    ).then_state(lambda state: state.cursor.ack_set(12) == mask)
 
 
 def test_cumulative_acks_only_go_forward() -> None:
@@ -221,9 +221,9 @@ def test_replies_say_what_changed(commands) -> None:
                 new = mirror.unacked_ranges(first, end)
                 assert new == [(first, end)] if isinstance(command, Ack) else new[0][0] == first
                 mirror.ack_range(first, end)
-            for offset, remaining in reply.partial:
-                assert mirror.remaining(offset) != remaining
-                mirror.ack_partial(offset, remaining)
+            for offset, ack_set in reply.partial:
+                assert mirror.ack_set(offset) != ack_set
+                mirror.ack_partial(offset, ack_set)
             assert history.when(command).reply == Acked()
         elif isinstance(command, Reset) and isinstance(reply, CursorAt):
             mirror.reset(reply.acked_before)

@@ -90,7 +90,7 @@ class World:
 
     def join(self) -> None:
         if not self.clients:  # the channel was closed: there is another dispatcher
-            counts = self.made.in_vain.copy()
+            counts = self.made.failed_deliveries.copy()
             self.made = Dispatcher(self.cursor, counts=counts, suspects=self.suspects)
         self.numbers += 1
         self.clients[self.numbers] = Client(self.numbers, *self.arguments)
@@ -185,7 +185,7 @@ def test_what_is_certainly_in_the_receiver_queue_is_not_counted() -> None:
     made.flow(0, 500)
     made.dispatch()
     made.detach(0, lost=True)
-    assert list(made.in_vain) == [(0, 1000, 1)]  # 500 were handed out, and up to 500 more
+    assert list(made.failed_deliveries) == [(0, 1000, 1)]  # 500 were handed out, and up to 500 more
 
 
 def test_the_first_one_counts_even_if_nothing_says_that_it_was_handed_out() -> None:
@@ -193,14 +193,14 @@ def test_the_first_one_counts_even_if_nothing_says_that_it_was_handed_out() -> N
         made = dispatcher(10, 1, kind=kind)
         assert got(made.dispatch()) == [0]
         made.detach(0, lost=True)
-        assert list(made.in_vain) == [(0, 1, 1)]
+        assert list(made.failed_deliveries) == [(0, 1, 1)]
 
 
 def test_a_consumer_that_closes_makes_no_suspects() -> None:
     made = dispatcher(100, 1000)
     made.dispatch()
     made.detach(0)
-    assert not made.in_vain
+    assert not made.failed_deliveries
     made.attach(consumer(1, SHARED))
     made.flow(1, 1000)
     assert len(got(made.dispatch())) == 100
@@ -221,7 +221,7 @@ def test_suspects_come_in_groups_and_then_alone_and_nothing_else_with_them() -> 
     for expected in ([0], [1], list(range(2, 12))):
         assert got(made.dispatch()) == expected
         made.check()
-        made._books.cursor.ack_range(0, expected[-1] + 1)
+        made._in_flight.cursor.ack_range(0, expected[-1] + 1)
         made.acked([(0, expected[-1] + 1)])
 
 
@@ -263,14 +263,14 @@ def test_entries_between_suspects_come_with_time_as_well() -> None:
 def test_who_holds_other_entries_gets_no_more_before_it_can_try_a_suspect() -> None:
     made = dispatcher(20, 10, 5)
     mine = got(made.dispatch(), 0)
-    made._books.suspects.lost([(mine[0], mine[0] + 1)])
-    made._books.suspects.lost([(mine[0], mine[0] + 1)])
+    made._in_flight.suspects.lost([(mine[0], mine[0] + 1)])
+    made._in_flight.suspects.lost([(mine[0], mine[0] + 1)])
     made.detach(0)
     made.flow(1, 100)
     assert got(made.dispatch()) == []  # it drains
     held = made.unacked(1)
     for first, end in held:
-        made._books.cursor.ack_range(first, end)
+        made._in_flight.cursor.ack_range(first, end)
     made.acked(held)
     assert got(made.dispatch()) == mine[:1]
     made.check()

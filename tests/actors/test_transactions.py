@@ -180,16 +180,16 @@ def test_the_sequence_ids_of_an_aborted_transaction_are_free_again() -> None:
     history.when(abort(A)).then_state(lambda state: last(state) == 3)
     history.when(numbered(3, B)).then(events=[], reply=Duplicate(3))
     history.when(numbered(4, B)).then_state(lambda state: last(state) == 4)
-    history.when(numbered(5, B)).when(commit(B)).then_state(lambda state: not state.undecided)
+    history.when(numbered(5, B)).when(commit(B)).then_state(lambda state: not state.unsettled)
     history.when(numbered(5)).then(events=[], reply=Duplicate(5))
 
 
 def test_an_id_stays_used_if_something_else_was_sent_since() -> None:
     history = begun().when(numbered(1, A)).when(numbered(2)).when(abort(A))
-    history.then_state(lambda state: last(state) == 2 and not state.undecided)
+    history.then_state(lambda state: last(state) == 2 and not state.unsettled)
     history.when(numbered(3, A)).when(numbered(4, B)).when(numbered(5, A))
     history.when(abort(A)).then_state(lambda state: last(state) == 4)
-    history.when(commit(B)).then_state(lambda state: last(state) == 4 and not state.undecided)
+    history.when(commit(B)).then_state(lambda state: last(state) == 4 and not state.unsettled)
 
 
 def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
@@ -205,7 +205,7 @@ def test_a_half_sent_message_of_an_aborted_transaction_is_sent_anew() -> None:
 
 def test_the_ids_of_a_producer_that_was_forgotten_are_nobodys() -> None:
     history = begun().when(numbered(1, A)).when(ForgetProducer("p")).when(abort(A))
-    history.then_state(lambda state: not state.undecided and last(state) == -1)
+    history.then_state(lambda state: not state.unsettled and last(state) == -1)
 
 
 def test_chunks_are_hidden_as_a_whole() -> None:
@@ -346,9 +346,9 @@ def test_a_checkpoint_writes_only_the_segments_that_changed(monkeypatch) -> None
     state = log(*[TransactionId(0, 1 + number) for number in range(80)]).state
     for number in range(0, 72, 2):
         machine.evolve(state, TransactionEnded(coordinator=0, sequence=1 + number))
-    assert machine.crowded(state)
-    machine.settle(state, stored(state))
-    assert not machine.crowded(state)
+    assert machine.needs_checkpoint(state)
+    machine.on_checkpoint(state, stored(state))
+    assert not machine.needs_checkpoint(state)
     assert state.transactions.hidden.cold_count() > 0
     machine.evolve(state, TransactionEnded(coordinator=0, sequence=80))
     machine.evolve(state, TransactionEnded(coordinator=0, sequence=14))
@@ -400,14 +400,14 @@ def _hidden_and_trimmed(state: PartitionState) -> None:
     state.transactions.ongoing.clear()
 
 
-def _trimmed_undecided(state: PartitionState) -> None:
+def _trimmed_unsettled(state: PartitionState) -> None:
     state.table.open(2)
     state.table.append()
     state.table.open(3)
     state.table.trim([2])
 
 
-def _compacted_undecided(state: PartitionState) -> None:
+def _compacted_unsettled(state: PartitionState) -> None:
     state.compactions.last = 1
     state.compactions.current = Generation(1, 2, 0)
 
@@ -424,8 +424,8 @@ def _compacted_undecided(state: PartitionState) -> None:
         (_hidden_ongoing, "what is hidden is decided"),
         (_hidden_beyond, "what is hidden is stored"),
         (_hidden_and_trimmed, "holes are beyond the mark"),
-        (_trimmed_undecided, "what is trimmed away is decided"),
-        (_compacted_undecided, "horizons are decided"),
+        (_trimmed_unsettled, "what is trimmed away is decided"),
+        (_compacted_unsettled, "horizons are decided"),
     ],
 )
 def test_a_broken_invariant_is_named(damage, name) -> None:
@@ -449,12 +449,12 @@ class Naive:
     terminated: bool = False
     horizon: int = 0
 
-    def is_undecided(self, offset: int) -> bool:
+    def is_unsettled(self, offset: int) -> bool:
         transaction = self.entries[offset]
         return transaction is not None and transaction not in self.verdicts
 
     def max_read(self) -> int:
-        open_ones = (at for at in range(len(self.entries)) if self.is_undecided(at))
+        open_ones = (at for at in range(len(self.entries)) if self.is_unsettled(at))
         return next(open_ones, len(self.entries))
 
     def end_of(self, number: int) -> int:

@@ -99,7 +99,7 @@ def test_undoing_gives_what_would_be_had_the_move_not_been_made(seed: int) -> No
         first = rng.randrange(50)
         both(Ack(60, [(first, first + rng.randrange(1, 6))], [(rng.randrange(60), 0b1010)]))
     held = without.cursor
-    restored = Cursor(held.acked_before, held.holes(), held.all_partials())
+    restored = Cursor(held.acked_before, held.acked_ranges(), held.all_partials())
     moves = [
         Reset(rng.randrange(60), "mistake"),
         AckBefore(60, rng.randrange(1, 60), reason="oops"),

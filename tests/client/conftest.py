@@ -43,7 +43,7 @@ def catalog(cluster):
     """Administration: ``catalog.partitioned(topic, n)``, ``catalog.deduplicated(topic)``, …"""
 
     def call(method, **args):
-        return cluster.run(cluster.fabric.call(ActorKey.catalog(), method, args))
+        return cluster.run(cluster.actor_system.call(ActorKey.catalog(), method, args))
 
     return SimpleNamespace(
         partitioned=lambda topic, n: call("create_topic", topic=topic, partitions=n),

@@ -20,9 +20,9 @@ def run(cluster, work):
     asyncio.run(with_client())
 
 
-async def publish(client, series, topic, *values, number=None):
+async def publish(client, commit_sequence, topic, *values, number=None):
     """What a worker does; the id of its transaction."""
-    txn = await series.begin(number=number)
+    txn = await commit_sequence.begin(number=number)
     producer = await client.create_producer(topic)
     for value in values:
         await producer.send(value, txn=txn)
@@ -40,19 +40,21 @@ async def contents(client, topic):
 
 def test_a_batch_of_many_workers_counts_once_however_often_it_is_done(cluster, topic):
     async def work(client):
-        series = await client.commit_series("query-1")
-        assert series.last == -1
-        workers = [publish(client, series, topic, b"%d" % number) for number in range(3)]
+        commit_sequence = await client.commit_sequence("query-1")
+        assert commit_sequence.last == -1
+        workers = [publish(client, commit_sequence, topic, b"%d" % number) for number in range(3)]
         batch = await asyncio.gather(*workers)
         assert await contents(client, topic) == []
-        assert await series.commit(0, batch)
+        assert await commit_sequence.commit(0, batch)
         assert await contents(client, topic) == [b"0", b"1", b"2"]
-        assert not await series.commit(0, batch)  # its answer was lost, say
-        again = await publish(client, series, topic, b"0")
-        assert not await series.commit(0, [again])
-        assert await series.commit(1, [await publish(client, series, topic, b"3")])
+        assert not await commit_sequence.commit(0, batch)  # its answer was lost, say
+        again = await publish(client, commit_sequence, topic, b"0")
+        assert not await commit_sequence.commit(0, [again])
+        assert await commit_sequence.commit(
+            1, [await publish(client, commit_sequence, topic, b"3")]
+        )
         assert await contents(client, topic) == [b"0", b"1", b"2", b"3"]
-        assert (await client.commit_series("query-1")).last == 1
+        assert (await client.commit_sequence("query-1")).last == 1
 
     run(cluster, work)
 
@@ -60,10 +62,10 @@ def test_a_batch_of_many_workers_counts_once_however_often_it_is_done(cluster, t
 def test_a_prepared_transaction_outlives_its_client(cluster, topic):
     async def work(client):
         async with Client(cluster.service_url) as worker:
-            series = await worker.commit_series("query-2")
-            prepared = await publish(worker, series, topic, b"x")
-        series = await client.commit_series("query-2")
-        assert await series.commit(5, [prepared])
+            commit_sequence = await worker.commit_sequence("query-2")
+            prepared = await publish(worker, commit_sequence, topic, b"x")
+        commit_sequence = await client.commit_sequence("query-2")
+        assert await commit_sequence.commit(5, [prepared])
         assert await contents(client, topic) == [b"x"]
 
     run(cluster, work)
@@ -71,18 +73,20 @@ def test_a_prepared_transaction_outlives_its_client(cluster, topic):
 
 def test_a_batch_with_a_transaction_that_is_over_changes_nothing(cluster, topic):
     async def work(client):
-        series = await client.commit_series("query-3")
-        good = await publish(client, series, topic, b"good")
-        bad = await series.begin()
+        commit_sequence = await client.commit_sequence("query-3")
+        good = await publish(client, commit_sequence, topic, b"good")
+        bad = await commit_sequence.begin()
         await bad.abort()
         with pytest.raises(InvalidTxnStatusError, match="can't be committed"):
-            await series.commit(0, [good, bad.txn_id])
+            await commit_sequence.commit(0, [good, bad.txn_id])
         with pytest.raises(TransactionNotFound):
-            await series.commit(0, [good, TransactionId(series.coordinator, 1 << 40)])
+            await commit_sequence.commit(
+                0, [good, TransactionId(commit_sequence.coordinator, 1 << 40)]
+            )
         with pytest.raises(InvalidConfiguration, match="coordinator"):
-            await series.commit(0, [TransactionId(series.coordinator + 1, 1)])
+            await commit_sequence.commit(0, [TransactionId(commit_sequence.coordinator + 1, 1)])
         assert await contents(client, topic) == []
-        assert await series.commit(0, [good])
+        assert await commit_sequence.commit(0, [good])
         assert await contents(client, topic) == [b"good"]
 
     run(cluster, work)
@@ -92,17 +96,17 @@ def test_a_commit_counts_once_whenever_its_coordinator_dies(cluster, topic):
     async def kill(steps):
         for _ in range(steps):
             await asyncio.sleep(0)
-        cluster.fabric.kill(ActorKey.of_coordinator(0))
+        cluster.actor_system.kill(ActorKey.of_coordinator(0))
 
     async def work(client):
-        series = await client.commit_series("query-7")
+        commit_sequence = await client.commit_sequence("query-7")
         for number in range(12):
             value = b"%02d" % number
-            txns = [await publish(client, series, topic, value) for _ in range(2)]
+            txns = [await publish(client, commit_sequence, topic, value) for _ in range(2)]
             killing = asyncio.run_coroutine_threadsafe(kill(4 * number), cluster.loop)
-            await series.commit(number, txns)
+            await commit_sequence.commit(number, txns)
             await asyncio.wrap_future(killing)
-            assert not await series.commit(number, txns)
+            assert not await commit_sequence.commit(number, txns)
         assert await contents(client, topic) == sorted([b"%02d" % n for n in range(12)] * 2)
 
     run(cluster, work)
@@ -110,18 +114,20 @@ def test_a_commit_counts_once_whenever_its_coordinator_dies(cluster, topic):
 
 def test_attempts_that_were_lost_hold_nobody_back(cluster, topic):
     async def work(client):
-        series = await client.commit_series("query-6")
-        await publish(client, series, topic, b"lost")  # its id gets nowhere
-        ahead = await publish(client, series, topic, b"next", number=1)
-        assert await series.commit(0, [await publish(client, series, topic, b"done")])
-        assert await series.commit(1, [ahead])
+        commit_sequence = await client.commit_sequence("query-6")
+        await publish(client, commit_sequence, topic, b"lost")  # its id gets nowhere
+        ahead = await publish(client, commit_sequence, topic, b"next", number=1)
+        assert await commit_sequence.commit(
+            0, [await publish(client, commit_sequence, topic, b"done")]
+        )
+        assert await commit_sequence.commit(1, [ahead])
         assert await contents(client, topic) == [b"done", b"next"]
         with pytest.raises(InvalidTxnStatusError, match="number 1 of series 'query-6' is over"):
-            await series.begin(number=1)
+            await commit_sequence.begin(number=1)
         with pytest.raises(InvalidConfiguration, match="number=-1"):
-            await series.begin(number=-1)
-        await publish(client, series, topic, b"never")
-        await series.forget()
+            await commit_sequence.begin(number=-1)
+        await publish(client, commit_sequence, topic, b"never")
+        await commit_sequence.forget()
         await (await client.create_producer(topic)).send(b"later")
         assert await contents(client, topic) == [b"done", b"later", b"next"]
 
@@ -130,25 +136,25 @@ def test_attempts_that_were_lost_hold_nobody_back(cluster, topic):
 
 def test_a_series_that_is_forgotten_begins_anew(cluster, topic):
     async def work(client):
-        series = await client.commit_series("query-4")
-        assert await series.commit(3, [])
-        await series.forget()
-        assert (await client.commit_series("query-4")).last == -1
+        commit_sequence = await client.commit_sequence("query-4")
+        assert await commit_sequence.commit(3, [])
+        await commit_sequence.forget()
+        assert (await client.commit_sequence("query-4")).last == -1
         with pytest.raises(InvalidConfiguration, match="needs a name"):
-            await client.commit_series("")
+            await client.commit_sequence("")
 
     run(cluster, work)
 
 
 def test_the_synchronous_client_has_series_too(cluster, topic):
     with SyncClient(cluster.service_url) as client:
-        series = client.commit_series("query-5")
-        txn = series.begin(30.0)
+        commit_sequence = client.commit_sequence("query-5")
+        txn = commit_sequence.begin(30.0)
         client.create_producer(topic).send(b"x", txn=txn)
-        assert series.commit(0, [txn.prepare()]) and series.last == 0
-        assert not series.commit(0, [])
+        assert commit_sequence.commit(0, [txn.prepare()]) and commit_sequence.last == 0
+        assert not commit_sequence.commit(0, [])
         with client.create_reader(topic, MessageId.earliest) as reader:
             assert reader.read_next(WAIT).data() == b"x"
-        assert (series.name, series.coordinator) == ("query-5", 0)
-        series.forget()
-        assert series.last == -1
+        assert (commit_sequence.name, commit_sequence.coordinator) == ("query-5", 0)
+        commit_sequence.forget()
+        assert commit_sequence.last == -1

@@ -8,7 +8,7 @@ import pytest
 
 import velaray
 from velaray import ConsumerDeadLetterPolicy, ConsumerType, InitialPosition, aio
-from velaray.client.dead_letters import Letters
+from velaray.client.dead_letters import DeadLetterProducers
 
 WAIT = 15_000
 SHARED = {
@@ -280,7 +280,7 @@ def test_a_crash_before_the_acknowledgement_stores_no_second_retry(cluster, topi
 
 
 def test_a_move_that_fails_is_tried_again(client, topic, monkeypatch):
-    original, failures = Letters.move, []
+    original, failures = DeadLetterProducers.move, []
 
     async def fail_twice(self, message, letter, settle):
         if len(failures) < 2:
@@ -288,7 +288,7 @@ def test_a_move_that_fails_is_tried_again(client, topic, monkeypatch):
             raise velaray.Timeout("not now")
         await original(self, message, letter, settle)
 
-    monkeypatch.setattr(Letters, "move", fail_twice)
+    monkeypatch.setattr(DeadLetterProducers, "move", fail_twice)
     consumer = client.subscribe(
         topic, "s", dead_letter_policy=ConsumerDeadLetterPolicy(1), **SHARED
     )

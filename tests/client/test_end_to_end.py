@@ -207,7 +207,7 @@ def test_an_ack_with_receipt_is_final(client, cluster, topic):
         messages = drain(consumer, 6, ack=False)
         consumer.acknowledge(messages[1], receipt=True)
         consumer.acknowledge(messages[4].message_id(), receipt=True)
-        for key in list(cluster.fabric.bodies):
+        for key in list(cluster.actor_system.actors):
             cluster.kill(key)
         again = drain(consumer, 4)
         assert sorted(values(again)) == [b"0", b"2", b"3", b"5"]
@@ -426,7 +426,7 @@ def test_a_reader_reads_nothing_twice_over_reconnects(client, cluster, catalog, 
         for number in range(200):
             got.append(reader.read_next(WAIT).data())
             if number in (50, 120):
-                for key in list(cluster.fabric.bodies):
+                for key in list(cluster.actor_system.actors):
                     cluster.kill(key)
         assert sorted(got) == sorted(numbered(200))
 
@@ -639,13 +639,13 @@ def test_wrong_names_are_refused(client):
 def test_timeouts_of_messages(client, cluster, topic):
     with client.create_producer(topic, send_timeout_millis=300) as producer:
         producer.send(b"1")
-        cluster.run(cluster.front_door.stop())
+        cluster.run(cluster.proxy.stop())
         try:
-            for key in list(cluster.fabric.bodies):
+            for key in list(cluster.actor_system.actors):
                 cluster.kill(key)
             with pytest.raises(velaray.Timeout, match="may or may not"):
                 producer.send(b"2")
         finally:
-            cluster.run(cluster.front_door.start(cluster.front_door.port))
+            cluster.run(cluster.proxy.start(cluster.proxy.port))
         with contextlib.suppress(velaray.Timeout):
             producer.send(b"3")

@@ -53,16 +53,16 @@ def test_positions_are_the_end_and_the_mark(client, topic):
 
 
 def test_what_a_series_is_told_to_abort_never_counts_and_what_counts_stays(client, topic):
-    series = client.commit_series(topic)
+    commit_sequence = client.commit_sequence(topic)
     with client.create_producer(topic) as producer:
         ids = []
         for value in (b"committed", b"aborted"):
-            txn = series.begin()
+            txn = commit_sequence.begin()
             producer.send(value, txn=txn)
             ids.append(txn.prepare())
-        assert series.commit(0, ids[:1])
-        series.abort(ids)
-        series.abort(ids)
+        assert commit_sequence.commit(0, ids[:1])
+        commit_sequence.abort(ids)
+        commit_sequence.abort(ids)
     with client.create_reader(topic, velaray.MessageId.earliest) as reader:
         assert [bytes(each) for each in reader.read_many(timeout_millis=10_000)] == [b"committed"]
         assert not reader.has_message_available()

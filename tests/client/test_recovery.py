@@ -20,7 +20,7 @@ WAIT = 15_000
 
 def kill_everything(cluster):
     """End every actor as SIGKILL would; returns how many."""
-    keys = list(cluster.fabric.bodies)
+    keys = list(cluster.actor_system.actors)
     for key in keys:
         cluster.kill(key)
     return len(keys)
@@ -171,7 +171,7 @@ def test_a_tunnel_is_looked_up_again_when_the_front_door_was_restarted(tmp_path,
     async def after_a_restart(self, address, proxy_to):
         if proxy_to is not None and not forgotten:
             forgotten.append(proxy_to)
-            cluster.front_door.located.clear()
+            cluster.proxy.located.clear()
         return await connect(self, address, proxy_to)
 
     monkeypatch.setattr(ConnectionPool, "_connect", after_a_restart)

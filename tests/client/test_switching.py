@@ -170,10 +170,10 @@ def test_a_transaction_ends_with_its_cluster(pair, told, client, topic):
     b = pair[1]
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "s", velaray.ConsumerType.Shared)
-    series = client.commit_series("of-a")
+    commit_sequence = client.commit_sequence("of-a")
     lost = client.transaction()
     producer.send(b"lost", txn=lost)
-    of_series = series.begin()
+    of_sequence = commit_sequence.begin()
     told.go(b.local.service_url)
     wait_until(lambda: attached(b, topic) == 2, 20)
     with pytest.raises(InvalidTxnStatusError):
@@ -182,9 +182,9 @@ def test_a_transaction_ends_with_its_cluster(pair, told, client, topic):
         lost.commit()
     assert lost.state == velaray.TransactionState.ERROR
     with pytest.raises(InvalidTxnStatusError):
-        of_series.commit()
+        of_sequence.commit()
     with pytest.raises(TransactionNotFound):
-        series.commit(0, [])
+        commit_sequence.commit(0, [])
     with client.transaction() as txn:
         producer.send(b"counts", txn=txn)
     assert consumer.receive(PATIENCE_MS).data() == b"counts"

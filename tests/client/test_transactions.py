@@ -271,7 +271,7 @@ def test_a_client_keeps_to_one_coordinator_until_many_transactions_are_open(tmp_
         await asyncio.gather(*(txn.abort() for txn in txns))
 
     with LocalCluster(tmp_path) as cluster:
-        cluster.run(ensure_coordinators(cluster.fabric, 2))
+        cluster.run(ensure_coordinators(cluster.actor_system, 2))
         run(cluster, scenario)
 
 

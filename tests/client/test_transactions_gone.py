@@ -27,8 +27,8 @@ def contents(consumer, count):
 
 
 def unfinished(cluster):
-    bodies = [cluster.fabric.bodies[key] for key in cluster.keys(ActorKind.COORDINATOR)]
-    return [each for body in bodies for each in body.runtime.state.unfinished.values()]
+    actors = [cluster.actor_system.actors[key] for key in cluster.keys(ActorKind.COORDINATOR)]
+    return [each for actor in actors for each in actor.runtime.state.unfinished.values()]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -110,7 +110,7 @@ def test_a_deleted_subscription(cluster, client, topic, admin, commit):
     message = again.receive(WAIT)
     txn.commit() if commit else txn.abort()
     assert not unfinished(cluster)
-    journals = cluster.run(cluster.fabric.store.list_journals())
+    journals = cluster.run(cluster.actor_system.store.list_journals())
     name = topic.rpartition("/")[2]
     assert len([each for each in journals if each.startswith("subscription") and name in each]) == 1
     with client.transaction() as other:

@@ -222,7 +222,7 @@ def test_aborts_count_as_deliveries_in_vain(cluster, client, topic, admin, batch
         dead = f"{topic}-s-DLQ"
         admin.set_policy_of(topic, "deadLetter", {"maxRedeliverCount": 2})
         key = next(key for key in cluster.keys(ActorKind.PARTITION) if str(key.topic_name) == topic)
-        wait_until(lambda: cluster.fabric.bodies[key].policies.raw["deadLetter"])
+        wait_until(lambda: cluster.actor_system.actors[key].policies.raw["deadLetter"])
     else:
         options["dead_letter_policy"] = ConsumerDeadLetterPolicy(2, dead)
     consumer = client.subscribe(topic, "s", **SHARED, **options)

@@ -23,7 +23,7 @@ def admin(cluster) -> Admin:
 def partition(cluster: Any, topic: str) -> Any:
     wanted = TopicName.parse(topic)
     (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic_name == wanted]
-    return cluster.fabric.bodies[key]
+    return cluster.actor_system.actors[key]
 
 
 def begin_ledger(cluster: Any, topic: str) -> None:
@@ -32,7 +32,7 @@ def begin_ledger(cluster: Any, topic: str) -> None:
 
 
 def do_round(cluster: Any, topic: str) -> None:
-    cluster.run(partition(cluster, topic).upkeep.once())
+    cluster.run(partition(cluster, topic).maintenance.once())
 
 
 def soon(condition: Any) -> Any:

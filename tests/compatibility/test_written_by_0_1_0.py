@@ -79,7 +79,7 @@ def open_clusters(path: Path) -> Iterator[Opened]:
             stack.callback(sites[-1].client.close)
         for site, other in (sites, sites[::-1]):
             urls = {"cluster": other.local.config.name, **other.local.urls}
-            site.local.run(site.local.fabric.call(ActorKey.catalog(), "update_cluster", urls))
+            site.local.run(site.local.actor_system.call(ActorKey.catalog(), "update_cluster", urls))
         yield Opened(*sites, path, json.loads((path / "expected.json").read_text()))
 
 
@@ -117,7 +117,7 @@ def test_deleted_ledgers_and_topics_stay_deleted(opened: Opened) -> None:
     with pytest.raises(AdminError) as missing:
         opened.a.admin.stats("gone")
     assert missing.value.status == 404
-    totals = opened.a.admin.ledger_census()["totals"]
+    totals = opened.a.admin.ledger_audit()["totals"]
     assert [totals[kind]["ledgers"] for kind in ("missing", "orphan", "dead-letter")] == [0, 0, 0]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.journal.testing import KEY, blobs, events_of, on_loop, open_journal, started, write
-from velaray.journal.errors import Buried, Fenced, Misuse, StorageFull
-from velaray.journal.garbage_collection import Fate, bury, dispose
+from velaray.journal.errors import Fenced, Misuse, Purged, StorageFull
+from velaray.journal.garbage_collection import Fate, dispose, purge
 from velaray.journal.journal import Journal
 from velaray.journal.memory import Step
 from velaray.journal.replay import checkpoint_of, load_manifest, verify
@@ -49,7 +49,7 @@ async def test_what_is_unlisted_is_no_part_of_the_journal(backend):
     journal = await history(store)
     first, second, *rest = ids(journal)
     await write(journal, b"last")
-    await journal.unlist([first, second])
+    await journal.drop_from_manifest([first, second])
     assert ids(journal) == rest
     assert await store.list_ledgers(KEY) == [first, second, *rest]
     assert await blobs(journal) == [b"e3" * 3, b"e4" * 3, b"last" * 3]
@@ -77,12 +77,12 @@ async def test_what_recovery_may_need_is_not_unlisted(backend):
     assert journal.needed == {refers, *ids(journal)[-2:]}
     for needless in (refers, ids(journal)[-1], ids(journal)[-2], 7):
         with pytest.raises(Misuse, match="can't be unlisted"):
-            await journal.unlist([listed[0], needless])
+            await journal.drop_from_manifest([listed[0], needless])
     journal.leave([refers])
     await journal.roll({**journal.stored, "events": b""}, b"digest")
     assert refers in journal.needed  # of the checkpoint that is the fall-back now
     await journal.roll({**journal.stored, "events": b""}, b"digest")
-    await journal.unlist([*listed[:2], refers])
+    await journal.drop_from_manifest([*listed[:2], refers])
     checkpoint = (await open_journal(backend.store())).recovered.checkpoint
     assert checkpoint is not None and checkpoint.segments["old"] == state["old"]
 
@@ -98,7 +98,7 @@ async def test_a_checkpoint_is_not_whole_without_what_it_refers_to(backend):
     for _ in range(3):
         await journal.roll({"events": b""}, b"digest")
     assert (await checkpoint_of(backend.store(), KEY, third)).segments["new"] == b"n"
-    await journal.unlist([second])
+    await journal.drop_from_manifest([second])
     assert [info.whole for info in journal.ledgers] == [True, False, True, True, True]
     assert ids(journal)[:2] == [first, third]
     with pytest.raises(Exception, match="all of the checkpoint"):
@@ -111,7 +111,7 @@ async def test_a_superseded_owner_unlists_nothing(backend):
     journal = await history(backend.store())
     await open_journal(backend.store())
     with pytest.raises(Fenced):
-        await journal.unlist(ids(journal)[:1])
+        await journal.drop_from_manifest(ids(journal)[:1])
     assert len((await load_manifest(backend.store(), KEY)).ledgers) == 5
 
 
@@ -120,10 +120,10 @@ async def test_a_full_disk_leaves_everything_listed(memory):
     journal = await history(memory.store())
     listed, memory.disk.capacity = ids(journal), 0
     with pytest.raises(StorageFull):
-        await journal.unlist(listed[:1])
+        await journal.drop_from_manifest(listed[:1])
     memory.disk.capacity = None
     assert ids(journal) == listed
-    await journal.unlist(listed[:1])
+    await journal.drop_from_manifest(listed[:1])
     assert ids(journal) == listed[1:]
 
 
@@ -135,7 +135,7 @@ async def test_only_what_is_not_listed_is_deleted(backend):
     journal, store = await history(backend.store()), backend.store()
     first, *rest = ids(journal)
     assert [await dispose(store, KEY, each) for each in (first, *rest)] == [Fate.LISTED] * 5
-    await journal.unlist([first])
+    await journal.drop_from_manifest([first])
     assert await dispose(store, KEY, first) is Fate.DELETED
     assert await dispose(store, KEY, first) is Fate.GONE
     assert await store.list_ledgers(KEY) == rest
@@ -158,13 +158,13 @@ async def test_a_ledger_that_is_being_created_is_not_deleted(backend):
 async def test_ledgers_of_others_are_not_deleted(backend):
     store = backend.store()
     mine, other = await history(store), await history(store, key=OTHER)
-    await other.unlist(ids(other)[:1])
+    await other.drop_from_manifest(ids(other)[:1])
     assert await dispose(store, KEY, ids(other)[0]) is Fate.FOREIGN
     assert await dispose(store, OTHER, ids(mine)[0]) is Fate.FOREIGN
     assert await dispose(store, "cursor/public/default/orders/0/1/s/9", 77) is Fate.GONE
     # A file that names another owner, wherever it lies.
     first = ids(mine)[0]
-    await mine.unlist([first])
+    await mine.drop_from_manifest([first])
     backend.put(first, backend.content(ids(other)[1], OTHER))
     assert await dispose(store, KEY, first) is Fate.FOREIGN
     assert first in await store.list_ledgers(KEY)
@@ -175,7 +175,7 @@ async def test_a_header_that_was_cut_short_is_nobodys(backend):
     store = backend.store()
     journal = await history(store)
     first = ids(journal)[0]
-    await journal.unlist([first])
+    await journal.drop_from_manifest([first])
     backend.put(first, backend.content(first)[:9])
     assert await dispose(store, KEY, first) is Fate.DELETED
 
@@ -186,7 +186,7 @@ async def test_an_index_whose_ledger_is_gone_goes_too(backend):
     store = backend.store()
     journal = await history(store)
     first, second, *rest = ids(journal)
-    await journal.unlist([first, second])
+    await journal.drop_from_manifest([first, second])
     for ledger_id in (first, second):
         await store.delete_ledger(KEY, ledger_id)
         await store.write_index(KEY, ledger_id, b"index")
@@ -200,7 +200,7 @@ async def test_an_index_whose_ledger_is_gone_goes_too(backend):
 async def test_a_deleter_may_be_first_while_an_owner_sweeps(memory):
     journal = await history(memory.store())
     first, second, *rest = ids(journal)
-    await journal.unlist([first, second])
+    await journal.drop_from_manifest([first, second])
 
     found = await memory.store().list_ledgers(KEY)
 
@@ -220,49 +220,49 @@ async def test_a_deleter_may_be_first_while_an_owner_sweeps(memory):
 
 @on_loop
 async def test_a_buried_journal_goes_ledger_by_ledger(backend):
-    store, announced = backend.store(), Announced()
+    store, enqueued = backend.store(), Announced()
     journal = await history(store)
     listed = ids(journal)
-    await bury(backend.store(), KEY, announced)
-    assert announced.ledgers == listed == await store.list_ledgers(KEY)
+    await purge(backend.store(), KEY, enqueued)
+    assert enqueued.ledgers == listed == await store.list_ledgers(KEY)
     with pytest.raises(Fenced):
         await write(journal, b"late")
-    with pytest.raises(Buried):
+    with pytest.raises(Purged):
         await open_journal(backend.store())
-    await bury(backend.store(), KEY, announced)  # harmless
+    await purge(backend.store(), KEY, enqueued)  # harmless
     for ledger_id in reversed(listed):
         assert KEY in await store.list_journals()
         assert await dispose(store, KEY, ledger_id) is Fate.DELETED
     assert await store.list_journals() == []
-    await bury(store, KEY, announced)
+    await purge(store, KEY, enqueued)
     assert await dispose(store, KEY, listed[0]) is Fate.GONE
 
 
 @on_loop
 async def test_nothing_is_buried_that_could_not_be_announced(backend):
-    store, announced = backend.store(), Announced()
+    store, enqueued = backend.store(), Announced()
     journal = await history(store)
-    announced.error = ConnectionError("nobody is there")
+    enqueued.error = ConnectionError("nobody is there")
     with pytest.raises(ConnectionError):
-        await bury(store, KEY, announced)
+        await purge(store, KEY, enqueued)
     await write(journal, b"still the owner")
     assert not (await load_manifest(store, KEY)).dead
-    announced.error = None
-    await bury(store, KEY, announced)
+    enqueued.error = None
+    await purge(store, KEY, enqueued)
     assert (await load_manifest(store, KEY)).dead
 
 
 @on_loop
 async def test_a_journal_without_ledgers_is_gone_at_once(backend):
-    store, announced = backend.store(), Announced()
+    store, enqueued = backend.store(), Announced()
     await open_journal(backend.store())
-    await bury(store, KEY, announced)
-    assert await store.list_journals() == [] and not announced.ledgers
+    await purge(store, KEY, enqueued)
+    assert await store.list_journals() == [] and not enqueued.ledgers
 
 
 @on_loop
 async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(memory):
-    announced = Announced()
+    enqueued = Announced()
     journal = await history(memory.store())
     former = await journal._store.read_manifest(KEY)
     rolled: list[int] = []
@@ -272,16 +272,16 @@ async def test_an_owner_that_rolls_over_meanwhile_is_buried_with_all_it_made(mem
             rolled.append(0)
             rolled[0] = await journal.roll({"events": b""}, b"digest")
 
-    await bury(memory.store(roll_first), KEY, announced)
-    assert former is not None and rolled[0] in announced.ledgers
-    assert set(announced.ledgers) == set(await memory.store().list_ledgers(KEY))
+    await purge(memory.store(roll_first), KEY, enqueued)
+    assert former is not None and rolled[0] in enqueued.ledgers
+    assert set(enqueued.ledgers) == set(await memory.store().list_ledgers(KEY))
 
 
 @pytest.mark.parametrize("crash", range(1, 40))
 @on_loop
 async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, crash):
     """Listed, or announced: at every moment, for every ledger. Repeated, all is gone."""
-    announced = Announced()
+    enqueued = Announced()
     left = crash
 
     async def crashing(step: Step, key: str) -> None:
@@ -293,8 +293,8 @@ async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, 
     await history(memory.store())
     store = memory.store(crashing)
     try:
-        await bury(store, KEY, announced)
-        for ledger_id in list(announced.ledgers):
+        await purge(store, KEY, enqueued)
+        for ledger_id in list(enqueued.ledgers):
             await dispose(store, KEY, ledger_id)
     except ConnectionAbortedError:
         assert left == 0
@@ -302,21 +302,21 @@ async def test_a_crash_at_any_step_leaves_nothing_that_nobody_announced(memory, 
     stored = await fresh.read_manifest(KEY)
     if stored is not None:
         listed = {info.ledger_id for info in (await load_manifest(fresh, KEY)).ledgers}
-        assert set(await fresh.list_ledgers(KEY)) <= listed | set(announced.ledgers)
-    await bury(fresh, KEY, announced)
-    for ledger_id in announced.ledgers:
+        assert set(await fresh.list_ledgers(KEY)) <= listed | set(enqueued.ledgers)
+    await purge(fresh, KEY, enqueued)
+    for ledger_id in enqueued.ledgers:
         assert await dispose(fresh, KEY, ledger_id) in (Fate.DELETED, Fate.GONE)
     assert await fresh.list_journals() == []
 
 
 @on_loop
 async def test_what_a_superseded_owner_creates_late_does_not_keep_the_directory(backend):
-    store, announced = backend.store(), Announced()
+    store, enqueued = backend.store(), Announced()
     journal = await history(store, 2)
-    await bury(backend.store(), KEY, announced)
-    late = max(announced.ledgers) + 7
+    await purge(backend.store(), KEY, enqueued)
+    late = max(enqueued.ledgers) + 7
     await (await store.create_ledger(KEY, late, b"header")).close()
-    for ledger_id in announced.ledgers:
+    for ledger_id in enqueued.ledgers:
         await dispose(backend.store(), KEY, ledger_id)
     assert await store.list_journals() == []
     assert events_of(journal) == []

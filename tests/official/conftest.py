@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         if request.param == "local":
             with LocalCluster(Path(folder)) as cluster:
                 yield LocalServer(cluster)
-                assert cluster.fabric.failures == []
+                assert cluster.actor_system.failures == []
         else:
             ray_server = RayServer(Path(folder))
             yield ray_server
@@ -35,7 +35,7 @@ def local() -> Iterator[LocalServer]:
     """A cluster in this process, for tests that look into actors or kill them."""
     with tempfile.TemporaryDirectory(prefix="vo-") as folder, LocalCluster(Path(folder)) as cluster:
         yield LocalServer(cluster)
-        assert cluster.fabric.failures == []
+        assert cluster.actor_system.failures == []
 
 
 @pytest.fixture(scope="session")

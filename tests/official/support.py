@@ -15,7 +15,7 @@ import pulsar
 
 from tests.support.local_cluster import LocalCluster
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 
 PATIENCE_MS = 30_000
 """How long something that must come may take: machines that run tests can be slow."""
@@ -50,7 +50,7 @@ class LocalServer:
         self.service_url = cluster.service_url
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
-        return self.cluster.run(self.cluster.fabric.call(key, method, args), timeout=60.0)
+        return self.cluster.run(self.cluster.actor_system.call(key, method, args), timeout=60.0)
 
 
 class RayServer:
@@ -66,11 +66,11 @@ class RayServer:
         from velaray.topology.ray_system import RayActorSystem
 
         async def call() -> Any:
-            fabric = RayActorSystem(self.cluster.config, make_body)
+            actor_system = RayActorSystem(self.cluster.config, make_actor)
             try:
-                return await fabric.call(key, method, args)
+                return await actor_system.call(key, method, args)
             finally:
-                fabric.drop_links()
+                actor_system.drop_rpc()
 
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, call()).result()

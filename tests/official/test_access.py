@@ -97,7 +97,7 @@ def test_the_refusal_says_why(guarded, token):
 def test_partitions_want_the_token_too(guarded, connect, topic):
     """A client that knows a partition's address gets no further without a token."""
     key = partition_key(guarded, topic)
-    port = guarded.cluster.run(guarded.cluster.fabric.reach(key)).service_port
+    port = guarded.cluster.run(guarded.cluster.actor_system.reach(key)).service_port
     client = connect(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=1)
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)
@@ -113,7 +113,7 @@ def test_everything_goes_through_the_tunnel(tunnelled, connect, topic):
     producer.send(large)
     assert data(receive(consumer, 1, ack=True)) == [large]
     assert nothing_comes(consumer)
-    assert len(tunnelled.cluster.front_door.tunnels) >= 1
+    assert len(tunnelled.cluster.proxy.tunnels) >= 1
 
 
 def test_a_tunnel_holds_a_slow_consumer_back_and_loses_nothing(tunnelled, connect, topic):
@@ -138,25 +138,27 @@ def test_tunnels_close_with_either_end(tunnelled, connect, topic):
         got.append(message.data())
         consumer.acknowledge_cumulative(message)
     assert set(got) == {b"before", b"after"}
-    door = tunnelled.cluster.front_door
+    proxy = tunnelled.cluster.proxy
     client.close()
-    eventually(lambda: not door.tunnels)
+    eventually(lambda: not proxy.tunnels)
 
 
 async def _handshake(server, **fields) -> RawClient:
     """A connection on which CONNECT was sent."""
     client = RawClient()
     loop = asyncio.get_running_loop()
-    port = server.cluster.front_door.port
+    port = server.cluster.proxy.port
     await loop.create_connection(lambda: WireConnection(client, server=False), "127.0.0.1", port)
     client.send(pb.CommandConnect(client_version="raw", protocol_version=20, **fields))
     return client
 
 
 def test_tunnels_lead_only_to_partitions(tunnelled):
-    fabric = tunnelled.cluster.fabric
-    addresses = [tunnelled.cluster.run(fabric.address(key)) for key in list(fabric.bodies)]
-    targets = [f"127.0.0.1:{address.link_port}" for address in addresses]
+    actor_system = tunnelled.cluster.actor_system
+    addresses = [
+        tunnelled.cluster.run(actor_system.address(key)) for key in list(actor_system.actors)
+    ]
+    targets = [f"127.0.0.1:{address.rpc_port}" for address in addresses]
 
     async def scenario() -> None:
         for target in [*targets, "nonsense", "host:1", "pulsar://127.0.0.1:99999"]:

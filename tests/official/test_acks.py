@@ -28,7 +28,7 @@ def _reopen(client, consumer, topic, kind, **kwargs):
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER], ids=lambda kind: kind.name)
-def test_individual_acks_leave_holes(client, server, topic, kind):
+def test_individual_acks_leave_acked_ranges(client, server, topic, kind):
     consumer = client.subscribe(topic, "s", kind)
     publish(client.create_producer(topic), numbered(30))
     for message in receive(consumer, 30):

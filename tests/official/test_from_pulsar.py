@@ -197,7 +197,7 @@ def test_what_isnt_acknowledged_there_is_all_that_comes_here(
     assert command(here, "finish", "gaps", "--from", "standalone")["notes"] == []
     stats = ask(real, "GET", "persistent/gaps/orders/single/stats")
     assert list(stats["subscriptions"]) == ["s"]
-    assert not here.fabric.failures
+    assert not here.actor_system.failures
 
 
 def test_messages_are_here_as_they_were_there(
@@ -242,7 +242,7 @@ def test_messages_are_here_as_they_were_there(
     assert [row["version"] for row in versions["getSchemaResponses"]] == [0, 1]
     command(here, "finish", "kinds", "--from", "standalone")
     assert own.create_producer(topic, "twos", schema=AvroSchema(Two)).last_sequence_id() == 0
-    assert not here.fabric.failures
+    assert not here.actor_system.failures
 
 
 def _keys(path: Path) -> pulsar.CryptoKeyReader:
@@ -276,7 +276,7 @@ def test_producers_go_on_there_while_everything_here_is_killed(
     for turn in range(10):
         first = 1 + turn * 500
         send(producer, [b"%d" % number for number in range(first, first + 500)])
-        kinds = (ActorKind.PULLER, ActorKind.PARTITION, ActorKind.SUBSCRIPTION)
+        kinds = (ActorKind.INBOUND_REPLICATOR, ActorKind.PARTITION, ActorKind.SUBSCRIPTION)
         for key in here.keys(kinds[turn % 3]):
             if key.tenant == "kills":
                 here.kill(key)
@@ -288,7 +288,7 @@ def test_producers_go_on_there_while_everything_here_is_killed(
     found = own.subscribe(topic, "s", SHARED)
     assert [int(message.data()) for message in take(found, 5001)] == list(range(5001))
     nothing_more(found)
-    assert not here.fabric.failures
+    assert not here.actor_system.failures
 
 
 def test_what_transactions_wrote_comes_once_they_are_committed(

@@ -45,7 +45,7 @@ def asked(
     """What the front door (or whoever listens on ``port``) answers to a client."""
 
     async def ask_it() -> Any:
-        client = await RawClient.connect("127.0.0.1", port or cluster.front_door.port, version)
+        client = await RawClient.connect("127.0.0.1", port or cluster.proxy.port, version)
         client.send(command)
         try:
             return await client.next(answer)
@@ -163,7 +163,7 @@ def test_while_the_home_is_down_clients_come_again(tmp_path: Path, connect: Conn
         with LocalCluster(tmp_path / "b", name="b", cluster_number=2) as b:
             introduce(a, b)
             create("acme/orders", b)
-            port = b.front_door.port
+            port = b.proxy.port
         settle("acme", "b", a)
         refused = look_up(a)
         assert (refused.response, refused.error) == (refused.Failed, pb.ServiceNotReady)
@@ -202,7 +202,7 @@ def test_clients_are_sent_on_to_a_home_that_is_reached_through_tunnels(
             consumer = client.subscribe(TOPIC, "s")
             client.create_producer(TOPIC).send(b"x")
             assert consumer.receive(PATIENCE_MS).data() == b"x"
-            assert (len(b.front_door.tunnels) > 0, stored(b, TOPIC)) == (True, 1)
+            assert (len(b.proxy.tunnels) > 0, stored(b, TOPIC)) == (True, 1)
         finally:
             client.close()
 
@@ -312,7 +312,7 @@ def test_who_was_about_to_connect_is_told_to_look_up_again(tmp_path: Path) -> No
             await client.subscribe(TOPIC, subscription="s")
             replicator = await RawClient.connect("127.0.0.1", port, CLIENT_VERSION)
             replicator.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
-            await a.fabric.call(CATALOG, "set_home", {"tenant": "acme", "cluster": "b"})
+            await a.actor_system.call(CATALOG, "set_home", {"tenant": "acme", "cluster": "b"})
             assert (await client.next(pb.CommandCloseProducer)).producer_id == 1
             assert (await client.next(pb.CommandCloseConsumer)).consumer_id == 1
             error = await client.next(pb.CommandError)

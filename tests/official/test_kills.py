@@ -278,9 +278,9 @@ class _ConfirmingConsumer:
                 await asyncio.sleep(0.05)
 
     async def _connected(self) -> None:
-        fabric = self._local.cluster.fabric
+        actor_system = self._local.cluster.actor_system
         key = await asyncio.to_thread(partition_key, self._local, self._topic)
-        address = await asyncio.to_thread(self._local.cluster.run, fabric.reach(key))
+        address = await asyncio.to_thread(self._local.cluster.run, actor_system.reach(key))
         client = await RawClient.connect(address.host, address.service_port)
         await client.subscribe(self._topic, kind=pb.CommandSubscribe.Shared)
         client.flow(1000)

@@ -69,19 +69,19 @@ def test_a_backlog_beyond_the_cache_is_read_from_disk(local, connect, topic):
         eventually(lambda n=n: backlog(local, topic, f"s{n}") == 0)
 
 
-def _body(local, topic):
-    return local.cluster.fabric.bodies[partition_key(local, topic)]
+def _partition(local, topic):
+    return local.cluster.actor_system.actors[partition_key(local, topic)]
 
 
 def test_a_consumer_that_does_not_read_holds_little_memory(local, connect, topic):
     producer = connect(local.service_url).create_producer(topic)
     total = 60
     publish(producer, [bytes([n]) * MIB for n in range(total)])
-    body = _body(local, topic)
+    body = _partition(local, topic)
 
     async def scenario() -> None:
         address = await asyncio.to_thread(
-            lambda: local.cluster.run(local.cluster.fabric.reach(partition_key(local, topic)))
+            lambda: local.cluster.run(local.cluster.actor_system.reach(partition_key(local, topic)))
         )
         client = await RawClient.connect(address.host, address.service_port)
         await client.subscribe(topic)
@@ -115,7 +115,7 @@ def test_a_flood_of_producers_is_held_back(local, connect, topic, monkeypatch):
         client.create_producer(topic, max_pending_messages=100, send_timeout_millis=120_000)
         for client in clients
     ]
-    body = _body(local, topic)
+    body = _partition(local, topic)
     journal = body.runtime.journal
     commit = journal.commit
     gate: asyncio.Event = asyncio.Event()

@@ -63,7 +63,7 @@ def test_who_names_a_network_goes_through_the_front_door(
     consumer = connected.subscribe(TOPIC, "s")
     connected.create_producer(TOPIC).send(b"x")
     assert consumer.receive(PATIENCE_MS).data() == b"x"
-    assert (len(a.front_door.tunnels), len(b.front_door.tunnels)) == (0, tunnels)
+    assert (len(a.proxy.tunnels), len(b.proxy.tunnels)) == (0, tunnels)
     assert stored(b, TOPIC) == 1
 
 

@@ -49,7 +49,7 @@ def test_only_the_message_that_kills_becomes_a_dead_letter(
     if not by_client:
         key = partition_key(local, topic)
         Admin(local.cluster.admin_url).set_policy_of(topic, "deadLetter", {"maxRedeliverCount": 2})
-        eventually(lambda: local.cluster.fabric.bodies[key].policies.raw["deadLetter"])
+        eventually(lambda: local.cluster.actor_system.actors[key].policies.raw["deadLetter"])
     producer = client.create_producer(topic, block_if_queue_full=True)
     before = good * 3 // 5
     publish(producer, numbered(before))

@@ -46,14 +46,14 @@ def test_a_message_that_kills_its_consumers_is_counted_over_crashes_of_everythin
 
 
 def kill_sockets(local: LocalServer, topic: str) -> None:
-    (body,) = [
-        body
-        for key, body in local.cluster.fabric.bodies.items()
+    (actor,) = [
+        actor
+        for key, actor in local.cluster.actor_system.actors.items()
         if key.kind is ActorKind.PARTITION and str(key.topic_name) == topic
     ]
 
     async def cut() -> None:
-        for session in list(body.sessions):
+        for session in list(actor.sessions):
             session.connection.abort()
 
     local.cluster.run(cut())

@@ -27,7 +27,7 @@ def run(local, topic: str, scenario: Callable[[Connect], Awaitable[None]]) -> No
         async def connect(version: str = "raw") -> RawClient:
             key = await asyncio.to_thread(partition_key, local, topic)
             found = await asyncio.to_thread(
-                lambda: local.cluster.run(local.cluster.fabric.reach(key))
+                lambda: local.cluster.run(local.cluster.actor_system.reach(key))
             )
             clients.append(await RawClient.connect(found.host, found.service_port, version))
             return clients[-1]
@@ -152,17 +152,17 @@ class _WatchedPort:
         self._port.close()
 
 
-def test_a_channel_closes_only_after_the_brain_heard_its_acks(local, topic):
+def test_a_channel_closes_only_after_the_dispatcher_heard_its_acks(local, topic):
     """Else the next channel's link could be faster than the acks on this one."""
     ports: list[_WatchedPort] = []
 
     async def watch() -> None:
-        (body,) = (
-            body
-            for key, body in local.cluster.fabric.bodies.items()
+        (actor,) = (
+            actor
+            for key, actor in local.cluster.actor_system.actors.items()
             if key.kind is ActorKind.PARTITION and key.topic == topic.rpartition("/")[2]
         )
-        channel = body.channels["s"]
+        channel = actor.channels["s"]
         channel.port = _WatchedPort(channel.port)
         ports.append(channel.port)
 
@@ -398,7 +398,7 @@ def test_a_waiting_producer_that_asks_again_still_waits(local, topic):
     run(local, topic, scenario)
 
 
-def test_the_read_position_survives_the_brain(local, topic):
+def test_the_read_position_survives_the_dispatcher(local, topic):
     """A subscription actor that dies takes nothing along that was acknowledged."""
 
     async def scenario(connect: Connect) -> None:

@@ -83,10 +83,21 @@ MODULES: dict[str, str] = {
 CLASSES: dict[str, str] = {
     "BeginBurial": "BeginPurge",
     "Books": "InFlightTracker",
+    "CommitInSeries": "CommitInSequence",
+    "EndArrival": "EndIncomingMigration",
     "EndBurial": "EndPurge",
+    "EndForeign": "EndRemote",
+    "Foreign": "TakenProgress",
+    "ForeignEnded": "RemoteEnded",
     "ForeignTransactions": "RemoteTransactions",
+    "ForgetForeign": "ForgetRemote",
+    "ForgetSeries": "ForgetCommitSequence",
     "Grave": "DeletedTopic",
     "Holes": "AcknowledgedRanges",
+    "InSeries": "InSequence",
+    "LastInSeries": "LastInSequence",
+    "LookUpSeries": "LookUpCommitSequence",
+    "Series": "CommitSequence",
     "ServeByKey": "KeySharedDispatch",
     "ServeInTurns": "SharedDispatch",
     "ServeOne": "SingleActive",
@@ -95,6 +106,7 @@ CLASSES: dict[str, str] = {
     "StandingGrant": "DispatchLease",
     "Undecided": "UnsettledSequenceIds",
     "WatchedSubscription": "SubscriptionMachine",
+    "Why": "ExpiryReason",
 }
 """Recorded class name to the present one, within the present module."""
 

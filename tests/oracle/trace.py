@@ -166,7 +166,7 @@ class Recorder:
 class KeepingRecorder(Recorder):
     """A recorder of a machine that gets the places of its segments."""
 
-    def settle(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
         """The segments are stored."""
         assert isinstance(self._machine, SegmentKeeper)
         places = [
@@ -174,12 +174,12 @@ class KeepingRecorder(Recorder):
             for name, one in stored.items()
         ]
         self._note("settle", state, places, b"")
-        self._machine.settle(state, stored)
+        self._machine.on_checkpoint(state, stored)
 
-    def crowded(self, state: Any) -> bool:
+    def needs_checkpoint(self, state: Any) -> bool:
         """Whether a checkpoint is due."""
         assert isinstance(self._machine, SegmentKeeper)
-        found = self._machine.crowded(state)
+        found = self._machine.needs_checkpoint(state)
         self._note("crowded", state, None, digest_of(found))
         return found
 
@@ -266,9 +266,9 @@ def _again(
             return _segments(machine.snapshot(states[number]))
         case "settle":
             stored = {key: _stored(place, contents) for key, *place in given}
-            machine.settle(states[number], stored)
+            machine.on_checkpoint(states[number], stored)
         case "crowded":
-            return digest_of(machine.crowded(states[number]))
+            return digest_of(machine.needs_checkpoint(states[number]))
     return b""
 
 

@@ -19,7 +19,7 @@ from ray.exceptions import RayTaskError
 import velaray
 from tests.ray.support import OBJECT_STORE
 from velaray.client.admin import Admin
-from velaray.cluster import FRONT_DOOR, Cluster, ClusterError
+from velaray.cluster import PROXY, Cluster, ClusterError
 from velaray.events.ids import ActorKey
 from velaray.topology.config import AuthSettings
 from velaray.topology.ray_connection import ensure_token
@@ -92,14 +92,14 @@ def test_only_drivers_with_the_token_reach_a_ray_that_velaray_starts(home: Path)
 
 def test_no_call_of_an_actor_returns_a_secret() -> None:
     with running(AuthSettings(secret=SECRET)) as cluster:
-        door = ray.get_actor(FRONT_DOOR, cluster.config.ray_namespace)
+        proxy = ray.get_actor(PROXY, cluster.config.ray_namespace)
         handle = velaray.handle("t")
         answers = ray.get(
-            [door.describe.remote(), door.resolve.remote("t"), handle.call.remote("stats")]
+            [proxy.describe.remote(), proxy.resolve.remote("t"), handle.call.remote("stats")]
         )
         for answer in answers:
             stored = pickle.dumps(answer)
-            assert SECRET not in stored and cluster.config.link_key not in stored
+            assert SECRET not in stored and cluster.config.rpc_key not in stored
         catalog = ray.get_actor(ActorKey.catalog().text(), cluster.config.ray_namespace)
         with pytest.raises(RayTaskError) as refused:
             ray.get(catalog.call.remote("reach", {"cluster": "standalone"}))

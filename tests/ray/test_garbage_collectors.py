@@ -11,35 +11,35 @@ from pathlib import Path
 
 from tests.ray.support import RayNodes, actors, wait_until
 from tests.topology.deleting import a_journal, a_topic, listed
-from velaray.broker.garbage_collection.deletion import announce
+from velaray.broker.garbage_collection.deletion import enqueue_deletion
 from velaray.client.admin import Admin
 from velaray.cluster import Cluster
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
 from velaray.topology.ray_system import RayActorSystem
 
 KEY = a_topic("orders")
 
 
-def unlist(cluster: Cluster, count: int) -> None:
+def drop_from_manifest(cluster: Cluster, count: int) -> None:
     """Have the first ledgers of the journal deleted, as their owner does."""
 
     async def run() -> None:
-        fabric = RayActorSystem(cluster.config, make_body)
-        journal = await a_journal(fabric.store, KEY)
+        actor_system = RayActorSystem(cluster.config, make_actor)
+        journal = await a_journal(actor_system.store, KEY)
         gone = listed(journal)[:count]
-        await announce(fabric, KEY, gone)
-        await journal.unlist(gone)
+        await enqueue_deletion(actor_system, KEY, gone)
+        await journal.drop_from_manifest(gone)
         await journal.close()
-        fabric.drop_links()
-        await fabric.store.close()
+        actor_system.drop_rpc()
+        await actor_system.store.close()
 
     asyncio.run(run())
 
 
 def unlisted(cluster: Cluster) -> int:
     """How many ledgers are stored that no manifest lists."""
-    totals = Admin(cluster.admin_url).ledger_census()["totals"]
+    totals = Admin(cluster.admin_url).ledger_audit()["totals"]
     assert totals["orphan"]["ledgers"] == totals["missing"]["ledgers"] == 0
     return sum(totals[state]["ledgers"] for state in ("pending", "dead-letter"))
 
@@ -56,17 +56,17 @@ def stored(cluster: Cluster) -> int:
 
 def test_what_is_announced_is_deleted_whoever_dies(nodes: RayNodes, data_dir: Path) -> None:
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as first:
-        unlist(first, 3)
+        drop_from_manifest(first, 3)
         before = stored(first)
-        (deleter,) = actors(first, "deleter")  # it has just begun to subscribe
-        os.kill(deleter["pid"], signal.SIGKILL)
+        (collector,) = actors(first, "deleter")  # it has just begun to subscribe
+        os.kill(collector["pid"], signal.SIGKILL)
         wait_until(lambda: stored(first) == before - 3, "Ray starts it anew, and it goes on")
         assert unlisted(first) == 0
-        assert actors(first, "deleter")[0]["pid"] != deleter["pid"]
-        unlist(first, 2)
+        assert actors(first, "deleter")[0]["pid"] != collector["pid"]
+        drop_from_manifest(first, 2)
         before = stored(first)
-        (deleter,) = actors(first, "deleter")
-        os.kill(deleter["pid"], signal.SIGKILL)
+        (collector,) = actors(first, "deleter")
+        os.kill(collector["pid"], signal.SIGKILL)
     with Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes") as second:
         wait_until(lambda: unlisted(second) == 0, "what was left is done")
         assert stored(second) <= before
@@ -77,9 +77,9 @@ def test_one_of_an_earlier_start_is_not_taken_for_one_of_this(
 ) -> None:
     """By its name Ray still knows it, and has it leave later, for ever."""
     first = Cluster.start(data_dir, service_port=0, admin_port=0, name="deletes")
-    unlist(first, 2)
-    (deleter,) = actors(first, "deleter")
-    os.kill(deleter["pid"], signal.SIGSTOP)
+    drop_from_manifest(first, 2)
+    (collector,) = actors(first, "deleter")
+    os.kill(collector["pid"], signal.SIGSTOP)
     first._lock.close()  # as if whoever started it had died; its actors go on
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -88,7 +88,7 @@ def test_one_of_an_earlier_start_is_not_taken_for_one_of_this(
             Cluster.start, data_dir, service_port=0, admin_port=port, name="deletes"
         )
         wait_until(lambda: answers(port), "the second one serves")
-        os.kill(deleter["pid"], signal.SIGCONT)
+        os.kill(collector["pid"], signal.SIGCONT)
         with starting.result() as second:
             wait_until(lambda: unlisted(second) == 0, "what was left is done")
 

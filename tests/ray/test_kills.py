@@ -25,7 +25,7 @@ from tests.ray.support import (
     quiet_client,
     wait_until,
 )
-from velaray.broker.history import Moment, state_at, subscriptions_of
+from velaray.broker.history import PointInTime, state_at, subscriptions_of
 from velaray.client.admin import Admin
 from velaray.cluster import Cluster
 from velaray.events.ids import TopicName
@@ -196,7 +196,7 @@ def begun_deliveries(data: Path, topic: str) -> int:
     async def read() -> int:
         store = FileStore(str(data))
         (key,) = await subscriptions_of(store, TopicName.parse(topic), "s")
-        return (await state_at(store, key, Moment())).state.deliveries.get(0)
+        return (await state_at(store, key, PointInTime())).state.deliveries.get(0)
 
     return asyncio.run(read())
 

@@ -52,7 +52,7 @@ def nodes() -> Iterator[RayNodes]:
 @pytest.fixture
 def cluster(nodes: RayNodes, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster with two deleters whose owners look after their ledgers every second."""
-    hurried = partial(ClusterConfig, upkeep_s=1.0)
+    hurried = partial(ClusterConfig, maintenance_s=1.0)
     monkeypatch.setattr(starting, "ClusterConfig", hurried)
     settings = {"deletion_retry_s": 5.0, "deleters": 2}
     with Cluster.start(data_dir, service_port=0, admin_port=0, **settings) as cluster:
@@ -248,7 +248,7 @@ def settled(admin: Admin, watch: Ledgers) -> dict[str, Any] | None:
     if any("/passing-" in path for path in watch.look()):
         return None
     try:
-        found = admin.ledger_census()["totals"]
+        found = admin.ledger_audit()["totals"]
     except Unavailable:
         return None
     busy = sum(each["ledgers"] for state, each in found.items() if state != "listed")

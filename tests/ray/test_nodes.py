@@ -25,7 +25,7 @@ from tests.ray.support import (
 )
 from velaray.cluster import Cluster, ClusterError
 from velaray.journal.files import FileStore
-from velaray.topology.ownership import take_tenure
+from velaray.topology.ownership import take_ownership
 
 
 def test_losing_a_node_interrupts_service_and_loses_nothing(
@@ -154,8 +154,8 @@ def test_an_idle_actor_leaves_and_comes_back_with_its_state(
 
 def test_an_actor_refuses_a_directory_without_its_data(nodes: RayNodes, data_dir: Path) -> None:
     store = FileStore(str(data_dir))
-    assert asyncio.run(take_tenure(store, "standalone")) == 1
-    assert asyncio.run(take_tenure(store, "standalone")) == 2
+    assert asyncio.run(take_ownership(store, "standalone")) == 1
+    assert asyncio.run(take_ownership(store, "standalone")) == 2
 
 
 _STARTING = """

@@ -32,9 +32,9 @@ def nodes():
 @pytest.fixture(scope="module")
 def cluster(nodes, tmp_path_factory):
     made = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    made.config = replace(made.config, upkeep_s=3600)  # nothing is trimmed while a test runs
+    made.config = replace(made.config, maintenance_s=3600)  # nothing is trimmed while a test runs
     with made as running:
-        running.fabric.journal_settings = JournalSettings(roll_records=15)
+        running.actor_system.journal_settings = JournalSettings(roll_records=15)
         yield running
 
 
@@ -64,7 +64,7 @@ def numbers(count, blocks):
 
 def test_a_dataset_has_what_can_be_read_by_wire_and_from_files(cluster, client, topic):
     make = {"topic": topic, "partitions": 2}
-    cluster.run(cluster.fabric.call(ActorKey.catalog(), "create_topic", make))
+    cluster.run(cluster.actor_system.call(ActorKey.catalog(), "create_topic", make))
     with client.create_producer(topic) as producer:
         for n in range(60):
             producer.send(b"%d" % n, partition_key=f"k{n}")

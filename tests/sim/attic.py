@@ -38,22 +38,22 @@ class SimDisk(MemoryDisk):
         #: Deletions that mustn't have happened.
         self.faults: list[str] = []
 
-    def refuses(self, journal: str, ledger_id: int, *, deleter: bool) -> bool:
+    def refuses(self, journal: str, ledger_id: int, *, collector: bool) -> bool:
         """Whether a ledger can't be deleted now."""
         if self.refusals > 0:
             self.refusals -= 1
             return True
-        if deleter and self.to_stick and (journal, ledger_id) not in self.stubborn:
+        if collector and self.to_stick and (journal, ledger_id) not in self.stubborn:
             self.to_stick -= 1
             self.stubborn.add((journal, ledger_id))
-        return deleter and (journal, ledger_id) in self.stubborn
+        return collector and (journal, ledger_id) in self.stubborn
 
     def manifest(self, journal: str) -> Manifest | None:
         """A journal's manifest as it is."""
         files = self._files(journal)
         return decode_manifest(journal, files.manifest) if files.version else None
 
-    def note_unlisted(self, journal: str, data: bytes) -> None:
+    def note_dropped(self, journal: str, data: bytes) -> None:
         """A manifest is about to be replaced by another one."""
         before, after = self.manifest(journal), decode_manifest(journal, data)
         kept = {info.ledger_id for info in after.ledgers}

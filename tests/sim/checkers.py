@@ -19,7 +19,7 @@ from tests.sim.again import (
 )
 from tests.sim.counted import losses_are_counted, redelivery_counts_outlive_crashes
 from tests.sim.dead_letter_checkers import (
-    buried,
+    dead_lettered,
     dead_letters_are_moved_once,
     poison_becomes_a_dead_letter,
 )
@@ -187,7 +187,7 @@ def everything_is_received(run: Evidence) -> Iterator[str]:
             if content not in received[subscription] and sent[content] > until
         ]
         excused = run.excused.get((subscription, topic), set())
-        excused = excused | buried(run.letters, subscription, topic)
+        excused = excused | dead_lettered(run.letters, subscription, topic)
         missing = [content for content in missing if content not in excused]
         if missing:
             yield f"{subscription} never got {missing[:5]} ({len(missing)}) of {topic}"

@@ -1,6 +1,6 @@
 """A cluster of simulated processes over one simulated disk.
 
-Each activation of an actor is a process of its own: its own `ActorFabric` (clock, links,
+Each activation of an actor is a process of its own: its own `SimulatedActorSystem` (clock, links,
 store object), the real body, runtime and journal. A crash stops the process between two
 turns of the loop or at any step of its store; nothing of it runs afterwards.
 """
@@ -25,7 +25,7 @@ from tests.sim.trimming import NEVER_S, Plan, make_plan
 from velaray.admin.api import serve_admin
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced, JournalError, SyncFailed
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore, Step, TornWrite
@@ -40,7 +40,7 @@ EPOCH_MS = 1_800_000_000_000
 SMALL = JournalSettings(
     roll_records=25, roll_bytes=8 << 10, frame_bytes=500, unsynced_bytes=2_000, early_records=10
 )
-DOOR = "front door"
+PROXY = "front door"
 REPLICATOR = "REPLICATOR"
 SERVING = "serve"
 REPLICATION_SECRET = b"simulated"
@@ -54,7 +54,7 @@ class Activation(Node):
         super().__init__(name, cluster.site)
         self.key = key
         self.cluster = cluster
-        self.body: ActorBase | None = None
+        self.actor: ActorBase | None = None
         self.started: asyncio.Task[Address] | None = None
         self.shadow: Shadow
         self.phase = ""
@@ -80,14 +80,14 @@ class SimStore(MemoryStore):
     async def write_manifest(self, journal: str, expected: int, data: bytes) -> int:
         """Remember what isn't listed any more."""
         if self.disk._files(journal).version == expected:
-            self.disk.note_unlisted(journal, data)
+            self.disk.note_dropped(journal, data)
         return await super().write_manifest(journal, expected, data)
 
     async def delete_ledger(self, journal: str, ledger_id: int) -> None:
         """Remember what was in it. Raises `SyncFailed` as often as the disk is configured to."""
         key = getattr(current_node(), "key", None)
-        deleter = key is not None and key.kind is ActorKind.DELETER
-        if self.disk.refuses(journal, ledger_id, deleter=deleter):
+        collector = key is not None and key.kind is ActorKind.GARBAGE_COLLECTOR
+        if self.disk.refuses(journal, ledger_id, collector=collector):
             raise SyncFailed(journal, "simulated refusal to delete")
         self.disk.note_deleted(journal, ledger_id)
         await super().delete_ledger(journal, ledger_id)
@@ -110,7 +110,7 @@ class NoJitter:
 NO_JITTER = NoJitter()
 
 
-class ActorFabric(ActorSystem):
+class SimulatedActorSystem(ActorSystem):
     """One process's way to the others."""
 
     def __init__(self, cluster: SimCluster, node: Activation) -> None:
@@ -261,14 +261,14 @@ class SimCluster:
         self.config = ClusterConfig(
             data_dir="simulated",
             incarnation=1,
-            link_key=b"simulated",
+            rpc_key=b"simulated",
             name=site.name,
             service_port=site.service_port,
             admin_port=site.admin_port,
             tunnel=Random(f"{seed}/tunnel").random() < 0.2,
             partition_sync=PartitionSync.INTERVAL if relaxed else PartitionSync.ALWAYS,
             sync_interval_ms=Random(f"{seed}/sync").choice([200, 1_000, 5_000]),
-            upkeep_s=NEVER_S if self.plan is None else self.plan.upkeep_s,
+            maintenance_s=NEVER_S if self.plan is None else self.plan.maintenance_s,
             deletion_retry_s=1.0,
             cluster_number=site.number,
             replication_secret=REPLICATION_SECRET,
@@ -284,8 +284,8 @@ class SimCluster:
         self.pasts: list[Noted] = []
         self.faulty = True
         self._activations = 0
-        self._door: Activation | None = None
-        self.admin = ActorFabric(self, self._process("admin", None))
+        self._proxy: Activation | None = None
+        self.admin = SimulatedActorSystem(self, self._process("admin", None))
 
     # -- processes -------------------------------------------------------------------
 
@@ -327,13 +327,13 @@ class SimCluster:
 
     async def _start(self, node: Activation) -> Address:
         assert node.key is not None
-        body = make_body(node.key, ActorFabric(self, node))
-        if node.key.kind is not ActorKind.DELETER:  # which has no journal
-            checked = CheckedMachine(body._machine)  # type: ignore[attr-defined]
-            body._machine = checked  # type: ignore[attr-defined]
+        actor = make_actor(node.key, SimulatedActorSystem(self, node))
+        if node.key.kind is not ActorKind.GARBAGE_COLLECTOR:  # which has no journal
+            checked = CheckedMachine(actor._machine)  # type: ignore[attr-defined]
+            actor._machine = checked  # type: ignore[attr-defined]
             node.shadow = Shadow(checked)
-        address = await body.start()
-        node.body = body
+        address = await actor.start()
+        node.actor = actor
         return address
 
     def lose(self, node: Activation) -> None:
@@ -372,30 +372,30 @@ class SimCluster:
         if node is None or node.dead:
             return
         self.history.add("passivate", node=node.name)
-        if node.body is not None:
-            stop = self.loop.create_task(node.body.stop(), context=context_of(node))
+        if node.actor is not None:
+            stop = self.loop.create_task(node.actor.stop(), context=context_of(node))
             while not stop.done() and not node.dead:
                 await asyncio.wait([stop], timeout=0.05)
         self.kill(node)
 
-    async def open_door(self) -> None:
+    async def open_proxy(self) -> None:
         """Start the front door; after a crash, again."""
-        if not self.down and (self._door is None or self._door.dead):
-            node = self._door = self._process(DOOR, None)
-            work = self._start_door(ActorFabric(self, node))
+        if not self.down and (self._proxy is None or self._proxy.dead):
+            node = self._proxy = self._process(PROXY, None)
+            work = self._start_proxy(SimulatedActorSystem(self, node))
             started = self.loop.create_task(work, context=context_of(node))
             while not started.done() and not node.dead:
                 await asyncio.wait([started], timeout=0.05)
 
-    async def _start_door(self, fabric: ActorFabric) -> None:
-        await Proxy(fabric).start(self.config.service_port)
-        await serve_admin(fabric, fabric.config.host, self.config.admin_port)
+    async def _start_proxy(self, actor_system: SimulatedActorSystem) -> None:
+        await Proxy(actor_system).start(self.config.service_port)
+        await serve_admin(actor_system, actor_system.config.host, self.config.admin_port)
 
-    async def keep_door_open(self) -> None:
+    async def keep_proxy_open(self) -> None:
         """What restarts the front door's process."""
         while True:
             await asyncio.sleep(0.5)
-            await self.open_door()
+            await self.open_proxy()
 
     def live(self, kind: str = "") -> list[Activation]:
         """Processes that run, of one kind of actor ("" for all but the admin's)."""

@@ -14,12 +14,12 @@ KEEPER = "x-keeper"
 """A subscription of each dead-letter topic, so that nothing of it is trimmed."""
 
 
-def is_grave(topic: str) -> bool:
+def is_dead_letter_topic(topic: str) -> bool:
     """Whether a topic holds dead letters."""
     return topic.endswith(SUFFIX)
 
 
-def buried(letters: Mapping[str, Any], subscription: str, topic: str) -> set[str]:
+def dead_lettered(letters: Mapping[str, Any], subscription: str, topic: str) -> set[str]:
     """What of a topic partition is among the dead letters of one subscription."""
     whole = topic.partition("-partition-")[0]
     log = letters.get(f"{whole}-{subscription}{SUFFIX}", {})
@@ -63,5 +63,5 @@ def poison_becomes_a_dead_letter(run: Evidence) -> Iterator[str]:
         whole = topic.partition("-partition-")[0]
         if gone and sent[content] <= deleted.get((whole, ""), -1):
             continue
-        if content not in buried(run.letters, subscription, topic):
+        if content not in dead_lettered(run.letters, subscription, topic):
             yield f"{content} of {topic}, poison to {subscription} at {time} s, is nowhere"

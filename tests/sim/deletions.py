@@ -12,8 +12,8 @@ from copy import deepcopy
 
 from tests.sim.cluster import SimCluster
 from tests.sim.stored import expected_journals, strays
-from velaray.broker.garbage_collection.audit_run import take_census
-from velaray.broker.garbage_collection.deletion import announce, deletes_itself
+from velaray.broker.garbage_collection.audit_run import audit_ledgers
+from velaray.broker.garbage_collection.deletion import deletes_itself, enqueue_deletion
 from velaray.broker.garbage_collection.deletion_backlog import dead_letters, take_up
 from velaray.broker.garbage_collection.ledger_audit import State
 from velaray.events.ids import ActorKey, ActorKind
@@ -30,11 +30,11 @@ async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
     while (found := await _left(cluster)) and cluster.loop.time() < until:
         await asyncio.sleep(TURN_S)
         await _mend(cluster)
-    census, planted = await take_census(cluster.admin), cluster.disk.planted
+    audit, planted = await audit_ledgers(cluster.admin), cluster.disk.planted
     found += [
         f"the census finds {each.state}: ledger {each.ledger_id} of {each.journal}"
         for state in _WRONG
-        for each in census.of(state)
+        for each in audit.of(state)
         if each.name not in planted
     ]
     for journal, ledger_id in planted:
@@ -46,8 +46,8 @@ async def deleted_in_the_end(cluster: SimCluster, within_s: float) -> list[str]:
 
 async def _left(cluster: SimCluster) -> list[str]:
     """What is still to be deleted; and the forged event, while nobody has dealt with it."""
-    census = await take_census(cluster.admin) if cluster.disk.planted else None
-    waiting = [each.name for each in census.of(State.PENDING)] if census else []
+    audit = await audit_ledgers(cluster.admin) if cluster.disk.planted else None
+    waiting = [each.name for each in audit.of(State.PENDING)] if audit else []
     return await strays(cluster) + [
         f"nobody has dealt with the forged event of {name}"
         for name in cluster.disk.planted
@@ -64,8 +64,8 @@ async def _mend(cluster: SimCluster) -> None:
     }
     if not stuck:
         return
-    census = await take_census(cluster.admin)
-    if stuck <= {each.name for each in census.of(State.DEAD)}:
+    audit = await audit_ledgers(cluster.admin)
+    if stuck <= {each.name for each in audit.of(State.DEAD)}:
         cluster.disk.stubborn.clear()
         await take_up(cluster.admin, [each async for each in dead_letters(cluster.admin)])
 
@@ -85,5 +85,5 @@ async def _forge(cluster: SimCluster) -> None:
             continue  # it waits for its deletion
         disk._files(journal).ledgers[ledger_id] = deepcopy(catalog[max(catalog)])
         disk.planted.add((journal, ledger_id))
-        await announce(cluster.admin, key, [ledger_id])
+        await enqueue_deletion(cluster.admin, key, [ledger_id])
         return

@@ -29,7 +29,7 @@ Replace = Callable[[Any, str, Any], None]
 Note = Callable[..., None]
 
 
-def watch_hands(replace: Replace, history: History) -> None:
+def watch_deliveries(replace: Replace, history: History) -> None:
     """Have every hand note what passes it."""
     numbers = itertools.count(1)
 
@@ -75,11 +75,11 @@ def _watch_what_goes_out(replace: Replace, note: Note) -> None:
         run: Any,
         epoch: int | None,
         redelivery_count: int = 0,
-        remaining: Sequence[int] = (),
+        ack_set: Sequence[int] = (),
     ) -> int:
-        count: int = write(self, consumer, first, run, epoch, redelivery_count, remaining)
+        count: int = write(self, consumer, first, run, epoch, redelivery_count, ack_set)
         if count and consumer.type in _SHARING:
-            delivery = Message(0, 0, 0, ack_set=tuple(remaining))
+            delivery = Message(0, 0, 0, ack_set=tuple(ack_set))
             entries = run[:count]
             note(
                 self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.sim.cluster import DOOR, SERVING, Activation, SimCluster, Trap
+from tests.sim.cluster import PROXY, SERVING, Activation, SimCluster, Trap
 from tests.sim.moments import ACTIONS, MOMENTS, Ambush
 from tests.sim.schemas import has_schemas
 from tests.sim.transaction_cast import has_transactions
@@ -214,8 +214,8 @@ def do_fault(cluster: SimCluster, fault: Fault, rng: Random) -> None:
         case "delay":
             cluster.network.slow_down(size, 5.0)
         case "kill door":
-            for door in [node for node in cluster.live() if node.name.startswith(DOOR)]:
-                cluster.kill(door)
+            for proxy in [node for node in cluster.live() if node.name.startswith(PROXY)]:
+                cluster.kill(proxy)
         case "kill client":
             clients = cluster.clients
             clients[int(pick * len(clients))].crash(size)

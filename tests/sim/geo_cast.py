@@ -47,7 +47,7 @@ class GeoPlan:
     namesakes: bool
     replays: bool
     snapshots: bool
-    upkeep_s: float
+    maintenance_s: float
     producers: tuple[tuple[str, Producing], ...]
     consumers: int
 
@@ -95,7 +95,7 @@ def make_geo_plan(seed: int) -> GeoPlan:
         namesakes=rng.random() < 0.3,
         made_before=rewinds or rng.random() < 0.7,
         third_down=len(clusters) == 3 and rng.random() < 0.5,
-        upkeep_s=rng.choice([0.3, 1.0]) if trims else NEVER_S,
+        maintenance_s=rng.choice([0.3, 1.0]) if trims else NEVER_S,
         producers=tuple(producers),
         consumers=1 if kind is ConsumerType.Exclusive else rng.randint(1, 3),
         replays=rng.random() < 0.5,

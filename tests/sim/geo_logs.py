@@ -83,8 +83,8 @@ def _acked(state: Any, log: list[Stored]) -> list[str]:
     """Messages that are acknowledged, or will be before delivery: that waits, as it came later."""
     acked = []
     for offset, stored in enumerate(log):
-        left = 0 if state.cursor.is_acked(offset) else state.cursor.remaining(offset)
-        waits = state.foreign.waiting.get(stored.origin)
+        left = 0 if state.cursor.is_acked(offset) else state.cursor.ack_set(offset)
+        waits = state.remote.waiting.get(stored.origin)
         if waits is not None:
             heard = _waiting(waits, Position(*stored.source))
             left = heard if left is None else left if heard is None else left & heard
@@ -97,8 +97,8 @@ def _waiting(waits: Any, source: Position) -> int | None:
     """The rest of an entry once waiting progress is applied; None: all of it."""
     if source <= waits.passed:
         return None
-    holes = waits.ledgers.get(source.ledger_id)
-    if source <= waits.up_to or (holes is not None and source.entry_id in holes):
+    acked_ranges = waits.ledgers.get(source.ledger_id)
+    if source <= waits.up_to or (acked_ranges is not None and source.entry_id in acked_ranges):
         return 0
-    left: int | None = None if holes is None else holes.mask(source.entry_id)
+    left: int | None = None if acked_ranges is None else acked_ranges.mask(source.entry_id)
     return left

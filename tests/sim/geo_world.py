@@ -113,7 +113,7 @@ class GeoWorld:
                 f"{seed}/{name}",
                 history,
                 site=Site(name, number, network),
-                plan=Plan(plan.upkeep_s, minutes=0, megabytes=0, ttl_s=0, quota=None),
+                plan=Plan(plan.maintenance_s, minutes=0, megabytes=0, ttl_s=0, quota=None),
             )
             for number, name in enumerate(plan.clusters, 1)
         }
@@ -197,7 +197,9 @@ class GeoWorld:
         for step in (self._found, self._prepare):
             for cluster in self.clusters.values():
                 await step(cluster)
-        doors = [self._loop.create_task(each.keep_door_open()) for each in self.clusters.values()]
+        proxies = [
+            self._loop.create_task(each.keep_proxy_open()) for each in self.clusters.values()
+        ]
         self._begin_all()
         moving = self._loop.create_task(self._move())
         self._stage = "in the storm"
@@ -209,14 +211,14 @@ class GeoWorld:
         except StuckRun as error:
             self._problems.append(str(error))
             return
-        for door in doors:
-            door.cancel()
+        for proxy in proxies:
+            proxy.cancel()
         await self._post_mortem()
         self._stage = "over"
 
     async def _found(self, cluster: SimCluster) -> None:
         call, catalog, names = cluster.admin.call, ActorKey.catalog(), list(self._plan.clusters)
-        await cluster.open_door()
+        await cluster.open_proxy()
         await call(catalog, "bootstrap", _named(cluster))
         for other in self.clusters.values():
             if other is not cluster:

@@ -93,14 +93,14 @@ class _Watch:
         """A consumer is about to be removed, as lost."""
         if dispatcher not in self._dispatchers:
             return
-        watched, books = self._dispatchers[dispatcher], dispatcher._books
-        counts, consumer = self._counts[watched.runtime], books.consumers[consumer_id]
-        unacked = {at for first, end in books.held.of(consumer_id) for at in range(first, end)}
+        watched, in_flight = self._dispatchers[dispatcher], dispatcher._in_flight
+        counts, consumer = self._counts[watched.runtime], in_flight.consumers[consumer_id]
+        unacked = {at for first, end in in_flight.held.of(consumer_id) for at in range(first, end)}
         held = []
         for offset, count in watched.sent.pop(consumer_id, {}).items():
             if offset in unacked:
-                losses = books.suspects.losses(offset) if offset in consumer.suspects else 0
-                messages = books._messages_held(offset, offset + 1)
+                losses = in_flight.suspects.losses(offset) if offset in consumer.suspects else 0
+                messages = in_flight._messages_held(offset, offset + 1)
                 held.append((offset, count, messages, losses))
         if held:
             counts.lost.update(unacked)
@@ -122,16 +122,16 @@ def watch_losses(replace: Replace, history: History) -> None:
         Dispatcher.detach,
         Dispatcher.cut_off,
         Dispatcher.dispatch,
-        Dispatcher.stood,
+        Dispatcher.lease_report,
     )
 
     def detached(self: Dispatcher, consumer_id: int, lost: bool = False) -> list[ActiveChange]:
-        if lost and consumer_id in self._books.consumers:
+        if lost and consumer_id in self._in_flight.consumers:
             watch.lost(self, consumer_id)
         return detach(self, consumer_id, lost)
 
     def was_cut_off(self: Dispatcher) -> None:
-        for consumer_id in self._books.consumers:
+        for consumer_id in self._in_flight.consumers:
             watch.lost(self, consumer_id)
         cut_off(self)
 
@@ -141,15 +141,15 @@ def watch_losses(replace: Replace, history: History) -> None:
         return deliveries
 
     def has_stood(self: Dispatcher, first: int, sizes: Sequence[int], *more: Any) -> None:
-        assert self._standing is not None
-        owner = self._standing.spec.consumer_id
+        assert self._leased is not None
+        owner = self._leased.spec.consumer_id
         stood(self, first, sizes, *more)
         watch.delivered(self, [Delivery(owner, first, first + len(sizes), sum(sizes), 0)])
 
     replace(Dispatcher, "detach", detached)
     replace(Dispatcher, "cut_off", was_cut_off)
     replace(Dispatcher, "dispatch", dispatched)
-    replace(Dispatcher, "stood", has_stood)
+    replace(Dispatcher, "lease_report", has_stood)
 
 
 def _watch_counts(replace: Replace, watch: _Watch) -> None:

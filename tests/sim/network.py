@@ -104,7 +104,7 @@ class SimTransport(asyncio.Transport):
         data = bytes(data)
         if self._closing or self.lost or not data:
             return
-        arrives = self._network.arrival(self.node, self.peer.node)
+        arrives = self._network.incoming_migration(self.node, self.peer.node)
         for at in range(0, len(data), CHUNK):
             self._under_way.append((arrives, data[at : at + CHUNK]))
         self._size += len(data)
@@ -132,7 +132,7 @@ class SimTransport(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        self._under_way.append((self._network.arrival(self.node, self.peer.node), None))
+        self._under_way.append((self._network.incoming_migration(self.node, self.peer.node), None))
         self._schedule()
         if self.peer.lost:
             self._drop()
@@ -165,7 +165,7 @@ class SimTransport(asyncio.Transport):
         self._protocol.connection_lost(error)
 
     def _break_later(self) -> None:
-        when = self._network.arrival(self.peer.node, self.node)
+        when = self._network.incoming_migration(self.peer.node, self.node)
         self._loop.call_at(when, self._reset, context=self._context.copy())
 
     def _reset(self) -> None:
@@ -330,7 +330,7 @@ class Network:
                 end.peer._break_later()
             elif not end._closing:
                 end._closing = True
-                end._under_way.append((self.arrival(node, end.peer.node), None))
+                end._under_way.append((self.incoming_migration(node, end.peer.node), None))
                 end._schedule()
 
     def vanish(self, node: Node) -> None:
@@ -350,7 +350,7 @@ class Network:
         pairs = ((a, b), (b, a), (a, "*"), (b, "*"))
         return max(separated, *(self._blocked.get(pair, 0.0) for pair in pairs))
 
-    def arrival(self, sender: Node, receiver: Node) -> float:
+    def incoming_migration(self, sender: Node, receiver: Node) -> float:
         """When what is sent now arrives, if nothing is in the way."""
         until, slow = self._slow
         longest = slow if self.loop.time() < until else self._latency
@@ -374,7 +374,7 @@ class Network:
         """Connect from the process that runs now. Raises `ConnectionRefusedError`."""
         node = current_node()
         for _ in range(2):  # SYN, SYN-ACK
-            await asyncio.sleep(self.arrival(node, HARNESS) - self.loop.time())
+            await asyncio.sleep(self.incoming_migration(node, HARNESS) - self.loop.time())
             server = self.servers.get(port)
             if server is None or server.node.dead:
                 raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")

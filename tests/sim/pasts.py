@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from velaray.actors.machine import digest
 from velaray.actors.subscription.machine import SubscriptionMachine
-from velaray.broker.history import Moment, state_at
+from velaray.broker.history import PointInTime, state_at
 from velaray.events.ids import ActorKey, ActorKind
 from velaray.journal.store import LedgerStore
 
@@ -42,7 +42,7 @@ async def pasts_are_as_noted(
             by_key.setdefault(each.key, []).append(each)
     for key, points in by_key.items():
         for point in points[:: -(-len(points) // COMPARED)]:
-            past = await state_at(store, key, Moment(sequence=point.sequence))
+            past = await state_at(store, key, PointInTime(sequence=point.sequence))
             if digest(machine.snapshot(past.state)) != point.digest:
                 faults.append(
                     f"{key.text()}: the past after event {point.sequence} isn't what was live then"

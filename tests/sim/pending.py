@@ -45,8 +45,8 @@ def _whole(log: Log, packed: Any) -> Messages:
 
 
 def _before(log: Log, event: Any) -> Messages:
-    remaining = words_to_mask(event.partial.remaining) if event.HasField("partial") else None
-    return log.before(event.before_offset, remaining)
+    ack_set = words_to_mask(event.partial.remaining) if event.HasField("partial") else None
+    return log.before(event.before_offset, ack_set)
 
 
 def _step(seen: Seen, event: Any, log: Log) -> Seen:

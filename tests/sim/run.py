@@ -31,9 +31,9 @@ from tests.sim.checkers import CHECKERS, Evidence, judge
 from tests.sim.clients import ClientProcess, Script
 from tests.sim.cluster import ADMIN_PORT, EPOCH_MS, SimCluster
 from tests.sim.compacting import Compacting, make_compacting, newest_of
-from tests.sim.dead_letter_checkers import KEEPER, is_grave
+from tests.sim.dead_letter_checkers import KEEPER, is_dead_letter_topic
 from tests.sim.deletions import deleted_in_the_end
-from tests.sim.deliveries import watch_hands
+from tests.sim.deliveries import watch_deliveries
 from tests.sim.faults import Fault, carry_out, make_faults
 from tests.sim.history import History
 from tests.sim.http import ask
@@ -221,7 +221,7 @@ def simulated(
             replace(Acknowledgements, name, noted(getattr(Acknowledgements, name)))
         watch_journals(replace, history)
         shorten_units(replace)
-        watch_hands(replace, history)
+        watch_deliveries(replace, history)
         watch_counts(replace, history)
         watch_losses(replace, history)
         watch_moments(replace)
@@ -269,7 +269,9 @@ class World:
         if self._stage != "over":
             found.append(f"the run got stuck while {self._stage}")
         if self._logs:
-            letters = {topic: log for topic, log in self._logs.items() if is_grave(topic)}
+            letters = {
+                topic: log for topic, log in self._logs.items() if is_dead_letter_topic(topic)
+            }
             logs = {topic: log for topic, log in self._logs.items() if topic not in letters}
             excuses = self._excuses
             past = self._past
@@ -287,13 +289,13 @@ class World:
     async def live(self) -> None:
         """The whole run."""
         cluster, history = self.cluster, self._history
-        await cluster.open_door()
+        await cluster.open_proxy()
         await cluster.admin.call(
             ActorKey.catalog(),
             "bootstrap",
             {"cluster": "sim", "service_url": "pulsar://x:6650", "admin_url": "http://x:8080"},
         )
-        door = self._loop.create_task(cluster.keep_door_open())
+        proxy = self._loop.create_task(cluster.keep_proxy_open())
         shared = Shared(history)
         cast = await self._prepared(shared)
         consumers = self._begin({**cast.consumers, **self._readers(cast)})
@@ -325,7 +327,7 @@ class World:
         self._stage = "waiting for the transactions"
         if not await self._all_ended():
             return
-        door.cancel()
+        proxy.cancel()
         await self._post_mortem()
         self._stage = "over"
 
@@ -517,8 +519,8 @@ class World:
         for name in sorted(await expected_journals(cluster)):
             await cluster.admin.reach(ActorKey.parse(name))
         await asyncio.sleep(5.0)  # what is left to do after recovery is done by then
-        await cluster.open_door()  # through which deleters come to their topics
-        await cluster.admin.reach(ActorKey.of_deleter(0))
+        await cluster.open_proxy()  # through which deleters come to their topics
+        await cluster.admin.reach(ActorKey.of_garbage_collector(0))
         self._problems += await audit(cluster) + await deleted_in_the_end(cluster, CALM_S)
         for key in await self._partitions():
             if not key.topic.startswith("sc"):

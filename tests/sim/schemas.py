@@ -54,10 +54,10 @@ def make_schema_cast(seed: int, shared: Shared) -> dict[str, Script]:
 
 async def _connect(topic: str) -> Peer:
     """A connection to the topic's partition, as a client finds it. Raises `_FAILED`."""
-    door = await RawClient.connect("127.0.0.1", SERVICE_PORT)
-    door.send(pb.CommandLookupTopic(topic=f"persistent://{topic}", request_id=1))
-    answer = await door.next(pb.CommandLookupTopicResponse)
-    door.close()
+    proxy = await RawClient.connect("127.0.0.1", SERVICE_PORT)
+    proxy.send(pb.CommandLookupTopic(topic=f"persistent://{topic}", request_id=1))
+    answer = await proxy.next(pb.CommandLookupTopicResponse)
+    proxy.close()
     if answer.response != pb.CommandLookupTopicResponse.Connect:
         raise ConnectionError(answer.message)
     host, port = answer.brokerServiceUrl.removeprefix("pulsar://").split(":")

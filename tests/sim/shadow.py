@@ -82,15 +82,15 @@ class CheckedMachine:
         recovery_gives_what_was_stored(self.inner, segments)
         return segments
 
-    def settle(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
+    def on_checkpoint(self, state: Any, stored: Mapping[str, StoredSegment]) -> None:
         """Segments are stored, which changes only what is in memory."""
         if isinstance(self.inner, SegmentKeeper):
-            self.inner.settle(state, stored)
+            self.inner.on_checkpoint(state, stored)
             self.inner.check(state)
 
-    def crowded(self, state: Any) -> bool:
+    def needs_checkpoint(self, state: Any) -> bool:
         """Whether a checkpoint is due for the sake of memory."""
-        return isinstance(self.inner, SegmentKeeper) and self.inner.crowded(state)
+        return isinstance(self.inner, SegmentKeeper) and self.inner.needs_checkpoint(state)
 
 
 class Shadow:
@@ -157,7 +157,7 @@ def watch_journals(replace: Replace, history: History) -> None:
     async def committed(self: Journal) -> int:
         node = current_node()
         shadow = node.shadow
-        runtime = node.body.runtime if node.body is not None else None
+        runtime = node.actor.runtime if node.actor is not None else None
         # A command that is tried on a full disk changes the live state when it is durable.
         tried = runtime is not None and runtime._deferred
         # What is more than one frame's worth is in the live state already.
@@ -179,8 +179,8 @@ def watch_journals(replace: Replace, history: History) -> None:
             history.add("decided", node=node.name, txns=verdicts)
         if tried:
             shadow.fold_staged()
-        elif not ahead and node.body is not None:
-            note(node.body.fabric.pasts, node.key, sequence, shadow.state)
+        elif not ahead and node.actor is not None:
+            note(node.actor.actor_system.pasts, node.key, sequence, shadow.state)
         return sequence
 
     async def reloaded(self: Journal) -> Recovered:

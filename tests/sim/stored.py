@@ -93,8 +93,8 @@ async def audit(cluster: SimCluster) -> list[str]:
         if key.kind is ActorKind.SUBSCRIPTION:
             faults += await undoing_restores_exactly(HistoryStore(cluster.disk), key)
         node = cluster.actors.get(key)
-        if node is not None and node.body is not None:
-            runtime = node.body.runtime  # type: ignore[attr-defined]
+        if node is not None and node.actor is not None:
+            runtime = node.actor.runtime  # type: ignore[attr-defined]
             machine = CheckedMachine(MACHINES[key.kind]())
             if runtime._opened and runtime._full:  # the next commit writes it
                 fold.evolve(runtime._opened)

@@ -21,8 +21,8 @@ def acked(*ranges: tuple[int, int]) -> EntriesAcked:
     return EntriesAcked(ranges=pack_ranges(ranges))
 
 
-def in_part(offset: int, remaining: int) -> EntriesAcked:
-    return EntriesAcked(partial=[PartialAck(offset=offset, remaining=[remaining])])
+def in_part(offset: int, ack_set: int) -> EntriesAcked:
+    return EntriesAcked(partial=[PartialAck(offset=offset, remaining=[ack_set])])
 
 
 EVENTS = [
@@ -57,7 +57,7 @@ def test_an_order_that_matters_is_seen(name: str) -> None:
         assert folded(acks_commute_and_repeat(EVENTS[:5])) != folded(EVENTS[:5])
 
 
-def test_a_backlog_that_counts_holes_is_seen() -> None:
+def test_a_backlog_that_counts_acked_ranges_is_seen() -> None:
     cursor = Cursor(3, [(5, 7)])
     backlog_is_what_is_unacked(cursor)
     with MUTANTS["count-ranges-as-backlog"].applied(), pytest.raises(AssertionError, match="K3"):
@@ -70,7 +70,7 @@ def test_forms_that_differ_are_seen() -> None:
         bits = Cursor()
         for cursor in (ranges, bits):
             cursor.ack_range(5, 9)
-        assert list(ranges.holes()) == [(5, 9)] != list(bits.holes())
+        assert list(ranges.acked_ranges()) == [(5, 9)] != list(bits.acked_ranges())
 
 
 def test_a_mark_that_goes_back_is_seen() -> None:
@@ -80,7 +80,7 @@ def test_a_mark_that_goes_back_is_seen() -> None:
             mark_goes_forward(4, 6, after, "an event")
 
 
-def test_a_checkpoint_that_lacks_a_hole_is_seen() -> None:
+def test_a_checkpoint_that_lacks_a_acked_range_is_seen() -> None:
     state = SubscriptionState(True, Cursor(3, [(5, 7), (9, 12)], [(20, 0b1)]))
     machine = SubscriptionMachine()
     recovery_gives_what_was_stored(machine, machine.snapshot(state))

@@ -48,10 +48,10 @@ async def keep(disk: SimDisk, machine: Any, key: ActorKey, *commands: Any) -> No
 def judged(disk: SimDisk, key: ActorKey, event: Any, *commands: Any) -> list[str]:
     """The judge's faults of a decision after ``commands`` to the catalog."""
     cluster = SimpleNamespace(disk=disk, failures=[])
-    body = SimpleNamespace(fabric=SimpleNamespace(_cluster=cluster))
+    actor = SimpleNamespace(actor_system=SimpleNamespace(_cluster=cluster))
 
     async def judge() -> None:
-        NODE.set(SimpleNamespace(key=key, body=body))  # type: ignore[arg-type]
+        NODE.set(SimpleNamespace(key=key, actor=actor))  # type: ignore[arg-type]
         bootstrap = Bootstrap("sim", "pulsar://sim", "http://sim")
         await keep(disk, CatalogMachine(), ActorKey.catalog(), bootstrap, *commands)
         await check_frame([encode(event)])

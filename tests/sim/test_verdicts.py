@@ -88,7 +88,7 @@ def lived(commit: bool, trap: CrashAt, ambush: Ambush | None = None, early: bool
 async def _lived(
     cluster: SimCluster, commit: bool, trap: Any, ambush: Ambush | None, early: bool
 ) -> Seen:
-    await cluster.open_door()
+    await cluster.open_proxy()
     names = {"cluster": "sim", "service_url": "pulsar://x:6650", "admin_url": "http://x:8080"}
     await cluster.admin.call(ActorKey.catalog(), "bootstrap", names)
     await ensure_coordinators(cluster.admin, 1)

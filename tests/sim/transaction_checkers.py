@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.dead_letter_checkers import buried
+from tests.sim.dead_letter_checkers import dead_lettered
 from tests.sim.pending import aborts_leave_nothing, holders_are_one, still_pending
 from tests.sim.transaction_cast import ACCOUNTS, RESULTS, SOURCE, WORKERS
 from tests.sim.transaction_evidence import PartitionPast, Stored, TransactionEvidence
@@ -343,7 +343,7 @@ def results_are_exactly_once(run: Evidence, past: TransactionEvidence) -> Iterat
     wanted: set[str] = set()
     for entry, known in _committed(past, SOURCE):
         excused = run.excused.get((WORKERS, known.topic), set())
-        dead = buried(run.letters, WORKERS, known.topic)
+        dead = dead_lettered(run.letters, WORKERS, known.topic)
         for content in entry.contents:
             wanted.add(content)
             times = results[content] + (content in dead)

@@ -49,7 +49,7 @@ _WATCHED = tuple(encode(kind())[:2] for kind in (EntriesTrimmed, EntriesExpired)
 class Plan:
     """The policies of a run's topics."""
 
-    upkeep_s: float
+    maintenance_s: float
     minutes: int
     megabytes: int
     ttl_s: int
@@ -77,7 +77,7 @@ def make_plan(seed: int | str) -> Plan | None:
         policy = rng.choice(["producer_request_hold", EVICTION])
         quota = {"policy": policy, "limitSize": rng.randint(300, 3_000)}
     return Plan(
-        upkeep_s=rng.choice([0.3, 1.0, 2.0]),
+        maintenance_s=rng.choice([0.3, 1.0, 2.0]),
         minutes=minutes,
         megabytes=megabytes,
         ttl_s=rng.choice([0, 0, 0, 2, 5]),
@@ -97,7 +97,7 @@ async def check_frame(records: list[bytes]) -> None:
     watched = [raw for raw in records if raw[:2] in _WATCHED]
     if (
         not watched
-        or node.body is None
+        or node.actor is None
         or node.key.kind
         not in (
             ActorKind.PARTITION,
@@ -105,7 +105,7 @@ async def check_frame(records: list[bytes]) -> None:
         )
     ):
         return
-    cluster = node.body.fabric._cluster
+    cluster = node.actor.actor_system._cluster
     for raw in watched:
         faults = await _judge(cluster, node, decode(raw))
         cluster.failures += [f"{node.key}: {fault}" for fault in faults]
@@ -137,7 +137,7 @@ async def _judge_trim(cluster: Any, node: Any, event: Any) -> list[str]:
     keeps; never the current ledger."""
     store, journal = HistoryStore(cluster.disk), node.key.text()
     state: PartitionState = await _state(store, node.key, PartitionMachine())
-    listed = {info.ledger_id: info for info in node.body.runtime.journal.ledgers}
+    listed = {info.ledger_id: info for info in node.actor.runtime.journal.ledgers}
     faults = []
     cluster.history.add("trimmed", journal=journal, ledgers=[t.ledger_id for t in event.ledgers])
     for ledger in event.ledgers:
@@ -166,7 +166,7 @@ def _retention_lets_go(plan: Plan, ledgers: list[Any], info: Any, node: Any) -> 
         minutes = megabytes = 0
     behind = [each for each in ledgers if each.ledger_id > info.ledger_id]
     newer = sum(each.bytes - each.data_offset for each in behind)
-    age_ms = node.body.fabric.clock_ms() - info.sealed_ms
+    age_ms = node.actor.actor_system.clock_ms() - info.sealed_ms
     too_old = minutes >= 0 and age_ms >= minutes * MINUTE_MS
     too_much = megabytes >= 0 and newer >= megabytes * MIB
     return too_old or too_much

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from velaray.actors.subscription.cursor import unpack_ranges, words_to_mask
-from velaray.broker.history import Moment
+from velaray.broker.history import PointInTime
 from velaray.broker.subscription.undoing import plan_undo
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import (
@@ -44,8 +44,8 @@ class Acked:
         """Acknowledge part of a batch."""
         if part.offset in self.whole:
             return
-        remaining = words_to_mask(part.remaining)
-        mask = self.left.get(part.offset, remaining) & remaining
+        ack_set = words_to_mask(part.remaining)
+        mask = self.left.get(part.offset, ack_set) & ack_set
         if mask:
             self.left[part.offset] = mask
         else:
@@ -115,7 +115,7 @@ async def undoing_restores_exactly(store: LedgerStore, key: ActorKey) -> list[st
             _keep(former, before, live, event)
     if former is None:
         return []
-    plan = await plan_undo(store, key, Moment())
+    plan = await plan_undo(store, key, PointInTime())
     faults = []
     for name, cursor, acked in (("is", plan.expected, live), ("was", plan.restored, former)):
         end = max([cursor.untouched_from(), *(at + 1 for at in acked.whole)])

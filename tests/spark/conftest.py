@@ -69,7 +69,7 @@ def make_topic(cluster):
     """Makes a topic with that many partitions."""
 
     def make(topic, partitions):
-        work = cluster.fabric.call(
+        work = cluster.actor_system.call(
             ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": partitions}
         )
         cluster.run(work)

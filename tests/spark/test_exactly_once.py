@@ -134,12 +134,12 @@ class Attempts:
 
         given = {"service_url": url, "topic": topic}
         self.target = Target.of(Options(given, set(given), "a test"))
-        self.series = self.target.series(topic)
+        self.commit_sequence = self.target.commit_sequence(topic)
 
     def write(self, number, *batches):
         """What a task attempt does; batches may be functions that return one."""
         rows = (batch() if callable(batch) else batch for batch in batches)
-        return self.target.publish(self.series, number, rows)
+        return self.target.publish(self.commit_sequence, number, rows)
 
 
 def batch_of(*numbers):

@@ -34,9 +34,9 @@ def cluster(tmp_path_factory):
     What no subscription wants isn't trimmed while a test runs.
     """
     made = LocalCluster(tmp_path_factory.mktemp("ledgers"))
-    made.config = replace(made.config, max_message_size=20_000, upkeep_s=3600)
+    made.config = replace(made.config, max_message_size=20_000, maintenance_s=3600)
     with made as running:
-        running.fabric.journal_settings = JournalSettings(roll_records=15)
+        running.actor_system.journal_settings = JournalSettings(roll_records=15)
         yield running
 
 
@@ -100,7 +100,7 @@ def in_order(rows):
 
 
 def test_files_say_what_the_service_says(cluster, client, topic, table):
-    make = cluster.fabric.call(
+    make = cluster.actor_system.call(
         ActorKey.catalog(), "create_topic", {"topic": topic, "partitions": 2}
     )
     cluster.run(make)

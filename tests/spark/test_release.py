@@ -47,12 +47,12 @@ def marks(admin, topic):
 
 def test_a_query_is_released_by_its_checkpoint_and_again_is_harmless(done, admin, client, topic):
     query = json.loads((done / "metadata").read_text())["id"]
-    assert client.commit_series(f"spark/{query}").last == 0
+    assert client.commit_sequence(f"spark/{query}").last == 0
     assert len(marks(admin, topic)) == 1
     found = release(client, checkpoint=done)
     assert len(found.marks) == 4 and found.series == [f"spark/{query}"]
     assert marks(admin, topic) == set()
-    assert client.commit_series(f"spark/{query}").last == -1
+    assert client.commit_sequence(f"spark/{query}").last == -1
     assert release(client, checkpoint=done) == found
 
 

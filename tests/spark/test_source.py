@@ -94,7 +94,7 @@ def test_partitions_that_are_new_are_read_from_their_beginning(
 ):
     make_topic(topic, 1)
     copy()
-    work = cluster.fabric.call(
+    work = cluster.actor_system.call(
         velaray.events.ids.ActorKey.catalog(),
         "grow_partitions",
         {"topic": topic, "partitions": 2},

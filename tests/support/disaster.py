@@ -30,7 +30,7 @@ class Disaster:
         )
         self._stack.callback(lambda: self._of_a.close())
         self.a = self._start()
-        self.port = self.a.front_door.port
+        self.port = self.a.proxy.port
         introduce(self.a, self.b)
         introduce(self.b, self.a)
         create("acme/n", self.a, self.b)
@@ -55,7 +55,7 @@ class Disaster:
         key = ActorKey.of_partition(name, found["incarnation"])
 
         def told() -> bool:
-            self.b.run(self.b.fabric.call(key, "settle_progress", {}))
+            self.b.run(self.b.actor_system.call(key, "settle_progress", {}))
             return self.backlog() == unacknowledged
 
         wait_until(told, 30)

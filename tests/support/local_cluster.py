@@ -15,7 +15,7 @@ from velaray.admin.api import serve_admin
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.proxy.proxy import Proxy
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.files import FileStore
 from velaray.topology.config import AuthSettings, ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
@@ -39,7 +39,7 @@ class LocalCluster:
         self.config = ClusterConfig(
             data_dir=str(data_dir),
             incarnation=1,
-            link_key=b"test",
+            rpc_key=b"test",
             auth=auth,
             tunnel=tunnel,
             **{"deleters": 0, "replication_secret": REPLICATION_SECRET} | settings,
@@ -47,8 +47,8 @@ class LocalCluster:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="cluster", daemon=True)
         self._service_port = service_port
-        self.fabric: InProcessActorSystem
-        self.front_door: Proxy
+        self.actor_system: InProcessActorSystem
+        self.proxy: Proxy
         self._admin_port = 0
 
     def __enter__(self) -> LocalCluster:
@@ -65,7 +65,7 @@ class LocalCluster:
     @property
     def service_url(self) -> str:
         """Where clients connect."""
-        return f"pulsar://127.0.0.1:{self.front_door.port}"
+        return f"pulsar://127.0.0.1:{self.proxy.port}"
 
     @property
     def admin_url(self) -> str:
@@ -83,31 +83,31 @@ class LocalCluster:
 
     async def _start(self) -> None:
         store = FileStore(self.config.data_dir, self.config.number_base)
-        self.fabric = InProcessActorSystem(self.config, store, make_body)
-        self.front_door = Proxy(self.fabric)
-        await self.front_door.start(self._service_port)
-        self._admin, self._admin_port = await serve_admin(self.fabric, self.config.host, 0)
-        await self.fabric.call(
+        self.actor_system = InProcessActorSystem(self.config, store, make_actor)
+        self.proxy = Proxy(self.actor_system)
+        await self.proxy.start(self._service_port)
+        self._admin, self._admin_port = await serve_admin(self.actor_system, self.config.host, 0)
+        await self.actor_system.call(
             ActorKey.catalog(),
             "bootstrap",
             {"cluster": self.config.name, **self.urls},
         )
-        await ensure_coordinators(self.fabric, 1)
+        await ensure_coordinators(self.actor_system, 1)
 
     async def _stop(self) -> None:
         await self._admin.cleanup()
-        await self.front_door.stop()
-        await self.fabric.stop()
-        await self.fabric.store.close()
+        await self.proxy.stop()
+        await self.actor_system.stop()
+        await self.actor_system.store.close()
 
     def keys(self, kind: ActorKind) -> list[ActorKey]:
         """The actors of a kind that run now."""
-        return [key for key in list(self.fabric.bodies) if key.kind is kind]
+        return [key for key in list(self.actor_system.actors) if key.kind is kind]
 
     def kill(self, key: ActorKey) -> None:
         """End an actor as SIGKILL would."""
 
         async def kill() -> None:
-            self.fabric.kill(key)
+            self.actor_system.kill(key)
 
         self.run(kill())

@@ -13,7 +13,7 @@ from velaray.events.ids import ActorKey, TopicName
 
 def ask(running: LocalCluster, method: str, **args: Any) -> Any:
     """Call the catalog of a cluster."""
-    return running.run(running.fabric.call(ActorKey.catalog(), method, args))
+    return running.run(running.actor_system.call(ActorKey.catalog(), method, args))
 
 
 def introduce(here: LocalCluster, there: LocalCluster, token: str = "", **more: Any) -> None:
@@ -32,8 +32,8 @@ def neighbours(path: Path, **of_b: Any) -> Iterator[tuple[LocalCluster, LocalClu
         introduce(a, b)
         introduce(b, a)
         yield a, b
-        assert a.fabric.failures == []
-        assert b.fabric.failures == []
+        assert a.actor_system.failures == []
+        assert b.actor_system.failures == []
 
 
 def settle(tenant: str, home: str, *clusters: LocalCluster) -> None:
@@ -57,6 +57,6 @@ def stored(cluster: LocalCluster, topic: str) -> int:
     for found in ask(cluster, "topics", namespace=name.namespace_name):
         if found["topic"] == str(name):
             key = ActorKey.of_partition(name, found["incarnation"])
-            entries: int = cluster.run(cluster.fabric.call(key, "stats"))["entries"]
+            entries: int = cluster.run(cluster.actor_system.call(key, "stats"))["entries"]
             return entries
     return 0

@@ -10,7 +10,7 @@ from tests.journal.testing import started, write
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from velaray.aio import Client
-from velaray.broker.garbage_collection.deletion import EVENTS, announce
+from velaray.broker.garbage_collection.deletion import EVENTS, enqueue_deletion
 from velaray.broker.garbage_collection.deletion_events import encode_event, event_of
 from velaray.broker.garbage_collection.garbage_collector import GarbageCollector
 from velaray.events.ids import ActorKey, ActorKind, TopicName
@@ -18,7 +18,7 @@ from velaray.journal.journal import Journal
 from velaray.journal.store import LedgerStore
 from velaray.topology.system_credentials import SystemCredentials
 
-DELETER = ActorKey.of_deleter(0)
+GARBAGE_COLLECTOR = ActorKey.of_garbage_collector(0)
 
 
 def a_topic(name: str) -> ActorKey:
@@ -40,26 +40,26 @@ def listed(journal: Journal) -> list[int]:
 
 
 def make_journal(cluster: LocalCluster, key: ActorKey, ledgers: int = 6) -> Journal:
-    return cluster.run(a_journal(cluster.fabric.store, key, ledgers))
+    return cluster.run(a_journal(cluster.actor_system.store, key, ledgers))
 
 
 def stored(cluster: LocalCluster, key: ActorKey) -> list[int]:
-    return cluster.run(cluster.fabric.store.list_ledgers(key.text()))
+    return cluster.run(cluster.actor_system.store.list_ledgers(key.text()))
 
 
 def tell(cluster: LocalCluster, key: ActorKey, ledgers: Iterable[int]) -> None:
-    cluster.run(announce(cluster.fabric, key, list(ledgers)))
+    cluster.run(enqueue_deletion(cluster.actor_system, key, list(ledgers)))
 
 
-def body(cluster: LocalCluster) -> GarbageCollector:
-    found = cluster.fabric.bodies[DELETER]
+def actor(cluster: LocalCluster) -> GarbageCollector:
+    found = cluster.actor_system.actors[GARBAGE_COLLECTOR]
     assert isinstance(found, GarbageCollector)
     return found
 
 
 def counts(cluster: LocalCluster) -> dict[str, int]:
     """What the deleter counted since its start; it is activated if need be."""
-    return cluster.run(cluster.fabric.call(DELETER, "describe"))["counts"]
+    return cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "describe"))["counts"]
 
 
 def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
@@ -72,8 +72,8 @@ def wait_for(cluster: LocalCluster, **wanted: int) -> dict[str, int]:
     return wait_until(reached, 30.0)
 
 
-async def _publish(url: str, link_key: bytes, topic: str, payloads: list[Any]) -> None:
-    async with Client(url, authentication=SystemCredentials(link_key)) as client:
+async def _publish(url: str, rpc_key: bytes, topic: str, payloads: list[Any]) -> None:
+    async with Client(url, authentication=SystemCredentials(rpc_key)) as client:
         producer = await client.create_producer(topic, batching_enabled=False)
         for payload, properties in payloads:
             await producer.send(payload, properties)
@@ -84,7 +84,7 @@ def publish(
 ) -> None:
     """Publish to the deletion topic, or to another one of them, as only an actor may."""
     pairs = [(payload, properties) for payload in payloads]
-    asyncio.run(_publish(cluster.service_url, cluster.config.link_key, topic, pairs))
+    asyncio.run(_publish(cluster.service_url, cluster.config.rpc_key, topic, pairs))
 
 
 def raw_event(key: ActorKey, ledger_id: int, **changes: Any) -> bytes:
@@ -94,4 +94,4 @@ def raw_event(key: ActorKey, ledger_id: int, **changes: Any) -> bytes:
 
 
 def running(cluster: LocalCluster) -> bool:
-    return bool(cluster.keys(ActorKind.DELETER))
+    return bool(cluster.keys(ActorKind.GARBAGE_COLLECTOR))

@@ -14,7 +14,7 @@ from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.partition.partition_session import PartitionSession
 from velaray.events.ids import ActorKey, Position, TopicName
 from velaray.events.ids_pb2 import MessageIdData
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.auth import replicator_proof
 from velaray.topology.config import ClusterConfig
@@ -109,28 +109,30 @@ class Site:
             **{"deleters": 0} | settings,
         )
         store = MemoryStore(self.disk, number_base=config.number_base)
-        self.fabric = InProcessActorSystem(config, store, make_body)
+        self.actor_system = InProcessActorSystem(config, store, make_actor)
         self.key: ActorKey
 
     async def start(self) -> None:
         names = {"cluster": self.name, "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
-        found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        found = await self.actor_system.call(
+            ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        )
         self.key = ActorKey.of_partition(TOPIC, found["incarnation"])
         await self.partition()
 
     async def partition(self) -> PartitionActor:
         """The body that serves the topic now."""
-        await self.fabric.address(self.key)
-        body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionActor)
-        return body
+        await self.actor_system.address(self.key)
+        actor = self.actor_system.actors[self.key]
+        assert isinstance(actor, PartitionActor)
+        return actor
 
     async def client(self) -> Client:
         return Client(await self.partition())
 
     async def call(self, method: str, **args: Any) -> Any:
-        return await self.fabric.call(self.key, method, args)
+        return await self.actor_system.call(self.key, method, args)
 
     async def publish(self, number: int, messages: int = 1, producer: str = "p") -> Position:
         """Store an entry that says who sent it; the same number is a duplicate."""
@@ -232,8 +234,8 @@ def run(scenario: Callable[[Site, Site], Awaitable[None]], **settings: Any) -> N
         try:
             await scenario(east, west)
         finally:
-            await east.fabric.stop()
-            await west.fabric.stop()
+            await east.actor_system.stop()
+            await west.actor_system.stop()
 
     asyncio.run(main())
 
@@ -299,8 +301,8 @@ async def exported(site: Site, name: str) -> SubscriptionProgress:
     partition = await site.partition()
     state = partition.runtime.state
     at = partition.key.of_subscription(name, state.subscriptions[name].ref.incarnation)
-    await site.fabric.address(at)
-    found = site.fabric.bodies[at].runtime.state  # type: ignore[attr-defined]
+    await site.actor_system.address(at)
+    found = site.actor_system.actors[at].runtime.state  # type: ignore[attr-defined]
     told = SubscriptionProgress(subscription=name)
     told.properties[REPLICATED_SUBSCRIPTION] = "true"
     origins: dict[str, OriginProgress] = {}
@@ -311,7 +313,7 @@ async def exported(site: Site, name: str) -> SubscriptionProgress:
         progress = origins.setdefault(cluster, OriginProgress(cluster=cluster))
         ledger_id, entry_id = position
         where = EntryRange(ledger=ledger_id, first_entry=entry_id, last_entry=entry_id)
-        left, times = found.cursor.remaining(offset), found.deliveries.get(offset)
+        left, times = found.cursor.ack_set(offset), found.deliveries.get(offset)
         if found.cursor.is_acked(offset):
             progress.acked.append(where)
             continue

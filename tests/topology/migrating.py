@@ -61,7 +61,7 @@ class Move(Official):
         """The tenant's home, according to a cluster."""
         return Admin(cluster.admin_url).tenant_home("acme")
 
-    def whereabouts(self, cluster: LocalCluster) -> dict[str, Any]:
+    def message_status(self, cluster: LocalCluster) -> dict[str, Any]:
         """The tenant's data in a cluster, for any caller."""
         return dict(ask(cluster, "whereabouts", tenant="acme"))
 
@@ -72,7 +72,7 @@ class Move(Official):
 
     def stats(self, cluster: LocalCluster, topic: str) -> dict[str, Any]:
         key = self.partition(cluster, topic)
-        return dict(cluster.run(cluster.fabric.call(key, "stats")))
+        return dict(cluster.run(cluster.actor_system.call(key, "stats")))
 
 
 class Publishing:
@@ -119,7 +119,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 @contextmanager
-def moving(path: Path, **of_b: Any) -> Iterator[Move]:
+def migrating(path: Path, **of_b: Any) -> Iterator[Move]:
     """Two clusters, and tenant acme in the first one."""
     with neighbours(path, **of_b) as (a, b):
         create("acme/n", a)
@@ -131,17 +131,17 @@ def moving(path: Path, **of_b: Any) -> Iterator[Move]:
 @contextmanager
 def away(cluster: LocalCluster) -> Iterator[None]:
     """Nobody reaches the cluster meanwhile: no door is open, no connection is left."""
-    admin_port, service_port = cluster._admin_port, cluster.front_door.port
+    admin_port, service_port = cluster._admin_port, cluster.proxy.port
 
     async def close() -> None:
         await cluster._admin.cleanup()
-        await cluster.front_door.stop()
-        for key in list(cluster.fabric.bodies):
-            cluster.fabric.kill(key)
+        await cluster.proxy.stop()
+        for key in list(cluster.actor_system.actors):
+            cluster.actor_system.kill(key)
 
     async def open_again() -> None:
-        await cluster.front_door.start(service_port)
-        cluster._admin, _ = await serve_admin(cluster.fabric, cluster.config.host, admin_port)
+        await cluster.proxy.start(service_port)
+        cluster._admin, _ = await serve_admin(cluster.actor_system, cluster.config.host, admin_port)
 
     cluster.run(close())
     try:

@@ -89,7 +89,7 @@ class Cluster(Official):
 
     def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
         """Call an actor."""
-        return self.local.run(self.local.fabric.call(key, method, args))
+        return self.local.run(self.local.actor_system.call(key, method, args))
 
     def partition(self, topic: str) -> ActorKey:
         """The partition's key; the topic is made if need be."""
@@ -103,10 +103,10 @@ class Cluster(Official):
         _told[self.name, str(name)] = dict(to)
 
         async def tell() -> None:
-            body = self.local.fabric.bodies[ActorKey.catalog()]
-            assert isinstance(body, CatalogActor)
+            actor = self.local.actor_system.actors[ActorKey.catalog()]
+            assert isinstance(actor, CatalogActor)
             for partition in [name, *(name.of_partition(number) for number in range(8))]:
-                body._watchers.tell(Scope.of_topic(partition))
+                actor._watchers.tell(Scope.of_topic(partition))
 
         self.local.run(tell())
 
@@ -115,13 +115,13 @@ class Cluster(Official):
         name = str(TopicName.parse(topic))
         for key in self.local.keys(ActorKind.SUBSCRIPTION):
             if (str(key.topic_name), key.subscription) == (name, REPLICATOR_PREFIX + remote):
-                return self.local.fabric.bodies[key]
+                return self.local.actor_system.actors[key]
         return None
 
     def status(self, topic: str, remote: str) -> dict[str, Any]:
         """What the replicator says of itself; empty if it doesn't run."""
-        body = self.replicator(topic, remote)
-        replicator = None if body is None else body._replicator
+        actor = self.replicator(topic, remote)
+        replicator = None if actor is None else actor._replicator
         return {} if replicator is None else replicator.status()
 
     def publish_raw(self, topic: str, payload: bytes, **fields: Any) -> None:
@@ -136,7 +136,7 @@ class Cluster(Official):
         key = self.partition(topic)
 
         async def publish() -> None:
-            address = await self.local.fabric.reach(key)
+            address = await self.local.actor_system.reach(key)
             raw = await RawClient.connect(address.host, address.service_port)
             name = str(key.topic_name)
             raw.send(CommandProducer(topic=name, producer_id=1, request_id=1))

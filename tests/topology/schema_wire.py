@@ -131,7 +131,7 @@ class World:
 
     async def call(self, key: ActorKey, method: str, args: dict[str, Any] | None = None) -> Any:
         """Call an actor."""
-        work = self.cluster.fabric.call(key, method, args)
+        work = self.cluster.actor_system.call(key, method, args)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.cluster.loop))
 
     async def partition(self, number: int = -1) -> ActorKey:
@@ -148,15 +148,15 @@ class World:
     async def connect(self, number: int = -1) -> Peer:
         """A connection to a partition."""
         key = await self.partition(number)
-        work = self.cluster.fabric.reach(key)
+        work = self.cluster.actor_system.reach(key)
         found = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.cluster.loop))
         raw = await RawClient.connect(found.host, found.service_port)
         self.peers.append(Peer(raw, str(key.topic_name)))
         return self.peers[-1]
 
-    async def at_the_door(self) -> Peer:
+    async def at_the_proxy(self) -> Peer:
         """A connection to the front door."""
-        raw = await RawClient.connect("127.0.0.1", self.cluster.front_door.port)
+        raw = await RawClient.connect("127.0.0.1", self.cluster.proxy.port)
         self.peers.append(Peer(raw, self.topic))
         return self.peers[-1]
 
@@ -165,9 +165,9 @@ class World:
         scope = scope or {"topic": self.topic}
         text = json.dumps(value).encode()
         await self.call(ActorKey.catalog(), "set_policy", {"name": name, "value": text, **scope})
-        body = self.cluster.fabric.bodies.get(await self.partition())
+        actor = self.cluster.actor_system.actors.get(await self.partition())
         async with asyncio.timeout(30):
-            while body is not None and body.policies.raw[name] != value:
+            while actor is not None and actor.policies.raw[name] != value:
                 await asyncio.sleep(0.01)
 
 

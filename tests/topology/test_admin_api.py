@@ -636,7 +636,7 @@ def test_peeking(http: Http, client: pulsar.Client) -> None:
 
 
 def journals(cluster: LocalCluster, topic: str) -> list[str]:
-    found = cluster.run(cluster.fabric.store.list_journals())
+    found = cluster.run(cluster.actor_system.store.list_journals())
     return [text for text in found if f"/{topic}/" in text]
 
 
@@ -677,10 +677,10 @@ def test_a_deleted_topic_leaves_nothing_to_its_successor(
 def decide_deletion(cluster: LocalCluster, topic: str) -> None:
     """Stop a deletion after its decision and one partition's journal."""
     arguments = {"topic": str(TopicName.parse(topic))}
-    cluster.run(cluster.fabric.call(ActorKey.catalog(), "delete_topic", arguments))
+    cluster.run(cluster.actor_system.call(ActorKey.catalog(), "delete_topic", arguments))
     partition = min(journals(cluster, topic))
-    cluster.run(cluster.fabric.dismiss(ActorKey.parse(partition)))
-    cluster.run(cluster.fabric.store.delete_journal(partition))
+    cluster.run(cluster.actor_system.dismiss(ActorKey.parse(partition)))
+    cluster.run(cluster.actor_system.store.delete_journal(partition))
 
 
 @pytest.mark.parametrize("reborn", [False, True])
@@ -704,10 +704,10 @@ def test_the_actors_of_a_deleted_topic_stop(
     http: Http, client: pulsar.Client, cluster: LocalCluster
 ) -> None:
     consumer = client.subscribe("stopped", "s")
-    old = {key for key in cluster.fabric.bodies if key.topic == "stopped"}
+    old = {key for key in cluster.actor_system.actors if key.topic == "stopped"}
     assert len(old) == 2
     assert http("DELETE", f"{TOPICS}/stopped?force=true").status == 204
-    assert not old & cluster.fabric.bodies.keys()
+    assert not old & cluster.actor_system.actors.keys()
     consumer.close()
 
 
@@ -716,15 +716,17 @@ def test_leftovers_are_swept_without_touching_the_living_topic(
 ) -> None:
     client.subscribe("phoenix", "s").close()
     topic = TopicName.parse("phoenix")
-    cluster.run(cluster.fabric.call(ActorKey.catalog(), "delete_topic", {"topic": str(topic)}))
+    cluster.run(
+        cluster.actor_system.call(ActorKey.catalog(), "delete_topic", {"topic": str(topic)})
+    )
     old = journals(cluster, "phoenix")
-    cluster.run(cluster.fabric.dismiss(ActorKey.parse(min(old))))
+    cluster.run(cluster.actor_system.dismiss(ActorKey.parse(min(old))))
     publish(client, "phoenix", b"alive")
-    assert cluster.run(sweep_topic(cluster.fabric, topic)) == 2
+    assert cluster.run(sweep_topic(cluster.actor_system, topic)) == 2
     (alive,) = journals(cluster, "phoenix")
     assert alive not in old
     assert http("GET", f"{TOPICS}/phoenix/stats").body["numberOfEntries"] == 1
-    assert cluster.run(sweep_topic(cluster.fabric, topic)) == 0
+    assert cluster.run(sweep_topic(cluster.actor_system, topic)) == 0
 
 
 # -- tokens, and actors out of reach -----------------------------------------------
@@ -745,7 +747,7 @@ def test_where_there_are_tokens_every_request_needs_one(tmp_path: Path) -> None:
         assert Http(cluster.admin_url, good)("PUT", f"{TOPICS}/t").status == 204
 
 
-class NoFabric(ActorSystem):
+class NoActorSystem(ActorSystem):
     """A cluster none of whose actors can be reached."""
 
     async def address(self, key: ActorKey) -> Address:
@@ -766,8 +768,8 @@ class NoFabric(ActorSystem):
 
 def test_what_cannot_be_reached_now_is_to_be_tried_again() -> None:
     async def ask() -> tuple[int, str, dict[str, str]]:
-        config = ClusterConfig(data_dir="", incarnation=1, link_key=b"")
-        app = admin_app(NoFabric(config, MemoryStore()))
+        config = ClusterConfig(data_dir="", incarnation=1, rpc_key=b"")
+        app = admin_app(NoActorSystem(config, MemoryStore()))
         async with TestClient(TestServer(app)) as http:
             response = await http.get(f"{V2}/brokers/health")
             return response.status, response.headers["Retry-After"], await response.json()
@@ -781,4 +783,4 @@ def test_a_port_that_is_taken_is_an_error(cluster: LocalCluster) -> None:
     port = urlsplit(cluster.admin_url).port
     assert port is not None
     with pytest.raises(OSError, match=str(port)):
-        cluster.run(serve_admin(cluster.fabric, "127.0.0.1", port))
+        cluster.run(serve_admin(cluster.actor_system, "127.0.0.1", port))

@@ -23,7 +23,7 @@ TOPIC = "persistent://acme/orders/t"
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path, name="a") as running:
         yield running
-        assert running.fabric.failures == []
+        assert running.actor_system.failures == []
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def acme(admin: Admin) -> Admin:
 
 
 def ask(running: LocalCluster, method: str, **args: Any) -> Any:
-    return running.run(running.fabric.call(ActorKey.catalog(), method, args))
+    return running.run(running.actor_system.call(ActorKey.catalog(), method, args))
 
 
 def serving(cluster: LocalCluster) -> dict[str, Any]:
@@ -227,14 +227,14 @@ class Watcher:
         self.notices = 0
         self.heard = asyncio.Event()
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         raise AssertionError("the catalog asks nothing")
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         self.notices += 1
         self.heard.set()
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         """The test is over."""
 
 
@@ -242,9 +242,9 @@ def test_watchers_hear_of_clusters_and_tenants(acme: Admin, cluster: LocalCluste
     watcher, other = Watcher(), Watcher()
 
     async def watch(topic: str, watcher: Watcher) -> None:
-        link = await cluster.fabric.open_link(ActorKey.catalog(), watcher)
-        found = await link.request("topic", {"topic": topic})
-        await link.request("watch", {"topic": topic, "incarnation": found["incarnation"]})
+        rpc_connection = await cluster.actor_system.open_rpc(ActorKey.catalog(), watcher)
+        found = await rpc_connection.request("topic", {"topic": topic})
+        await rpc_connection.request("watch", {"topic": topic, "incarnation": found["incarnation"]})
 
     async def heard(watcher: Watcher) -> None:
         await asyncio.wait_for(watcher.heard.wait(), 20)

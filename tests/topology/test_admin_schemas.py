@@ -227,5 +227,5 @@ def test_the_past_is_told_while_the_registry_doesnt_run(
     ]
     cluster.kill(key)
     assert schemas.versions("?sequence=1") == [0]
-    assert key not in cluster.fabric.bodies
+    assert key not in cluster.actor_system.actors
     assert schemas.versions() == [0]

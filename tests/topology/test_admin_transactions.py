@@ -346,7 +346,7 @@ def test_what_an_end_waits_for_is_told(
     (key,) = [
         each for each in cluster.keys(ActorKind.PARTITION) if str(each.topic_name) == story.topic
     ]
-    partition = cluster.fabric.bodies[key]
+    partition = cluster.actor_system.actors[key]
     assert isinstance(partition, PartitionActor)
     ending = partition.end_transaction
 

@@ -104,8 +104,8 @@ def test_other_addresses_need_one(host: str) -> None:
 
 
 def test_settings_show_no_secret() -> None:
-    secret, link_key, token = b"signs every token", b"opens every link", "lets a cluster in"
-    config = ClusterConfig("d", 1, link_key, auth=AuthSettings(secret=secret))
+    secret, rpc_key, token = b"signs every token", b"opens every link", "lets a cluster in"
+    config = ClusterConfig("d", 1, rpc_key, auth=AuthSettings(secret=secret))
     remote = Remote("south", "pulsar://south:6650", token=token)
     for shown in (repr(config), str(config.auth), repr(remote)):
-        assert not any(str(part) in shown for part in (secret, link_key, token))
+        assert not any(str(part) in shown for part in (secret, rpc_key, token))

@@ -17,7 +17,7 @@ from velaray.client.enums import CompressionType, ConsumerType, InitialPosition
 from velaray.client.exceptions import NotAllowedError
 from velaray.client.message_id import MessageId
 from velaray.events.ids import ActorKey, ActorKind
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import StorageFull
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.config import ClusterConfig
@@ -33,24 +33,24 @@ class Setting:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.store = MemoryStore(self.disk)
-        self.fabric = InProcessActorSystem(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), self.store, make_body
+        self.actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), self.store, make_actor
         )
-        self.front_door = Proxy(self.fabric)
+        self.proxy = Proxy(self.actor_system)
         self.client: Client
         self.newest: Found = {}
         self._producer: Any = None
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
-        await self.front_door.start(0)
-        self.client = Client(f"pulsar://127.0.0.1:{self.front_door.port}")
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        await self.proxy.start(0)
+        self.client = Client(f"pulsar://127.0.0.1:{self.proxy.port}")
 
     async def stop(self) -> None:
         await self.client.close()
-        await self.front_door.stop()
-        await self.fabric.stop()
+        await self.proxy.stop()
+        await self.actor_system.stop()
 
     async def publish(self, keys: str, *, compression: CompressionType | None = None) -> list[Any]:
         """A message per letter; in brackets a batch. A capital letter is a tombstone of its
@@ -90,13 +90,13 @@ class Setting:
 
     @property
     def key(self) -> ActorKey:
-        return next(key for key in self.fabric.bodies if key.kind is ActorKind.PARTITION)
+        return next(key for key in self.actor_system.actors if key.kind is ActorKind.PARTITION)
 
     @property
     def partition(self) -> PartitionActor:
-        body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionActor)
-        return body
+        actor = self.actor_system.actors[self.key]
+        assert isinstance(actor, PartitionActor)
+        return actor
 
     async def compact(self) -> str:
         """Compact, and say how it went."""
@@ -119,8 +119,8 @@ class Setting:
     async def restart(self) -> None:
         """End the partition as SIGKILL would, and activate it again."""
         key = self.key
-        self.fabric.kill(key)
-        await self.fabric.address(key)
+        self.actor_system.kill(key)
+        await self.actor_system.address(key)
 
     async def journals(self, kind: str = "compacted") -> list[str]:
         return [name for name in await self.store.list_journals() if name.startswith(kind)]
@@ -136,7 +136,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
         await setting.start()
         await scenario(setting)
         await setting.stop()
-        assert not setting.fabric.failures
+        assert not setting.actor_system.failures
 
     asyncio.run(main())
 
@@ -198,7 +198,9 @@ def test_compacting_again_goes_on_from_the_former_view() -> None:
 
 def test_messages_without_key_stay_if_they_are_retained() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.fabric.config = replace(setting.fabric.config, compaction_retain_null_key=True)
+        setting.actor_system.config = replace(
+            setting.actor_system.config, compaction_retain_null_key=True
+        )
         await setting.publish("a[-a-]a-")
         await setting.compact()
         assert [key for _, key in await setting.read()] == ["", "", "a", ""]
@@ -380,7 +382,7 @@ def test_who_reads_on_while_the_topic_is_compacted_hears_of_tombstones() -> None
     run(scenario)
 
 
-def test_a_consumer_goes_on_after_the_partition_and_the_brain_were_killed() -> None:
+def test_a_consumer_goes_on_after_the_partition_and_the_dispatcher_were_killed() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish("[abcabc]" + "x" * 80 + "def")
         await setting.compact()
@@ -388,8 +390,8 @@ def test_a_consumer_goes_on_after_the_partition_and_the_brain_were_killed() -> N
         consumer = await setting.client.subscribe("t", "s", receiver_queue_size=1, **options)
         got = set(await receive(consumer, 2))
         for kind in (ActorKind.SUBSCRIPTION, ActorKind.PARTITION):
-            for key in [key for key in setting.fabric.bodies if key.kind is kind]:
-                setting.fabric.kill(key)
+            for key in [key for key in setting.actor_system.actors if key.kind is kind]:
+                setting.actor_system.kill(key)
             got |= set(await receive(consumer, 1))
         async with asyncio.timeout(10):
             while got != set("abcxdef"):
@@ -502,7 +504,7 @@ def test_a_topic_is_compacted_when_it_has_grown_by_the_threshold(monkeypatch) ->
         async def threshold(size: int) -> None:
             value = {"namespace": "public/default", "value": b"%d" % size}
             arguments = {**value, "name": "compactionThreshold"}
-            await setting.fabric.call(ActorKey.catalog(), "set_policy", arguments)
+            await setting.actor_system.call(ActorKey.catalog(), "set_policy", arguments)
             async with asyncio.timeout(5):
                 while setting.partition.policies.raw["compactionThreshold"] != size:
                     await asyncio.sleep(0.005)
@@ -528,7 +530,7 @@ def test_deleting_a_topic_deletes_its_compacted_view() -> None:
         await setting.compact()
         assert await setting.journals()
         await setting.client.close()
-        await delete_topic(setting.fabric, TopicName.parse("t"), force=True)
+        await delete_topic(setting.actor_system, TopicName.parse("t"), force=True)
         assert not await setting.journals()
 
     run(scenario)
@@ -551,7 +553,7 @@ class Crash:
             return
         if self._left == 0:
             self.happened = True
-            self._setting.fabric.kill(self._key)
+            self._setting.actor_system.kill(self._key)
             raise asyncio.CancelledError
         self._left -= 1
 
@@ -575,9 +577,9 @@ def test_a_crash_at_any_step_leaves_the_old_view_or_the_new_one(power: bool) -> 
             await setting.partition.compactor.finished()
             setting.store.hook = None
             if power:
-                setting.fabric.kill(key)
+                setting.actor_system.kill(key)
                 setting.disk.power_loss()
-            await setting.fabric.address(key)
+            await setting.actor_system.address(key)
             async with asyncio.timeout(5):
                 while setting.partition.runtime.state.compactions.leftovers():
                     await asyncio.sleep(0.001)
@@ -610,13 +612,13 @@ def test_an_activation_that_was_superseded_leaves_no_generation_behind() -> None
 
         setting.store.hook = hold
         key, former = setting.key, setting.partition
-        setting.fabric.fatal = lambda key, error: former.abort()  # type: ignore[method-assign]
+        setting.actor_system.fatal = lambda key, error: former.abort()  # type: ignore[method-assign]
         former.compactor.trigger()
         await reached.wait()
         # Another process takes the partition over; this one doesn't know yet.
-        del setting.fabric.bodies[key]
-        setting.fabric._starting.pop(key)
-        await setting.fabric.address(key)
+        del setting.actor_system.actors[key]
+        setting.actor_system._starting.pop(key)
+        await setting.actor_system.address(key)
         async with asyncio.timeout(5):
             while setting.partition.runtime.state.compactions.leftovers():
                 await asyncio.sleep(0.001)

@@ -15,19 +15,19 @@ from velaray.wire import pulsar_pb2 as pb
 PATIENCE_S = 20.0
 
 
-async def coordinators(door: RawClient) -> int:
+async def coordinators(proxy: RawClient) -> int:
     """How many there are, as the assign topic's partition metadata says."""
     asked = pb.CommandPartitionedTopicMetadata(topic=str(ASSIGN), request_id=1)
-    door.send(asked)
-    answer = await door.next(pb.CommandPartitionedTopicMetadataResponse)
+    proxy.send(asked)
+    answer = await proxy.next(pb.CommandPartitionedTopicMetadataResponse)
     assert answer.response == pb.CommandPartitionedTopicMetadataResponse.Success
     return int(answer.partitions)
 
 
-async def owner(door: RawClient, number: int) -> RawClient:
+async def owner(proxy: RawClient, number: int) -> RawClient:
     """A connection to where the look-up of a coordinator's partition leads."""
-    door.send(pb.CommandLookupTopic(topic=str(ASSIGN.of_partition(number)), request_id=2))
-    answer = await door.next(pb.CommandLookupTopicResponse)
+    proxy.send(pb.CommandLookupTopic(topic=str(ASSIGN.of_partition(number)), request_id=2))
+    answer = await proxy.next(pb.CommandLookupTopicResponse)
     assert answer.response == pb.CommandLookupTopicResponse.Connect
     host, port = answer.brokerServiceUrl.removeprefix("pulsar://").split(":")
     return await RawClient.connect(host, int(port))
@@ -47,17 +47,17 @@ def test_the_assign_topics_metadata_counts_coordinators_and_its_look_up_finds_ea
     with LocalCluster(tmp_path) as cluster:
 
         async def work() -> None:
-            door = await RawClient.connect("127.0.0.1", cluster.front_door.port)
-            assert await coordinators(door) == 1
-            await ensure_coordinators(cluster.fabric, 3)
-            assert await coordinators(door) == 3
+            proxy = await RawClient.connect("127.0.0.1", cluster.proxy.port)
+            assert await coordinators(proxy) == 1
+            await ensure_coordinators(cluster.actor_system, 3)
+            assert await coordinators(proxy) == 3
             for number in range(3):
-                found = await joined(await owner(door, number), number)
+                found = await joined(await owner(proxy, number), number)
                 assert not found.HasField("error")
-            door.send(pb.CommandLookupTopic(topic=str(ASSIGN.of_partition(3)), request_id=2))
-            answer = await door.next(pb.CommandLookupTopicResponse)
+            proxy.send(pb.CommandLookupTopic(topic=str(ASSIGN.of_partition(3)), request_id=2))
+            answer = await proxy.next(pb.CommandLookupTopicResponse)
             assert answer.response == pb.CommandLookupTopicResponse.Failed
-            assert await coordinators(door) == 3
+            assert await coordinators(proxy) == 3
 
         cluster.run(work())
 
@@ -68,8 +68,8 @@ def test_a_client_that_takes_a_coordinator_for_another_is_sent_to_look_up_again(
         assert refused.error == pb.TransactionCoordinatorNotFound
         assert "coordinator 4 isn't here: look it up again" in refused.message
         assert not (await joined(setting.coordinator, 3)).HasField("error")
-        foreign = pb.CommandEndTxn(txnid_most_bits=4, txnid_least_bits=0, txn_action=pb.COMMIT)
-        answer = await setting.ask(foreign, pb.CommandEndTxnResponse)
+        remote = pb.CommandEndTxn(txnid_most_bits=4, txnid_least_bits=0, txn_action=pb.COMMIT)
+        answer = await setting.ask(remote, pb.CommandEndTxnResponse)
         assert answer.error == pb.TransactionNotFound
         assert "(4,0) belongs to another coordinator than 3" in answer.message
 

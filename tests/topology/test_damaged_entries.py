@@ -30,7 +30,9 @@ def value(number: int) -> bytes:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("data")) as cluster:
-        cluster.fabric.journal_settings = JournalSettings(roll_bytes=64 << 10, roll_records=50)
+        cluster.actor_system.journal_settings = JournalSettings(
+            roll_bytes=64 << 10, roll_records=50
+        )
         yield cluster
 
 
@@ -52,7 +54,7 @@ class Damaged:
             producer.send(value(number))
         producer.close()
         (self.key,) = (key for key in cluster.keys(ActorKind.PARTITION) if self._is_here(key))
-        self.position: Position = self.body.position_of(BAD)
+        self.position: Position = self.actor.position_of(BAD)
         cluster.kill(self.key)  # and what it has in memory
         root = Path(cluster.config.data_dir)
         (self.file,) = root.rglob(f"{self.position.ledger_id}.ledger")
@@ -64,13 +66,13 @@ class Damaged:
         return str(key.topic_name) == self.topic
 
     @property
-    def body(self) -> PartitionActor:
-        body = self.cluster.fabric.bodies[self.key]
-        assert isinstance(body, PartitionActor)
-        return body
+    def actor(self) -> PartitionActor:
+        actor = self.cluster.actor_system.actors[self.key]
+        assert isinstance(actor, PartitionActor)
+        return actor
 
     def call(self, method: str, **args: Any) -> Any:
-        return self.cluster.run(self.cluster.fabric.call(self.key, method, args))
+        return self.cluster.run(self.cluster.actor_system.call(self.key, method, args))
 
     def holdups(self, name: str) -> list[str]:
         found = self.call("describe_subscription", name=name)
@@ -94,7 +96,7 @@ def damaged(
     cluster: LocalCluster, client: velaray.Client, request: pytest.FixtureRequest
 ) -> Iterator[Damaged]:
     yield Damaged(cluster, client, request.node.name)
-    assert cluster.fabric.failures == []
+    assert cluster.actor_system.failures == []
 
 
 def test_only_its_readers_notice(
@@ -137,7 +139,7 @@ def test_a_reader_gets_what_is_whole_on_both_sides(
 
 def test_the_reading_client_is_told_the_file_and_the_byte(damaged: Damaged) -> None:
     async def scenario() -> None:
-        address = await damaged.cluster.fabric.reach(damaged.key)
+        address = await damaged.cluster.actor_system.reach(damaged.key)
         raw = await RawClient.connect(address.host, address.service_port)
         subscribe = pb.CommandSubscribe(
             topic=damaged.topic,

@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-        assert running.fabric.failures == []
+        assert running.actor_system.failures == []
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def topic(cluster: LocalCluster, client: velaray.Client) -> str:
     client.create_producer(name).close()
     Admin(cluster.admin_url).set_policy_of(name, "deadLetter", {"maxRedeliverCount": 2})
     (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if str(key.topic_name) == name]
-    body: Any = cluster.fabric.bodies[key]
-    wait_until(lambda: body.policies.raw["deadLetter"], 5)
+    actor: Any = cluster.actor_system.actors[key]
+    wait_until(lambda: actor.policies.raw["deadLetter"], 5)
     return name
 
 
@@ -174,9 +174,9 @@ def stats(cluster: LocalCluster, topic: str) -> Any:
 
     async def ask() -> Any:
         args = {"topic": topic}
-        found = await cluster.fabric.call(ActorKey.catalog(), "ensure_topic", args)
+        found = await cluster.actor_system.call(ActorKey.catalog(), "ensure_topic", args)
         key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
-        return await cluster.fabric.call(key, "stats")
+        return await cluster.actor_system.call(key, "stats")
 
     return cluster.run(ask())
 
@@ -185,9 +185,9 @@ def cut(cluster: LocalCluster, topic: str) -> None:
     """End the clients' connections, as the end of their processes would."""
 
     async def abort() -> None:
-        for key in list(cluster.fabric.bodies):
+        for key in list(cluster.actor_system.actors):
             if key.kind is ActorKind.PARTITION and str(key.topic_name) == topic:
-                for session in list(cluster.fabric.bodies[key].sessions):  # type: ignore[attr-defined]
+                for session in list(cluster.actor_system.actors[key].sessions):  # type: ignore[attr-defined]
                     session.connection.abort()
 
     cluster.run(abort())
@@ -198,9 +198,9 @@ def test_a_letter_bears_the_version_that_its_schema_has_there(
 ) -> None:
     """Its number of the topic it comes from would mean another schema, or none."""
     admin = Admin(cluster.admin_url)
-    graves = f"{topic}-s-DLQ"
-    admin.create_topic(graves)
-    admin.upload_schema(graves, "STRING")
+    dead_letter_topics = f"{topic}-s-DLQ"
+    admin.create_topic(dead_letter_topics)
+    admin.upload_schema(dead_letter_topics, "STRING")
 
     async def publish(world: World) -> None:
         peer = await world.connect()
@@ -216,7 +216,13 @@ def test_a_letter_bears_the_version_that_its_schema_has_there(
     for letter in found:
         raw = letter.schema_version()
         version = int.from_bytes(raw, "big") if raw else None
-        schemas[letter.data()] = None if version is None else admin.schema(graves, version)["data"]
+        schemas[letter.data()] = (
+            None if version is None else admin.schema(dead_letter_topics, version)["data"]
+        )
     one, two = ONE.data.decode(), TWO.data.decode()
     assert schemas == {b"poison 1": one, b"poison 2": two, b"poison 3": two, b"poison 4": None}
-    assert [each["type"] for each in admin.schemas(graves)] == ["STRING", "AVRO", "AVRO"]
+    assert [each["type"] for each in admin.schemas(dead_letter_topics)] == [
+        "STRING",
+        "AVRO",
+        "AVRO",
+    ]

@@ -129,21 +129,21 @@ def test_the_policy_limits_delays_and_turns_them_off(
 
 def set_policy(admin: Admin, cluster: LocalCluster, topic: str, value: dict[str, Any]) -> None:
     admin.set_policy_of(topic, "delayedDelivery", value)
-    body: Any = cluster.fabric.bodies[partition_of(cluster, topic)]
-    wait_until(lambda: body.policies.raw["delayedDelivery"] == value, 5)
+    actor: Any = cluster.actor_system.actors[partition_of(cluster, topic)]
+    wait_until(lambda: actor.policies.raw["delayedDelivery"] == value, 5)
 
 
 def publish_delayed(cluster: LocalCluster, topic: str, count: int, due: int) -> int:
     """Store entries that are due then; returns how many bytes they have."""
-    body: Any = cluster.fabric.bodies[partition_of(cluster, topic)]
+    actor: Any = cluster.actor_system.actors[partition_of(cluster, topic)]
     entries = [entry(number, due) for number in range(count)]
 
     async def publish() -> None:
         for number, one in enumerate(entries[:-1]):
             command = Publish("p", number, 0, 1, one, True, deliver_at_ms=due)
-            body.runtime.submit(command, lambda *_: None)
+            actor.runtime.submit(command, lambda *_: None)
         command = Publish("p", count - 1, 0, 1, entries[-1], True, deliver_at_ms=due)
-        await body.runtime.ask(command)
+        await actor.runtime.ask(command)
 
     cluster.run(publish(), timeout=120)
     return sum(map(len, entries))
@@ -158,15 +158,15 @@ def test_a_restart_with_many_delayed_messages_reads_no_log(
     due = now_ms() + 4000 + count // 6
     stored = publish_delayed(cluster, topic, count, due)
     key = partition_of(cluster, topic)
-    counters = cluster.fabric.store.counters
+    counters = cluster.actor_system.store.counters
     for _ in range(2):  # the first one reads what came after the last checkpoint, and writes one
         cluster.kill(key)
         before = counters.bytes_read
-        cluster.run(cluster.fabric.address(key), timeout=120)
+        cluster.run(cluster.actor_system.address(key), timeout=120)
         recovered = counters.bytes_read - before
     assert recovered < stored
-    body: Any = cluster.fabric.bodies[key]
-    assert len(body.postponed) == count
+    actor: Any = cluster.actor_system.actors[key]
+    assert len(actor.delayed) == count
     before = counters.bytes_read
     consumer = client.subscribe(topic, "s", SHARED, receiver_queue_size=1000)
     producer = client.create_producer(topic)

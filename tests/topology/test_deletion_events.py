@@ -39,7 +39,7 @@ def test_every_actor_with_a_journal_has_a_component() -> None:
     for component, key in KEYS.items():
         assert component_of(key) is component
     with pytest.raises(MisaddressedEvent, match="deleter/0 has no ledgers"):
-        event_of(ActorKey.of_deleter(0), LEDGER)
+        event_of(ActorKey.of_garbage_collector(0), LEDGER)
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=map(str, KEYS))

@@ -72,7 +72,7 @@ def test_users_neither_publish_nor_subscribe(cluster: LocalCluster, name: str) -
 
 def test_who_is_refused_wakes_nobody_up(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, deleters=0) as cluster:
-        cluster.run(ensure_deletion_topics(cluster.fabric))
+        cluster.run(ensure_deletion_topics(cluster.actor_system))
         found = Admin(cluster.admin_url).topics("pulsar/system")
         assert [found[str(topic)] for topic in TOPICS] == [1, 1, 1]
         lookup = f"/lookup/v2/topic/persistent/pulsar/system/{EVENTS.local}-partition-0"
@@ -96,7 +96,7 @@ def test_pulsars_client_is_refused_as_well(cluster: LocalCluster) -> None:
 
 def partition_of(cluster: LocalCluster, number: int) -> ActorKey:
     wanted = {"topic": str(EVENTS)}
-    found = cluster.run(cluster.fabric.call(ActorKey.catalog(), "topic", wanted))
+    found = cluster.run(cluster.actor_system.call(ActorKey.catalog(), "topic", wanted))
     return ActorKey.of_partition(EVENTS.of_partition(number), found["incarnation"])
 
 
@@ -122,10 +122,10 @@ async def _ask_directly(port: int, proof: Authentication | None) -> list[Excepti
 
 
 def test_the_way_round_the_front_door_is_closed(cluster: LocalCluster) -> None:
-    address = cluster.run(cluster.fabric.address(partition_of(cluster, 0)))
+    address = cluster.run(cluster.actor_system.address(partition_of(cluster, 0)))
     refusals = asyncio.run(_ask_directly(address.service_port, None))
     assert [type(refusal) for refusal in refusals] == [velaray.NotAllowedError] * 2
-    proof = SystemCredentials(cluster.config.link_key)
+    proof = SystemCredentials(cluster.config.rpc_key)
     assert asyncio.run(_ask_directly(address.service_port, proof)) == [None, None]
 
 
@@ -246,9 +246,9 @@ def test_a_users_dead_letters_do_not_go_there(cluster: LocalCluster) -> None:
         before = admin.last_message_id(str(EVENTS.of_partition(0)))
         assert wait_until(condemned, 30.0) == 1
         (key,) = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic == "letters"]
-        mover = cluster.fabric.bodies[key].channels["s"].mover  # type: ignore[attr-defined]
+        mover = cluster.actor_system.actors[key].channels["s"].mover  # type: ignore[attr-defined]
         with pytest.raises(RemoteError, match="belongs to the system"):
-            cluster.run(mover._move(*mover._letters[0]))
+            cluster.run(mover._move(*mover._dead_letters[0]))
         assert admin.last_message_id(str(EVENTS.of_partition(0))) == before
         consumer.close()
 
@@ -263,7 +263,7 @@ def test_deleters_need_no_token(tmp_path: Path, tunnel: bool) -> None:
         key = a_topic("orders")
         journal = make_journal(cluster, key)
         first, *rest = listed(journal)
-        cluster.run(journal.unlist([first]))
+        cluster.run(journal.drop_from_manifest([first]))
         tell(cluster, key, [first])
         wait_for(cluster, deleted=1)
         assert stored(cluster, key) == rest

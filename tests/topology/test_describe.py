@@ -33,7 +33,7 @@ def publish(client: pulsar.Client, topic: str, count: int) -> None:
     producer.close()
 
 
-def test_holes_holdings_and_half_acknowledged_batches(
+def test_acked_ranges_holdings_and_half_acknowledged_batches(
     cluster: LocalCluster, client: pulsar.Client
 ) -> None:
     consumer = client.subscribe(

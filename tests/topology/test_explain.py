@@ -32,7 +32,7 @@ def publish(client: pulsar.Client, topic: str, count: int) -> list[MessageId]:
 
 
 def told(cluster: LocalCluster, topic: str, message: MessageId) -> list[tuple[str, str]]:
-    found = Admin(cluster.admin_url).why(topic, "s", message)
+    found = Admin(cluster.admin_url).explain(topic, "s", message)
     times = [fact["at_ms"] for fact in found["facts"]]
     assert min(times) > 1_600_000_000_000
     rest = [fact for fact in found["facts"] if fact["what"] not in ("counted", "returned")]
@@ -40,7 +40,7 @@ def told(cluster: LocalCluster, topic: str, message: MessageId) -> list[tuple[st
 
 
 def now(cluster: LocalCluster, topic: str, message: MessageId) -> str:
-    return str(Admin(cluster.admin_url).why(topic, "s", message)["now"]["where"])
+    return str(Admin(cluster.admin_url).explain(topic, "s", message)["now"]["where"])
 
 
 def test_delivered_asked_again_delivered_and_acknowledged(
@@ -124,7 +124,7 @@ def test_of_a_partitioned_topic_the_id_names_the_partition(
     assert message.partition() in (0, 1)
     assert told(cluster, "parted", message) == [("published", "")]
     with pytest.raises(Invalid, match="say which partition"):
-        admin.why("parted", "s", MessageId(-1, message.ledger_id(), message.entry_id()))
+        admin.explain("parted", "s", MessageId(-1, message.ledger_id(), message.entry_id()))
 
 
 def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
@@ -136,7 +136,7 @@ def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
     (message,) = publish(client, "crashed", 1)
     consumer.receive(5000)
     assert now(cluster, "crashed", message) == "delivered"  # and so it's written
-    keys = [key for key in cluster.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+    keys = [key for key in cluster.actor_system.actors if key.kind is ActorKind.SUBSCRIPTION]
     (key,) = [key for key in keys if key.topic == "crashed"]
     cluster.run(_kill(cluster, key))
     consumer.acknowledge(consumer.receive(20_000))
@@ -152,7 +152,7 @@ def test_a_crash_ends_what_was_held_and_nothing_is_guessed(
 
 
 async def _kill(cluster: LocalCluster, key: Any) -> None:
-    cluster.fabric.kill(key)
+    cluster.actor_system.kill(key)
 
 
 def test_the_command_asks_the_cluster_or_reads_the_disk(
@@ -177,5 +177,5 @@ def test_the_command_asks_the_cluster_or_reads_the_disk(
     assert found["now"] is None
     assert found["facts"][-1]["text"] == "acknowledged by erin"
     with pytest.raises(NotFound, match="no entry at position"):
-        Admin(cluster.admin_url).why("shown", "s", MessageId(-1, 7, 7, -1))
+        Admin(cluster.admin_url).explain("shown", "s", MessageId(-1, 7, 7, -1))
     consumer.close()

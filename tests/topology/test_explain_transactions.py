@@ -43,19 +43,19 @@ class Topic:
         )
         self.producer = client.create_producer(name, batching_enabled=False, producer_name="p")
 
-    def why(self, message: velaray.MessageId) -> dict[str, Any]:
-        return self.admin.why(self.name, "s", message)
+    def explain(self, message: velaray.MessageId) -> dict[str, Any]:
+        return self.admin.explain(self.name, "s", message)
 
     def told(self, message: velaray.MessageId) -> list[str]:
         """Words of what happened, deliveries that are only counted left out."""
-        found = [fact["what"] for fact in self.why(message)["facts"]]
+        found = [fact["what"] for fact in self.explain(message)["facts"]]
         return [what for what in found if what not in ("counted", "returned")]
 
     def texts(self, message: velaray.MessageId) -> list[str]:
-        return [str(fact["text"]) for fact in self.why(message)["facts"]]
+        return [str(fact["text"]) for fact in self.explain(message)["facts"]]
 
     def where(self, message: velaray.MessageId) -> str:
-        return str(self.why(message)["now"]["where"])
+        return str(self.explain(message)["now"]["where"])
 
     def holdups(self) -> dict[str, str]:
         (found,) = self.admin.describe_subscription(self.name, "s").values()
@@ -83,7 +83,7 @@ def topic(cluster: LocalCluster, ours: Client, request: pytest.FixtureRequest) -
 def test_a_message_of_an_open_transaction(topic: Topic, commit: bool) -> None:
     transaction = topic.client.transaction()
     message = topic.producer.send(b"x", txn=transaction)
-    now = topic.why(message)["now"]
+    now = topic.explain(message)["now"]
     assert (now["where"], now["status"]) == ("undecided", "OPEN")
     assert tuple(now["transaction"]) == transaction.txn_id
     assert f"it belongs to transaction {transaction.txn_id}" in now["text"]
@@ -112,7 +112,7 @@ def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
     message = topic.producer.send(b"plain")
     later = topic.client.transaction()
     topic.producer.send(b"later", txn=later)
-    now = topic.why(message)["now"]
+    now = topic.explain(message)["now"]
     assert (now["where"], tuple(now["transaction"])) == ("behind-transaction", one.txn_id)
     place = f"{first.ledger_id()}:{first.entry_id()}"
     assert f"transaction {one.txn_id}, whose first entry is before it, at {place}" in now["text"]
@@ -125,7 +125,7 @@ def test_a_plain_message_behind_open_transactions(topic: Topic) -> None:
         "open-transaction": f"4 entries, from {place} on, wait for transaction {one.txn_id} to end"
     }
     one.commit()
-    assert tuple(topic.why(message)["now"]["transaction"]) == two.txn_id
+    assert tuple(topic.explain(message)["now"]["transaction"]) == two.txn_id
     two.abort()
     assert topic.told(message)[:3] == ["published", "held-back", "readable"]
     assert str(two.txn_id) in topic.texts(message)[2]
@@ -154,7 +154,7 @@ def test_a_message_acknowledged_in_an_open_transaction(
         topic.consumer.acknowledge_cumulative(received, txn=transaction)
     else:
         topic.consumer.acknowledge(received, txn=transaction)
-    now = topic.why(message)["now"]
+    now = topic.explain(message)["now"]
     assert (now["where"], tuple(now["transaction"])) == ("pending", transaction.txn_id)
     assert f"it is acknowledged in transaction {transaction.txn_id}" in now["text"]
     assert "s at the latest" in now["text"]
@@ -199,15 +199,15 @@ def test_a_coordinator_that_cannot_be_asked(
     message = topic.producer.send(b"x", txn=transaction)
     monkeypatch.setattr("velaray.broker.explain_log._DECIDING_S", 0.1)
     key = ActorKey.of_coordinator(transaction.txn_id.coordinator)
-    call = type(cluster.fabric.bodies[key]).call
+    call = type(cluster.actor_system.actors[key]).call
 
-    async def hang(body: Any, method: str, args: dict[str, Any]) -> Any:
+    async def hang(actor: Any, method: str, args: dict[str, Any]) -> Any:
         if method == "transaction":
             await cluster.loop.create_future()
-        return await call(body, method, args)
+        return await call(actor, method, args)
 
-    monkeypatch.setattr(type(cluster.fabric.bodies[key]), "call", hang)
-    now = topic.why(message)["now"]
+    monkeypatch.setattr(type(cluster.actor_system.actors[key]), "call", hang)
+    now = topic.explain(message)["now"]
     assert (now["where"], "status" in now) == ("undecided", False)
     assert "its coordinator can't tell" in now["text"]
     monkeypatch.undo()

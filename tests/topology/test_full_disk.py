@@ -28,7 +28,7 @@ def test_a_partition_that_finds_no_room_to_start(
 
     with velaray.Client(cluster.service_url, operation_timeout_seconds=2) as client:
         with monkeypatch.context() as disk:
-            disk.setattr(cluster.fabric.store, "create_ledger", full)
+            disk.setattr(cluster.actor_system.store, "create_ledger", full)
             with pytest.raises(Timeout) as refused:
                 client.create_producer("no-room")
         assert "BrokerPersistenceError" in str(refused.value)

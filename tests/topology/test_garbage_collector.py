@@ -13,7 +13,7 @@ import pytest
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.deleting import (
-    DELETER,
+    GARBAGE_COLLECTOR,
     a_topic,
     listed,
     make_journal,
@@ -34,7 +34,7 @@ from velaray.topology.rpc import RemoteError
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     path = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(path, deleters=1, deletion_retry_s=0.2, upkeep_s=0.2) as running:
+    with LocalCluster(path, deleters=1, deletion_retry_s=0.2, maintenance_s=0.2) as running:
         yield running
 
 
@@ -43,7 +43,7 @@ def test_what_is_unlisted_after_it_was_announced_is_deleted(cluster: LocalCluste
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
     tell(cluster, key, [first, second])
-    cluster.run(journal.unlist([first, second]))
+    cluster.run(journal.drop_from_manifest([first, second]))
     found = wait_for(cluster, deleted=2, acked=2)
     assert stored(cluster, key) == rest
     assert found["sent"] == 2 and found["dead"] == found["forged"] == 0
@@ -53,7 +53,7 @@ def test_what_is_announced_again_is_gone(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *rest = listed(journal)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     tell(cluster, key, [first])
     wait_for(cluster, deleted=1)
     tell(cluster, key, [first])
@@ -67,7 +67,7 @@ def test_events_that_nobody_may_believe_delete_nothing(cluster: LocalCluster) ->
     journal, others = make_journal(cluster, key), make_journal(cluster, other)
     first, *rest = listed(journal)
     of_other = listed(others)[0]
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     before = stored(cluster, key), stored(cluster, other)
     tell(cluster, key, [rest[0]])
     wait_for(cluster, in_use=1)
@@ -109,10 +109,10 @@ class Refusing:
 
 
 def refuse(cluster: LocalCluster, times: int) -> Refusing:
-    store = cluster.fabric.store
+    store = cluster.actor_system.store
     assert isinstance(store, FileStore)
     refusing = Refusing(store, times)
-    cluster.fabric.store = refusing  # type: ignore[assignment]
+    cluster.actor_system.store = refusing  # type: ignore[assignment]
     return refusing
 
 
@@ -121,7 +121,7 @@ def one_unlisted(cluster: LocalCluster) -> tuple[ActorKey, int]:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     (first, *_) = listed(journal)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     tell(cluster, key, [first])
     return key, first
 
@@ -152,7 +152,7 @@ def test_a_listed_ledger_is_deleted_once_it_is_unlisted(cluster: LocalCluster) -
     tell(cluster, key, [first])
     wait_for(cluster, in_use=2)
     assert first in stored(cluster, key)
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     wait_for(cluster, deleted=1)
     assert stored(cluster, key) == rest
 
@@ -164,12 +164,12 @@ def test_several_deleters_share_the_work(tmp_path: Path) -> None:
         for key, journal in zip(keys, journals, strict=True):
             gone = listed(journal)[:3]
             tell(cluster, key, gone)
-            cluster.run(journal.unlist(gone))
+            cluster.run(journal.drop_from_manifest(gone))
         wait_until(lambda: all(len(stored(cluster, key)) == 3 for key in keys), 30.0)
 
         def of_each(name: str) -> list[int]:
-            deleters = map(ActorKey.of_deleter, range(3))
-            found = [cluster.run(cluster.fabric.call(key, "describe")) for key in deleters]
+            deleters = map(ActorKey.of_garbage_collector, range(3))
+            found = [cluster.run(cluster.actor_system.call(key, "describe")) for key in deleters]
             return [each["counts"][name] for each in found]
 
         wait_until(lambda: sum(of_each("deleted")) == 36, 30.0)  # counted once the event is done
@@ -180,7 +180,7 @@ def test_several_deleters_share_the_work(tmp_path: Path) -> None:
 def test_a_deleter_tells_what_it_did(cluster: LocalCluster) -> None:
     one_unlisted(cluster)
     found = wait_for(cluster, deleted=1)
-    samples = cluster.run(cluster.fabric.call(DELETER, "metrics"))
+    samples = cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "metrics"))
     values = {name: value for name, _, value in samples}
     assert values["velaray_ledger_deletion_deleted_total"] == found["deleted"] == 1
     assert set(values) == {f"velaray_ledger_deletion_{name}_total" for name in found}
@@ -193,7 +193,7 @@ def test_nonsense_is_refused(cluster: LocalCluster) -> None:
     for journal in ("deleter/0", "nobody/1", "partition/../x"):
         args = {"journal": journal, "ledgers": [1]}
         with pytest.raises(RemoteError) as refused:
-            cluster.run(cluster.fabric.call(DELETER, "announce", args))
+            cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "announce", args))
         assert refused.value.kind == Reason.INVALID
     with pytest.raises(RemoteError, match="knows no method 'burn'"):
-        cluster.run(cluster.fabric.call(DELETER, "burn"))
+        cluster.run(cluster.actor_system.call(GARBAGE_COLLECTOR, "burn"))

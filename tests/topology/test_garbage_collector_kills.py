@@ -12,7 +12,7 @@ import pytest
 from tests.support.local_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tests.topology.deleting import (
-    DELETER,
+    GARBAGE_COLLECTOR,
     a_topic,
     counts,
     listed,
@@ -22,17 +22,17 @@ from tests.topology.deleting import (
     tell,
     wait_for,
 )
-from velaray.broker.garbage_collection.collectors import deleters_to_wake, has_work
-from velaray.broker.garbage_collection.deletion import announce
+from velaray.broker.garbage_collection.collectors import collectors_to_wake, has_work
+from velaray.broker.garbage_collection.deletion import enqueue_deletion
 from velaray.broker.garbage_collection.deletion_backlog import dead_letters, pending
-from velaray.client.dead_letters import Letters
+from velaray.client.dead_letters import DeadLetterProducers
 from velaray.journal.errors import SyncFailed
 
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     path = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(path, deleters=1, deletion_retry_s=0.1, upkeep_s=0.2) as running:
+    with LocalCluster(path, deleters=1, deletion_retry_s=0.1, maintenance_s=0.2) as running:
         yield running
 
 
@@ -41,12 +41,12 @@ class Killing:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        self._store = cluster.fabric.store
+        self._store = cluster.actor_system.store
         self.watched = a_topic("orders").text()
         self.at = ""
         self.fails = False
         self.killed = 0
-        cluster.fabric.store = self  # type: ignore[assignment]
+        cluster.actor_system.store = self  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -55,7 +55,7 @@ class Killing:
         """End the deleter; who calls is a part of it."""
         self.at = ""
         self.killed += 1
-        self._cluster.fabric.kill(DELETER)
+        self._cluster.actor_system.kill(GARBAGE_COLLECTOR)
         await asyncio.sleep(0)  # here the cancellation comes
 
     async def read_manifest(self, journal: str) -> Any:
@@ -83,15 +83,15 @@ def test_whoever_comes_next_finishes(cluster: LocalCluster, step: str) -> None:
     first, second, *rest = listed(journal)
     killing = Killing(cluster)
     counts(cluster)
-    cluster.run(journal.unlist([first, second]))
-    tell_and_die = announce(cluster.fabric, key, [first, second])
+    cluster.run(journal.drop_from_manifest([first, second]))
+    tell_and_die = enqueue_deletion(cluster.actor_system, key, [first, second])
     killing.at = step
     cluster.run(tell_and_die)
     wait_until(lambda: killing.killed)
     assert not running(cluster)
     counts(cluster)  # as Ray starts it anew
     wait_until(lambda: stored(cluster, key) == rest)
-    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
     assert killing.killed == 1
 
 
@@ -103,21 +103,21 @@ def test_an_event_is_not_lost_on_its_way_to_the_retry_topic(
     first, *rest = listed(journal)
     killing = Killing(cluster)
     killing.fails = True
-    moved = Letters._send
+    moved = DeadLetterProducers._send
 
     async def send_and_die(*args: Any) -> None:
         await moved(*args)
         if killing.killed < 3:
             await killing.kill()
 
-    monkeypatch.setattr(Letters, "_send", send_and_die)
-    cluster.run(journal.unlist([first]))
+    monkeypatch.setattr(DeadLetterProducers, "_send", send_and_die)
+    cluster.run(journal.drop_from_manifest([first]))
     tell(cluster, key, [first])
     for times in (1, 2, 3):
         wait_until(lambda times=times: killing.killed >= times and counts(cluster))
     killing.fails = False
     wait_until(lambda: stored(cluster, key) == rest)
-    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
 
 
 def test_an_announcement_that_was_cut_off_may_be_repeated(
@@ -130,21 +130,21 @@ def test_an_announcement_that_was_cut_off_may_be_repeated(
     counts(cluster)
 
     async def tell_while_it_dies() -> None:
-        telling = asyncio.ensure_future(announce(cluster.fabric, key, old))
+        telling = asyncio.ensure_future(enqueue_deletion(cluster.actor_system, key, old))
         await asyncio.sleep(0)
         for _ in range(3):
             await asyncio.sleep(0.02)
             await killing.kill()
         await telling  # it was repeated until a deleter answered
-        await journal.unlist(old)
+        await journal.drop_from_manifest(old)
 
     cluster.run(tell_while_it_dies())
     counts(cluster)  # as Ray starts it anew
     wait_until(lambda: stored(cluster, key) == rest)
-    wait_until(lambda: not cluster.run(has_work(cluster.fabric)))
+    wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
 
 
-def of_a_deleter(tasks: set[asyncio.Task[Any]]) -> set[str]:
+def of_a_collector(tasks: set[asyncio.Task[Any]]) -> set[str]:
     """Those of these tasks that belong to a deleter or its client."""
     running = [task.get_coro() for task in tasks if not task.done()]
     files = {str(coroutine): coroutine.cr_code.co_filename for coroutine in running}  # type: ignore[union-attr]
@@ -158,19 +158,19 @@ def of_a_deleter(tasks: set[asyncio.Task[Any]]) -> set[str]:
 def test_a_killed_deleter_leaves_nothing_behind(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
-    cluster.run(journal.unlist(listed(journal)[:1]))
+    cluster.run(journal.drop_from_manifest(listed(journal)[:1]))
     tell(cluster, key, [listed(journal)[0]])
     wait_for(cluster, received=1)
 
     async def tasks_after_the_kill() -> set[str]:
         before = asyncio.all_tasks()
-        client = cluster.fabric.bodies[DELETER]._client  # type: ignore[attr-defined]
+        client = cluster.actor_system.actors[GARBAGE_COLLECTOR]._client  # type: ignore[attr-defined]
         connections = list(client.core.pool._open.values())
-        cluster.fabric.kill(DELETER)
+        cluster.actor_system.kill(GARBAGE_COLLECTOR)
         assert connections and all(each.closed for each in connections)
         for _ in range(20):
             await asyncio.sleep(0.01)
-        return of_a_deleter(asyncio.all_tasks() & before)
+        return of_a_collector(asyncio.all_tasks() & before)
 
     assert cluster.run(tasks_after_the_kill()) == set()
 
@@ -181,47 +181,47 @@ def test_a_deleter_that_stops_in_good_order_leaves_nothing_behind(cluster: Local
     first, *rest = listed(journal)
     tell(cluster, key, [first])  # it is listed: there is something left to do
     wait_for(cluster, in_use=1)
-    cluster.run(cluster.fabric.dismiss(DELETER))
+    cluster.run(cluster.actor_system.dismiss(GARBAGE_COLLECTOR))
 
     async def left() -> set[str]:
-        return of_a_deleter(asyncio.all_tasks())
+        return of_a_collector(asyncio.all_tasks())
 
     assert cluster.run(left()) == set()
-    cluster.run(journal.unlist([first]))
-    assert len(cluster.run(deleters_to_wake(cluster.fabric))) == 1
+    cluster.run(journal.drop_from_manifest([first]))
+    assert len(cluster.run(collectors_to_wake(cluster.actor_system))) == 1
     wait_for(cluster, deleted=1)
     assert stored(cluster, key) == rest
 
 
 def test_nobody_is_to_be_woken_where_nothing_was_announced(cluster: LocalCluster) -> None:
     counts(cluster)
-    assert cluster.run(deleters_to_wake(cluster.fabric)) == []
+    assert cluster.run(collectors_to_wake(cluster.actor_system)) == []
 
 
 def test_a_deleter_is_idle_only_when_nothing_is_left(cluster: LocalCluster) -> None:
     key = a_topic("orders")
     journal = make_journal(cluster, key)
     first, *_ = listed(journal)
-    body = None
+    actor = None
 
     async def idle() -> bool:
-        return body is not None and body.idle()
+        return actor is not None and actor.idle()
 
     tell(cluster, key, [first])
     wait_for(cluster, retried=1)
-    cluster.run(_drop_links(cluster))
-    body = cluster.fabric.bodies[DELETER]
+    cluster.run(_drop_rpc(cluster))
+    actor = cluster.actor_system.actors[GARBAGE_COLLECTOR]
     assert not cluster.run(idle())
-    waiting = cluster.run(_names(pending(cluster.fabric)))
+    waiting = cluster.run(_names(pending(cluster.actor_system)))
     assert waiting == [(key.text(), first)]
-    cluster.run(journal.unlist([first]))
+    cluster.run(journal.drop_from_manifest([first]))
     wait_until(lambda: cluster.run(idle()), 30.0)
-    assert cluster.run(_names(pending(cluster.fabric))) == []
-    assert cluster.run(_names(dead_letters(cluster.fabric))) == []
+    assert cluster.run(_names(pending(cluster.actor_system))) == []
+    assert cluster.run(_names(dead_letters(cluster.actor_system))) == []
 
 
-async def _drop_links(cluster: LocalCluster) -> None:
-    cluster.fabric.drop_links()
+async def _drop_rpc(cluster: LocalCluster) -> None:
+    cluster.actor_system.drop_rpc()
 
 
 async def _names(waiting: Any) -> list[tuple[str, int]]:

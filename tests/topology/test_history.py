@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from velaray.actors.machine import digest
 from velaray.actors.runtime import Runtime
 from velaray.actors.subscription.machine import Ack, AckBefore, Create, Reset, SubscriptionMachine
-from velaray.broker.history import Moment, NoHistory, state_at, subscriptions_of
+from velaray.broker.history import NoHistory, PointInTime, state_at, subscriptions_of
 from velaray.cli.app import main
 from velaray.events.ids import ActorKey, TopicName
 from velaray.journal.errors import NotStored
@@ -64,15 +64,15 @@ def test_a_past_state_is_what_was_live_then(seed: int) -> None:
                 noted.append((journal.next_sequence - 1, clock[0], shown))
             await runtime.close()
         for sequence, at_ms, shown in noted:
-            for moment in (Moment(sequence=sequence), Moment(at_ms=at_ms)):
+            for moment in (PointInTime(sequence=sequence), PointInTime(at_ms=at_ms)):
                 past = await state_at(store, KEY, moment)
                 assert digest(machine.snapshot(past.state)) == shown, (sequence, at_ms)
-        newest = await state_at(store, KEY, Moment())
+        newest = await state_at(store, KEY, PointInTime())
         assert digest(machine.snapshot(newest.state)) == noted[-1][2]
         with pytest.raises(NoHistory, match="nothing that old is kept"):
-            await state_at(store, KEY, Moment(at_ms=999))
+            await state_at(store, KEY, PointInTime(at_ms=999))
         with pytest.raises(NoHistory, match="none of number 1000"):
-            await state_at(store, KEY, Moment(sequence=1000))
+            await state_at(store, KEY, PointInTime(sequence=1000))
         with pytest.raises(NotStored):
             await subscriptions_of(store, TOPIC, "other")
         assert await subscriptions_of(store, TOPIC, "s") == [KEY]

@@ -66,9 +66,9 @@ def caught_up(cluster: Cluster, topic: str, source: str = "old") -> bool:
     return bool(found) and found["backlog"] == 0 and found["quiet"]
 
 
-def puller(cluster: Cluster, topic: str, source: str = "old") -> ActorKey:
+def inbound_replicator(cluster: Cluster, topic: str, source: str = "old") -> ActorKey:
     """The key of the actor that pulls."""
-    return cluster.partition(topic).of_puller(source)
+    return cluster.partition(topic).of_inbound_replicator(source)
 
 
 def test_what_is_there_comes_in_order_with_everything_it_had(
@@ -101,10 +101,10 @@ def test_nothing_is_lost_and_nothing_comes_twice_whoever_is_killed(
     pull(new, topic, "old")
     here = new.subscribe(topic)
     victims = {
-        "puller": [(new, puller(new, topic))],
+        "puller": [(new, inbound_replicator(new, topic))],
         "partition": [(new, new.partition(topic))],
         "source": [(old, old.partition(topic))],
-        "both": [(new, puller(new, topic)), (new, new.partition(topic))],
+        "both": [(new, inbound_replicator(new, topic)), (new, new.partition(topic))],
     }[who]
     producer = old.client.create_producer(topic, block_if_queue_full=True)
     for number in range(600):
@@ -127,7 +127,7 @@ def test_who_asks_while_pulling_ends_is_answered(pair: list[Cluster], topic: str
     key = new.partition(topic)
 
     async def ask_and_end() -> Any:
-        pulls = new.local.fabric.bodies[key].pulls
+        pulls = new.local.actor_system.actors[key].inbound
         asked = asyncio.create_task(pulls.statuses())
         await asyncio.sleep(0)  # it has begun
         pulls.apply({})
@@ -148,7 +148,7 @@ def test_what_isnt_confirmed_here_isnt_acknowledged_there(
     old.publish(topic, PAYLOADS[10:], batching_enabled=False)
     soon(lambda: status(new, topic).get("in_flight") == 90)
     soon(lambda: status(new, topic).get("backlog") == 90)
-    new.local.kill(puller(new, topic))
+    new.local.kill(inbound_replicator(new, topic))
     monkeypatch.undo()
     assert received(here, 90) == PAYLOADS[10:]
 
@@ -162,13 +162,13 @@ def test_what_comes_again_is_dropped(
     pull(new, topic, "old")
     here = new.subscribe(topic)
     assert received(here, 100) == PAYLOADS
-    new.local.kill(puller(new, topic))
+    new.local.kill(inbound_replicator(new, topic))
     monkeypatch.undo()
     soon(lambda: status(new, topic).get("duplicates") == 100)
     nothing_more(here)
     soon(lambda: caught_up(new, topic))
     assert entries(new, topic) == 100
-    samples = [Sample(*each) for each in new.call(puller(new, topic), "metrics")]
+    samples = [Sample(*each) for each in new.call(inbound_replicator(new, topic), "metrics")]
     assert {str(TopicName.parse(topic))} == {each.labels["topic"] for each in samples}
     values = {name: value for name, labels, value in samples if labels["remote_cluster"] == "old"}
     assert values["velaray_pull_duplicates_total"] == values["velaray_pull_entries_total"] == 100
@@ -186,7 +186,7 @@ def test_nobody_has_to_ask_for_what_is_pulled(pair: list[Cluster], topic: str) -
         return None if found is None else int(found["backlog"])
 
     soon(lambda: left() == 0)
-    for key in (new.partition(topic), puller(new, topic)):
+    for key in (new.partition(topic), inbound_replicator(new, topic)):
         new.local.kill(key)
     old.publish(topic, [b"two"])
     soon(lambda: left() == 0)
@@ -219,7 +219,7 @@ def test_a_policy_that_names_a_cluster_no_more_ends_its_puller(
     soon(lambda: new.call(new.partition(topic), "pulls") == {})
     old.publish(topic, [b"two"])
     nothing_more(here)
-    assert puller(new, topic) in new.local.keys(ActorKind.PULLER)
+    assert inbound_replicator(new, topic) in new.local.keys(ActorKind.INBOUND_REPLICATOR)
     pull(new, topic, "old")
     assert received(here, 1) == [b"two"]
 
@@ -282,7 +282,9 @@ def test_a_new_subscription_there_is_made_here(pair: list[Cluster], topic: str) 
 
 
 @pytest.mark.parametrize("who", ["nobody", "puller", "partition", "source", "subscription"])
-def test_progress_with_holes_is_carried_over(pair: list[Cluster], topic: str, who: str) -> None:
+def test_progress_with_acked_ranges_is_carried_over(
+    pair: list[Cluster], topic: str, who: str
+) -> None:
     old, new = pair
     acked = {number for number in range(100) if number % 3 and number % 7} | set(range(20))
     old.subscribe(topic).close()
@@ -292,7 +294,7 @@ def test_progress_with_holes_is_carried_over(pair: list[Cluster], topic: str, wh
     half = {number for number in acked if number < 60}
     acknowledge(old, topic, "s", 100, half)
     victims = {
-        "puller": [(new, puller(new, topic))],
+        "puller": [(new, inbound_replicator(new, topic))],
         "partition": [(new, new.partition(topic))],
         "source": [(old, old.partition(topic))],
         "subscription": [(new, key) for key in new.local.keys(ActorKind.SUBSCRIPTION)],
@@ -306,4 +308,4 @@ def test_progress_with_holes_is_carried_over(pair: list[Cluster], topic: str, wh
     wanted = [number for number in range(100) if number not in acked]
     assert sorted(int(each) for each in received(here, len(wanted))) == wanted
     nothing_more(here)
-    assert not new.local.fabric.failures
+    assert not new.local.actor_system.failures

@@ -8,7 +8,7 @@ import pytest
 
 from velaray.broker import journaled_actor
 from velaray.events.ids import ActorKey
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryDisk, MemoryStore
@@ -16,29 +16,29 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
 
 
-def test_a_body_that_writes_nothing_finds_out_that_it_was_superseded(
+def test_an_actor_that_writes_nothing_finds_out_that_it_was_superseded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journaled_actor, "CONFIRM_S", 0.001)
 
     async def main() -> None:
-        config = ClusterConfig(data_dir="memory", incarnation=1, link_key=b"k", deleters=0)
+        config = ClusterConfig(data_dir="memory", incarnation=1, rpc_key=b"k", deleters=0)
         disk = MemoryDisk()
-        fabric = InProcessActorSystem(config, MemoryStore(disk), make_body)
+        actor_system = InProcessActorSystem(config, MemoryStore(disk), make_actor)
         ended = asyncio.Event()
-        kill = fabric.kill
+        kill = actor_system.kill
 
         def killed(key: ActorKey) -> None:
             kill(key)
             ended.set()
 
-        monkeypatch.setattr(fabric, "kill", killed)
+        monkeypatch.setattr(actor_system, "kill", killed)
         key = ActorKey.catalog()
-        await fabric.address(key)
+        await actor_system.address(key)
         journal = await Journal.open(MemoryStore(disk), key.text(), clock_ms=lambda: 0)
         async with asyncio.timeout(10):
             await ended.wait()
-        ((ended_key, error),) = fabric.failures
+        ((ended_key, error),) = actor_system.failures
         assert ended_key == key
         assert isinstance(error, Fenced)
         await journal.close()

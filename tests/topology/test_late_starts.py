@@ -15,7 +15,7 @@ from velaray.broker.journaled_actor import WasDeleted
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetMark
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
 from velaray.journal.journal import Journal
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
@@ -34,7 +34,7 @@ class Cluster(InProcessActorSystem):
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         store = MemoryStore(self.disk, hook=self._on_step)
-        super().__init__(ClusterConfig("nowhere", 1, b"key", deleters=0), store, make_body)
+        super().__init__(ClusterConfig("nowhere", 1, b"key", deleters=0), store, make_actor)
         self._trap: tuple[ActorKey, Step, Callable[[], Awaitable[None]]] | None = None
 
     async def _on_step(self, step: Step, journal: str) -> None:
@@ -56,9 +56,9 @@ class Cluster(InProcessActorSystem):
 
     async def partition(self, key: ActorKey) -> PartitionActor:
         await self.address(key)
-        body = self.bodies[key]
-        assert isinstance(body, PartitionActor)
-        return body
+        actor = self.actors[key]
+        assert isinstance(actor, PartitionActor)
+        return actor
 
     async def stored(self) -> list[str]:
         return [name for name in await self.store.list_journals() if name != "catalog"]
@@ -69,8 +69,8 @@ def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
         cluster = Cluster()
         async with asyncio.timeout(20):
             await scenario(cluster)
-        cluster.drop_links()
-        for key in list(cluster.bodies):
+        cluster.drop_rpc()
+        for key in list(cluster.actors):
             cluster.kill(key)
 
     asyncio.run(main())
@@ -98,10 +98,10 @@ def test_a_subscription_that_starts_while_its_topic_is_deleted_leaves_no_journal
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
-        brain = key.of_subscription("s", ref.incarnation)
-        cluster.at(brain, step, lambda: delete_topic(cluster, TOPIC, force=True))
+        dispatcher = key.of_subscription("s", ref.incarnation)
+        cluster.at(dispatcher, step, lambda: delete_topic(cluster, TOPIC, force=True))
         with pytest.raises((WasDeleted, Fenced)):
-            await cluster.address(brain)
+            await cluster.address(dispatcher)
         assert await cluster.stored() == []
 
     run(scenario)
@@ -113,10 +113,10 @@ def test_a_subscription_that_starts_while_it_is_deleted_leaves_no_journal(step: 
         key = await cluster.make_topic()
         partition = await cluster.partition(key)
         ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
-        brain = key.of_subscription("s", ref.incarnation)
-        cluster.at(brain, step, lambda: partition.delete_subscription(DeleteSubscription("s")))
+        dispatcher = key.of_subscription("s", ref.incarnation)
+        cluster.at(dispatcher, step, lambda: partition.delete_subscription(DeleteSubscription("s")))
         with pytest.raises((WasDeleted, Fenced)):
-            await cluster.address(brain)
+            await cluster.address(dispatcher)
         assert await cluster.stored() == [key.text()]
         assert await partition.create_subscription("s", StartAt.EARLIEST, {})
 
@@ -129,7 +129,7 @@ def test_a_partition_whose_topic_was_deleted_lets_no_subscription_start() -> Non
         partition = await cluster.partition(key)
         ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
         await delete_topic(cluster, TOPIC, force=True)
-        assert cluster.bodies[key] is partition
+        assert cluster.actors[key] is partition
         with pytest.raises(WasDeleted):
             await cluster.address(key.of_subscription("s", ref.incarnation))
         assert await cluster.stored() == []
@@ -141,11 +141,11 @@ def test_a_subscription_that_starts_before_the_journal_of_its_partition_goes_is_
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
-        brain = key.of_subscription("s", ref.incarnation)
+        dispatcher = key.of_subscription("s", ref.incarnation)
 
         async def start() -> None:
-            await cluster.address(brain)
-            assert brain.text() in await cluster.stored()
+            await cluster.address(dispatcher)
+            assert dispatcher.text() in await cluster.stored()
 
         cluster.at(key, Step.WRITE_MANIFEST, start)
         await delete_topic(cluster, TOPIC, force=True)
@@ -161,8 +161,8 @@ def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere(
         key = await cluster.make_topic()
         former = await cluster.partition(key)
         ref = await former.create_subscription("s", StartAt.EARLIEST, {})
-        del cluster.bodies[key], cluster._starting[key]  # taken for dead
-        cluster.drop_links()
+        del cluster.actors[key], cluster._starting[key]  # taken for dead
+        cluster.drop_rpc()
         latter = await cluster.partition(key)
         assert latter is not former
         await latter.delete_subscription(DeleteSubscription("s"))
@@ -171,8 +171,8 @@ def test_a_partition_ends_that_wants_a_subscription_which_was_deleted_elsewhere(
         with pytest.raises(Unreachable, match="served elsewhere"):
             await former.ask_subscription("s", GetMark())
         assert {type(error) for _, error in cluster.failures} == {Fenced}
-        brain = key.of_subscription("s", ref.incarnation)
-        assert brain.text() not in await cluster.stored()
+        dispatcher = key.of_subscription("s", ref.incarnation)
+        assert dispatcher.text() not in await cluster.stored()
         former.abort()
 
     run(scenario)
@@ -197,7 +197,7 @@ def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
-        brain = key.of_subscription("s", ref.incarnation)
+        dispatcher = key.of_subscription("s", ref.incarnation)
         ask = cluster.ask
 
         async def refused(key: ActorKey, method: str, *rest: object) -> None:
@@ -205,10 +205,10 @@ def test_one_that_cannot_ask_keeps_what_is_stored() -> None:
 
         cluster.ask = refused  # type: ignore[assignment]
         with pytest.raises(RemoteError, match="out of reach"):
-            await cluster.address(brain)
-        assert brain.text() in await cluster.stored()
+            await cluster.address(dispatcher)
+        assert dispatcher.text() in await cluster.stored()
         cluster.ask = ask  # type: ignore[method-assign]
-        await cluster.address(brain)
+        await cluster.address(dispatcher)
 
     run(scenario)
 
@@ -217,13 +217,13 @@ def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
         ref = await (await cluster.partition(key)).create_subscription("s", StartAt.EARLIEST, {})
-        brain = key.of_subscription("s", ref.incarnation)
-        await cluster.address(brain)
-        for actor in (brain, key, ActorKey.catalog()):
+        dispatcher = key.of_subscription("s", ref.incarnation)
+        await cluster.address(dispatcher)
+        for actor in (dispatcher, key, ActorKey.catalog()):
             cluster.kill(actor)
-        cluster.drop_links()
-        await cluster.address(brain)
-        assert cluster.bodies.keys() == {brain}
+        cluster.drop_rpc()
+        await cluster.address(dispatcher)
+        assert cluster.actors.keys() == {dispatcher}
 
     run(scenario)
 
@@ -232,14 +232,14 @@ def test_a_subscription_that_has_a_ledger_starts_without_its_partition() -> None
 def test_a_superseded_catalog_does_not_answer_what_deletions_depend_on(method: str) -> None:
     async def scenario(cluster: Cluster) -> None:
         key = await cluster.make_topic()
-        former = cluster.bodies[ActorKey.catalog()]
+        former = cluster.actors[ActorKey.catalog()]
         successor = await Journal.open(MemoryStore(cluster.disk), "catalog", clock_ms=lambda: 0)
         await successor.close()
         question: dict[str, Any] = {"topic": str(TOPIC)}
         if method == "serving":
             question["incarnation"] = key.topic_incarnation
         assert await cluster.call(ActorKey.catalog(), method, question)
-        assert cluster.bodies[ActorKey.catalog()] is not former
+        assert cluster.actors[ActorKey.catalog()] is not former
         ((ended, error),) = cluster.failures
         assert ended == ActorKey.catalog()
         assert isinstance(error, Fenced)
@@ -250,7 +250,7 @@ def test_a_superseded_catalog_does_not_answer_what_deletions_depend_on(method: s
 def test_a_certain_answer_waits_for_a_roll_over() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.make_topic()
-        catalog = cluster.bodies[ActorKey.catalog()]
+        catalog = cluster.actors[ActorKey.catalog()]
         looked = 0
 
         async def confirm() -> bool:

@@ -10,13 +10,13 @@ import pytest
 from tests.journal.testing import MemoryBackend, on_loop
 from tests.topology.deleting import a_journal, a_topic, listed
 from velaray.broker.garbage_collection import audit_run
-from velaray.broker.garbage_collection.audit_run import _read, take_census
+from velaray.broker.garbage_collection.audit_run import _read, audit_ledgers
 from velaray.broker.garbage_collection.deletion import EVENTS
 from velaray.broker.garbage_collection.deletion_backlog import Waiting
 from velaray.broker.garbage_collection.deletion_events import event_of
 from velaray.broker.garbage_collection.ledger_audit import Journal, LedgerAudit, Name, State, count
 from velaray.events.ids import ActorKey, MessageId
-from velaray.journal.garbage_collection import bury
+from velaray.journal.garbage_collection import purge
 from velaray.journal.manifest import LedgerInfo, Manifest
 from velaray.journal.store import LedgerStore
 
@@ -73,17 +73,17 @@ def test_totals_are_those_of_the_kinds_together() -> None:
         Journal(KEY, manifest(3, 4), {FIRST + index: 100 for index in (0, 3)}),
         Journal(other, replace(manifest(), number=6), {6 << 24: 50}),
     ]
-    census = LedgerAudit(count(journals, set(), set()))
-    assert census.totals()["orphan"] == {"ledgers": 2, "bytes": 150}
-    assert census.totals()["listed"] == {"ledgers": 1, "bytes": 100}
-    assert census.totals()["missing"] == {"ledgers": 1, "bytes": 7}
-    kinds = census.kinds()
+    audit = LedgerAudit(count(journals, set(), set()))
+    assert audit.totals()["orphan"] == {"ledgers": 2, "bytes": 150}
+    assert audit.totals()["listed"] == {"ledgers": 1, "bytes": 100}
+    assert audit.totals()["missing"] == {"ledgers": 1, "bytes": 7}
+    kinds = audit.kinds()
     assert set(kinds) == {"partition", "subscription"}
     assert kinds["subscription"]["orphan"] == {"ledgers": 1, "bytes": 50}
     for state in State:
         sums = [kinds[kind][state] for kind in kinds]
         total = {name: sum(each[name] for each in sums) for name in ("ledgers", "bytes")}
-        assert census.totals()[state] == total
+        assert audit.totals()[state] == total
 
 
 async def _states(store: LedgerStore, key: ActorKey) -> dict[int, State]:
@@ -96,7 +96,7 @@ async def test_a_store_is_read_as_it_is() -> None:
     store, key = MemoryBackend().store(), a_topic("orders")
     journal = await a_journal(store, key)
     first, second, *rest = listed(journal)
-    await journal.unlist([first])
+    await journal.drop_from_manifest([first])
     await store.delete_ledger(key.text(), rest[0])
     found = await _states(store, key)
     assert found.pop(first) is State.ORPHAN and found.pop(rest[0]) is State.MISSING
@@ -115,7 +115,7 @@ async def test_a_buried_journal_has_orphans_only_if_nobody_was_told() -> None:
         told.extend(ledger_ids)
 
     ledgers = listed(journal)
-    await bury(store, key.text(), tell)
+    await purge(store, key.text(), tell)
     pending = {(key.text(), ledger_id) for ledger_id in told}
     look = await _read(store, key.text())
     assert {each.state for each in count([look], pending, set())} == {State.PENDING}
@@ -153,7 +153,7 @@ def test_what_only_moves_is_not_missing(what: str) -> None:
             if what == "rolled":
                 await journal.roll({"events": b"x"}, b"digest")
                 return
-            await journal.unlist([first])
+            await journal.drop_from_manifest([first])
             if what == "deleted":
                 await store.delete_ledger(key.text(), first)
 
@@ -175,7 +175,7 @@ class Cluster:
         self.then: Callable[[], Awaitable[None]] | None = None
         self.looks = 0
 
-        async def pending(fabric: object) -> AsyncIterator[Waiting]:
+        async def pending(actor_system: object) -> AsyncIterator[Waiting]:
             self.looks += 1
             for name in self.waiting if self.looks > self.unseen else ():
                 event = event_of(ActorKey.parse(name[0]), name[1])
@@ -184,16 +184,16 @@ class Cluster:
             if then is not None:
                 await then()
 
-        async def no_letters(fabric: object) -> AsyncIterator[Waiting]:
+        async def no_dead_letters(actor_system: object) -> AsyncIterator[Waiting]:
             for each in ():
                 yield each
 
         monkeypatch.setattr(audit_run, "pending", pending)
-        monkeypatch.setattr(audit_run, "dead_letters", no_letters)
+        monkeypatch.setattr(audit_run, "dead_letters", no_dead_letters)
 
-    async def census(self) -> dict[str, int]:
+    async def audit(self) -> dict[str, int]:
         """How many ledgers are in each state that any is in."""
-        found = (await take_census(self)).totals()  # type: ignore[arg-type]
+        found = (await audit_ledgers(self)).totals()  # type: ignore[arg-type]
         return {state: each["ledgers"] for state, each in found.items() if each["ledgers"]}
 
 
@@ -208,12 +208,12 @@ def test_what_is_announced_after_the_look_at_the_store_is_no_suspect(
 
         async def happen() -> None:
             cluster.waiting.add((key.text(), first))
-            await journal.unlist([first])
+            await journal.drop_from_manifest([first])
 
         cluster.then = happen
-        assert await cluster.census() == {"listed": 6}
+        assert await cluster.audit() == {"listed": 6}
         assert cluster.looks == 1
-        assert await cluster.census() == {"listed": 5, "pending": 1}
+        assert await cluster.audit() == {"listed": 5, "pending": 1}
 
     run()
 
@@ -227,11 +227,11 @@ def test_an_event_that_is_on_its_way_is_looked_for_again(
         cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
         journal = await a_journal(cluster.store, key)
         first, second, *_ = listed(journal)
-        await journal.unlist([first, second])
+        await journal.drop_from_manifest([first, second])
         cluster.waiting.add((key.text(), first))
         cluster.unseen = unseen
         pending = {"orphan": 1, "pending": 1} if unseen < audit_run.LOOKS else {"orphan": 2}
-        assert await cluster.census() == {"listed": 4, **pending}
+        assert await cluster.audit() == {"listed": 4, **pending}
 
     run()
 
@@ -242,12 +242,12 @@ def test_a_suspect_that_is_deleted_meanwhile_is_gone(monkeypatch: pytest.MonkeyP
         cluster, key = Cluster(monkeypatch, MemoryBackend().store()), a_topic("orders")
         journal = await a_journal(cluster.store, key)
         first = listed(journal)[0]
-        await journal.unlist([first])
+        await journal.drop_from_manifest([first])
 
         async def happen() -> None:
             await cluster.store.delete_ledger(key.text(), first)
 
         cluster.then = happen
-        assert await cluster.census() == {"listed": 5}
+        assert await cluster.audit() == {"listed": 5}
 
     run()

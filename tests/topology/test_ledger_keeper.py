@@ -34,7 +34,7 @@ class Announcements:
         self.told: dict[str, list[int]] = {}
         self.refusing = False
 
-    async def __call__(self, fabric: Any, key: ActorKey, ledger_ids: Sequence[int]) -> None:
+    async def __call__(self, actor_system: Any, key: ActorKey, ledger_ids: Sequence[int]) -> None:
         if self.refusing:
             raise Unreachable("no deleter")
         self.told.setdefault(key.text(), []).extend(ledger_ids)
@@ -43,15 +43,15 @@ class Announcements:
 @pytest.fixture
 def told(monkeypatch) -> Announcements:
     found = Announcements()
-    monkeypatch.setattr(ledger_keeper, "announce", found)
-    monkeypatch.setattr(deletion, "announce", found)
+    monkeypatch.setattr(ledger_keeper, "enqueue_deletion", found)
+    monkeypatch.setattr(deletion, "enqueue_deletion", found)
     return found
 
 
 @pytest.fixture
 def cluster(tmp_path, told):
     with LocalCluster(tmp_path, deleters=1) as running:
-        running.fabric.journal_settings = SMALL
+        running.actor_system.journal_settings = SMALL
         yield running
 
 
@@ -61,10 +61,10 @@ def client(cluster):
         yield made
 
 
-def body(cluster: Any, topic: str, kind: ActorKind = ActorKind.PARTITION) -> Any:
+def actor(cluster: Any, topic: str, kind: ActorKind = ActorKind.PARTITION) -> Any:
     name = TopicName.parse(topic)
     (key,) = [key for key in cluster.keys(kind) if key.topic_name == name]
-    return cluster.fabric.bodies[key]
+    return cluster.actor_system.actors[key]
 
 
 def send_and_acknowledge(client: Any, topic: str, count: int = 70, size: int = 10) -> None:
@@ -79,32 +79,32 @@ def send_and_acknowledge(client: Any, topic: str, count: int = 70, size: int = 1
 
 
 def trim(cluster: Any, topic: str) -> None:
-    cluster.run(body(cluster, topic).upkeep.once())
+    cluster.run(actor(cluster, topic).maintenance.once())
 
 
 def keep(cluster: Any, topic: str, kind: ActorKind = ActorKind.PARTITION) -> None:
-    cluster.run(body(cluster, topic, kind).keeper.once())
+    cluster.run(actor(cluster, topic, kind).keeper.once())
 
 
 def listed(cluster: Any, key: ActorKey) -> list[int]:
-    manifest = cluster.run(load_manifest(cluster.fabric.store, key.text()))
+    manifest = cluster.run(load_manifest(cluster.actor_system.store, key.text()))
     return [info.ledger_id for info in manifest.ledgers]
 
 
 def stored(cluster: Any, key: ActorKey) -> list[int]:
-    return cluster.run(cluster.fabric.store.list_ledgers(key.text()))
+    return cluster.run(cluster.actor_system.store.list_ledgers(key.text()))
 
 
-def at_rest(body: Any) -> None:
+def at_rest(actor: Any) -> None:
     """Wait until no roll-over is due or under way."""
-    runtime = body.runtime
+    runtime = actor.runtime
     wait_until(lambda: not (runtime._roll_asked or runtime.journal._busy), WITHIN_S)
 
 
 def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
-    partition = body(cluster, "t")
+    partition = actor(cluster, "t")
     trimmed, before = set(partition.runtime.state.trimmed), listed(cluster, partition.key)
     assert len(trimmed) >= 2
     keep(cluster, "t")
@@ -114,19 +114,19 @@ def test_trimmed_ledgers_are_announced_and_listed_no_more(cluster, client, told)
     assert set(partition.runtime.state.trimmed) == trimmed - set(gone)
     assert stored(cluster, partition.key) == before  # somebody else deletes
     for ledger_id in gone:
-        fate = cluster.run(dispose(cluster.fabric.store, partition.key.text(), ledger_id))
+        fate = cluster.run(dispose(cluster.actor_system.store, partition.key.text(), ledger_id))
         assert fate is Fate.DELETED
     send_and_acknowledge(client, "t")
     cluster.kill(partition.key)
     send_and_acknowledge(client, "t", 5)
-    reports = cluster.run(verify(cluster.fabric.store, partition.key.text()))
+    reports = cluster.run(verify(cluster.actor_system.store, partition.key.text()))
     assert not any(report.problems for report in reports)
 
 
 def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
-    partition, told.refusing = body(cluster, "t"), True
+    partition, told.refusing = actor(cluster, "t"), True
     before = listed(cluster, partition.key)
     with pytest.raises(Unreachable):
         keep(cluster, "t")
@@ -140,11 +140,11 @@ def test_nothing_is_unlisted_that_could_not_be_announced(cluster, client, told):
 def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch, step):
     send_and_acknowledge(client, "t")
     trim(cluster, "t")
-    partition = body(cluster, "t")
+    partition = actor(cluster, "t")
     key, trimmed = partition.key, set(partition.runtime.state.trimmed)
 
     async def crash(*_: Any) -> None:
-        cluster.fabric.kill(key)
+        cluster.actor_system.kill(key)
         raise asyncio.CancelledError
 
     if step == "forget":
@@ -160,7 +160,7 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
             keep(cluster, "t")
     send_and_acknowledge(client, "t", 3)
     keep(cluster, "t")
-    left = set(body(cluster, "t").runtime.state.trimmed)
+    left = set(actor(cluster, "t").runtime.state.trimmed)
     assert left < trimmed
     assert set(told.told[key.text()]) == trimmed - left
     assert not set(listed(cluster, key)) & (trimmed - left)
@@ -169,10 +169,10 @@ def test_a_crash_after_any_step_is_made_good(cluster, client, told, monkeypatch,
 def test_what_recovery_needs_of_a_big_ledger_does_not_keep_it(cluster, client, told, monkeypatch):
     monkeypatch.setattr(ledger_keeper, "ROLL_BYTES", 10_000)
     send_and_acknowledge(client, "t", 25, size=2_000)
-    cluster.kill(body(cluster, "t").key)
+    cluster.kill(actor(cluster, "t").key)
     send_and_acknowledge(client, "t", 1)
     trim(cluster, "t")
-    partition = body(cluster, "t")
+    partition = actor(cluster, "t")
     big = {
         info.ledger_id for info in partition.ledgers if info.bytes > 20_000
     } & partition.runtime.state.trimmed.keys()
@@ -198,7 +198,7 @@ def test_a_big_checkpoint_alone_is_no_reason_to_roll(cluster, client, told, monk
         with client.create_producer("t", producer_name=f"{number:0>100}") as producer:
             producer.send(b"x")
     send_and_acknowledge(client, "t", 30, size=100)
-    partition, rolls = body(cluster, "t"), []
+    partition, rolls = actor(cluster, "t"), []
     for _ in range(100):
         trim(cluster, "t")
         keep(cluster, "t")
@@ -213,7 +213,7 @@ def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monke
     monkeypatch.setattr(journaled_actor, "HISTORY_BYTES", 3_000)
     send_and_acknowledge(client, "t", 200)
     client.subscribe("t", "s").close()
-    subscription = body(cluster, "t", ActorKind.SUBSCRIPTION)
+    subscription = actor(cluster, "t", ActorKind.SUBSCRIPTION)
     before = listed(cluster, subscription.key)
     keep(cluster, "t", ActorKind.SUBSCRIPTION)
     gone = told.told[subscription.key.text()]
@@ -230,36 +230,36 @@ def test_journals_of_cursors_keep_some_history_only(cluster, client, told, monke
 def test_deleted_subscriptions_are_buried(cluster, client, told):
     send_and_acknowledge(client, "t")
     consumer = client.subscribe("t", "s")
-    key = body(cluster, "t", ActorKind.SUBSCRIPTION).key
+    key = actor(cluster, "t", ActorKind.SUBSCRIPTION).key
     consumer.unsubscribe()
     assert told.told[key.text()] == stored(cluster, key)
-    assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
-    assert not body(cluster, "t").runtime.state.deleted
+    assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
+    assert not actor(cluster, "t").runtime.state.deleted
 
 
 def test_a_subscription_whose_burial_fails_is_deleted_all_the_same(cluster, client, told):
     send_and_acknowledge(client, "t")
     consumer, told.refusing = client.subscribe("t", "s"), True
-    key = body(cluster, "t", ActorKind.SUBSCRIPTION).key
+    key = actor(cluster, "t", ActorKind.SUBSCRIPTION).key
     consumer.unsubscribe()
-    assert body(cluster, "t").runtime.state.deleted
+    assert actor(cluster, "t").runtime.state.deleted
     told.refusing = False
-    wait_until(lambda: not body(cluster, "t").runtime.state.deleted, WITHIN_S)
-    assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+    wait_until(lambda: not actor(cluster, "t").runtime.state.deleted, WITHIN_S)
+    assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
 
 
 def test_a_deleted_topic_is_buried_with_all_it_had(cluster, client, told):
     send_and_acknowledge(client, "t")
-    keys = [body(cluster, "t").key, body(cluster, "t", ActorKind.SUBSCRIPTION).key]
+    keys = [actor(cluster, "t").key, actor(cluster, "t", ActorKind.SUBSCRIPTION).key]
     velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
     assert told.told == {key.text(): stored(cluster, key) for key in keys}
-    assert graves(cluster) == []
+    assert deleted_topics(cluster) == []
     for key in keys:
-        assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+        assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
 
 
-def graves(cluster: Any) -> list[Any]:
-    return cluster.run(cluster.fabric.call(ActorKey.catalog(), "graves", {}))
+def deleted_topics(cluster: Any) -> list[Any]:
+    return cluster.run(cluster.actor_system.call(ActorKey.catalog(), "graves", {}))
 
 
 @pytest.mark.parametrize("crashing", [False, True])
@@ -270,7 +270,7 @@ def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told,
     for topic in ("persistent://public/big/one", "persistent://public/big/many-partition-1"):
         send_and_acknowledge(client, topic, 10)
     consumer = client.subscribe("persistent://public/big/one", "s")
-    keys = [key for key in cluster.fabric.bodies if key.namespace == "big"]
+    keys = [key for key in cluster.actor_system.actors if key.namespace == "big"]
     with pytest.raises(velaray.client.admin.Conflict, match="2 topics"):
         admin.delete_namespace("public/big")
     if crashing:
@@ -281,14 +281,14 @@ def test_a_forced_namespace_is_buried_with_all_its_topics(cluster, client, told,
         cluster.kill(ActorKey.catalog())
     else:
         admin.delete_namespace("public/big", force=True)
-    wait_until(lambda: not graves(cluster), WITHIN_S)
+    wait_until(lambda: not deleted_topics(cluster), WITHIN_S)
     assert "public/big" not in admin.namespaces("public")
     kinds = {key.kind for key in keys}
     assert kinds >= {ActorKind.PARTITION, ActorKind.SUBSCRIPTION}
     assert set(told.told) >= {key.text() for key in keys if stored(cluster, key)}
     for key in keys:
         if stored(cluster, key):
-            assert cluster.run(load_manifest(cluster.fabric.store, key.text())).dead
+            assert cluster.run(load_manifest(cluster.actor_system.store, key.text())).dead
     with pytest.raises(velaray.PulsarException):
         consumer.receive(WITHIN_S * 1000)
 
@@ -298,16 +298,16 @@ def test_the_catalog_finishes_a_burial_that_failed(cluster, client, told):
     told.refusing = True
     with pytest.raises(velaray.PulsarException):
         velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
-    assert [grave["due"] for grave in graves(cluster)] == [True]
+    assert [deleted_topic["due"] for deleted_topic in deleted_topics(cluster)] == [True]
     told.refusing = False
     cluster.kill(ActorKey.catalog())
-    wait_until(lambda: not graves(cluster), WITHIN_S)
+    wait_until(lambda: not deleted_topics(cluster), WITHIN_S)
     assert len(told.told) == 2
 
 
 def test_a_topic_is_undeleted_whole(cluster, client, told):
-    config = cluster.fabric.config
-    cluster.fabric.config = replace(config, undelete_s=3600)
+    config = cluster.actor_system.config
+    cluster.actor_system.config = replace(config, undelete_s=3600)
     admin = velaray.Admin(cluster.admin_url)
     send_and_acknowledge(client, "t", 30)
     with client.create_producer("t", batching_enabled=False) as producer:
@@ -316,8 +316,10 @@ def test_a_topic_is_undeleted_whole(cluster, client, told):
     admin.delete_topic("t", force=True)
     with pytest.raises(velaray.client.admin.NotFound):
         admin.stats("t")
-    cluster.run(topic_deletion.sweep_topic(cluster.fabric, TopicName.parse("t")))
-    assert told.told == {} and [grave["due"] for grave in graves(cluster)] == [False]
+    cluster.run(topic_deletion.sweep_topic(cluster.actor_system, TopicName.parse("t")))
+    assert told.told == {} and [
+        deleted_topic["due"] for deleted_topic in deleted_topics(cluster)
+    ] == [False]
     admin.undelete_topic("t")
     consumer = client.subscribe("t", "s")
     assert consumer.receive(10_000).data() == b"unread"
@@ -327,16 +329,16 @@ def test_a_topic_is_undeleted_whole(cluster, client, told):
 
 
 def test_a_topic_is_buried_when_its_window_is_over(cluster, client, told):
-    cluster.fabric.config = replace(cluster.fabric.config, undelete_s=0.2)
+    cluster.actor_system.config = replace(cluster.actor_system.config, undelete_s=0.2)
     send_and_acknowledge(client, "t", 5)
     velaray.Admin(cluster.admin_url).delete_topic("t", force=True)
     sweep = topic_deletion.sweep_topic
 
-    def buried() -> bool:
-        cluster.run(sweep(cluster.fabric, TopicName.parse("t")))
-        return not graves(cluster)
+    def purged() -> bool:
+        cluster.run(sweep(cluster.actor_system, TopicName.parse("t")))
+        return not deleted_topics(cluster)
 
-    wait_until(buried, WITHIN_S)
+    wait_until(purged, WITHIN_S)
     assert len(told.told) == 2
     with pytest.raises(velaray.client.admin.NotFound):
         velaray.Admin(cluster.admin_url).undelete_topic("t")
@@ -346,11 +348,11 @@ def test_ledgers_of_the_deletion_topics_go_without_an_event(cluster, client, tol
     """Each event would make for another ledger to delete."""
     topic = str(deletion.EVENTS)
     partition = ActorKey.of_partition(TopicName.parse(topic), 1)
-    assert deletion.deletes_itself(cluster.fabric, partition)
-    assert deletion.deletes_itself(cluster.fabric, partition.of_subscription("s", 1))
+    assert deletion.deletes_itself(cluster.actor_system, partition)
+    assert deletion.deletes_itself(cluster.actor_system, partition.of_subscription("s", 1))
     assert deletion.deletes_itself(
-        cluster.fabric, ActorKey.of_partition(deletion.DEAD.of_partition(3), 9)
+        cluster.actor_system, ActorKey.of_partition(deletion.DEAD.of_partition(3), 9)
     )
     assert not deletion.deletes_itself(
-        cluster.fabric, ActorKey.of_partition(TopicName.parse("t"), 1)
+        cluster.actor_system, ActorKey.of_partition(TopicName.parse("t"), 1)
     )

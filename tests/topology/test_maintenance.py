@@ -13,12 +13,12 @@ from tests.topology.test_partition_session import Client
 from velaray.actors.machine import Reason
 from velaray.actors.partition.machine import Publish, StartAt
 from velaray.actors.partition.producers import ProducerSpec
-from velaray.actors.subscription.expiry import Why
+from velaray.actors.subscription.expiry import ExpiryReason
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetHoldings, GetMark, SkipTo
 from velaray.broker.topic_policies import MIB
 from velaray.events.ids import ActorKey, ActorKind, Position, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.journal import JournalSettings
 from velaray.journal.memory import MemoryStore
 from velaray.topology.config import ClusterConfig
@@ -42,30 +42,30 @@ class Setting:
     """A partition whose ledgers hold ten entries, and which does its rounds when told to."""
 
     def __init__(self) -> None:
-        config = ClusterConfig("nowhere", 1, b"key", upkeep_s=36_000.0, deleters=0)
-        self.fabric = InProcessActorSystem(config, MemoryStore(), make_body)
-        self.fabric.journal_settings = JournalSettings(roll_records=PER_LEDGER)
+        config = ClusterConfig("nowhere", 1, b"key", maintenance_s=36_000.0, deleters=0)
+        self.actor_system = InProcessActorSystem(config, MemoryStore(), make_actor)
+        self.actor_system.journal_settings = JournalSettings(roll_records=PER_LEDGER)
         self.now_ms = 1_800_000_000_000
-        self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
+        self.actor_system.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.partition: PartitionActor
         self.sent = 0
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
-        await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        await self.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
         await self.activate()
 
     async def activate(self) -> None:
-        found = await self.fabric.call(ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
+        found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(TOPIC)})
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
-        await self.fabric.address(key)
-        body = self.fabric.bodies[key]
-        assert isinstance(body, PartitionActor)
-        self.partition = body
+        await self.actor_system.address(key)
+        actor = self.actor_system.actors[key]
+        assert isinstance(actor, PartitionActor)
+        self.partition = actor
 
     async def restart(self) -> None:
-        self.fabric.kill(self.partition.key)
+        self.actor_system.kill(self.partition.key)
         await self.activate()
 
     async def apply(self, **policies: Any) -> None:
@@ -73,7 +73,7 @@ class Setting:
         for name, value in policies.items():
             text = json.dumps(value).encode()
             args = {"namespace": "public/default", "name": name, "value": text}
-            await self.fabric.call(ActorKey.catalog(), "set_policy", args)
+            await self.actor_system.call(ActorKey.catalog(), "set_policy", args)
         async with asyncio.timeout(5):
             while any(self.partition.policies.raw[name] != policies[name] for name in policies):
                 await asyncio.sleep(0.001)
@@ -93,7 +93,7 @@ class Setting:
     async def acknowledge(self, name: str, until: int) -> None:
         end = self.partition.end_offset
         await self.partition.ask_subscription(name, SkipTo(end, until))
-        self.partition.upkeep.touched(name)
+        self.partition.maintenance.touched(name)
 
     async def mark(self, name: str) -> int:
         return await self.partition.ask_subscription(name, GetMark())
@@ -105,8 +105,8 @@ class Setting:
         runs = state.table.runs(0, state.end_offset)
         return [(run.ledger_id & 0xFFFFFF, run.entries) for run in runs]
 
-    def brains(self) -> list[ActorKey]:
-        return [key for key in self.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+    def dispatchers(self) -> list[ActorKey]:
+        return [key for key in self.actor_system.actors if key.kind is ActorKind.SUBSCRIPTION]
 
 
 def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
@@ -114,7 +114,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
         setting = Setting()
         await setting.start()
         await scenario(setting)
-        await setting.fabric.stop()
+        await setting.actor_system.stop()
 
     asyncio.run(main())
 
@@ -127,10 +127,10 @@ def test_what_everybody_has_is_trimmed_but_for_the_current_ledger() -> None:
         before = setting.kept
         await setting.acknowledge("s", 35)
         await setting.acknowledge("t", before[0][1] + 1)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert setting.kept == before[1:]
         await setting.acknowledge("t", 35)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert setting.kept == before[-1:]
         trimmed = setting.partition.runtime.state.trimmed
         assert len(trimmed) >= len(before) - 1
@@ -143,7 +143,7 @@ def test_trimmed_stays_trimmed_after_a_crash_and_nothing_else_goes() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         await setting.acknowledge("s", 25)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         before, state = setting.kept, setting.partition.runtime.state
         first, trimmed = state.first_offset, dict(state.trimmed)
         assert 0 < first <= 25
@@ -164,7 +164,7 @@ def test_seeks_to_trimmed_places_go_on_at_the_first_one_kept() -> None:
         await setting.publish(35)
         oldest = setting.partition.position_of(0)
         await setting.acknowledge("s", 35)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         first = setting.partition.runtime.state.first_offset
         assert first > 0
         for position in ([-1, -1], list(oldest)):
@@ -184,17 +184,17 @@ def test_ledgers_do_not_go_while_a_cursor_is_being_moved_back() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         await setting.acknowledge("s", 35)
-        upkeep, partition = setting.partition.upkeep, setting.partition
-        held = await upkeep._ask_subscriptions()
+        maintenance, partition = setting.partition.maintenance, setting.partition
+        held = await maintenance._ask_subscriptions()
         await partition.reset_subscription("s", 12, "seek")
         before = setting.kept
-        await upkeep._trim(held)  # what was asked is out of date
+        await maintenance._trim(held)  # what was asked is out of date
         assert setting.kept == before
-        held = await upkeep._ask_subscriptions()
-        async with upkeep.moving("s"):
-            await upkeep._trim(held)
+        held = await maintenance._ask_subscriptions()
+        async with maintenance.moving("s"):
+            await maintenance._trim(held)
             assert setting.kept == before
-        await upkeep.once()
+        await maintenance.once()
         assert partition.runtime.state.first_offset <= 12
         assert setting.kept != before
 
@@ -206,23 +206,23 @@ def test_what_was_asked_while_a_cursor_was_about_to_move_back_is_out_of_date() -
         await setting.subscribe("s")
         await setting.publish(35)
         await setting.acknowledge("s", 35)
-        upkeep, partition = setting.partition.upkeep, setting.partition
+        maintenance, partition = setting.partition.maintenance, setting.partition
         sync, asked = partition.sync, []
 
         async def slow_sync() -> None:
-            asked.append(await upkeep._ask_subscriptions())
+            asked.append(await maintenance._ask_subscriptions())
             await sync()
 
         partition.sync = slow_sync  # type: ignore[method-assign]
         # Asked beside the lock that the reset holds, as over a channel.
-        partition.ask_subscription = partition._call_brain  # type: ignore[method-assign]
+        partition.ask_subscription = partition._call_dispatcher  # type: ignore[method-assign]
         await partition.reset_subscription("s", 12, "seek")
         (held,) = asked
         assert held["s"].mark == 35
         before = setting.kept
-        await upkeep._trim(held)
+        await maintenance._trim(held)
         assert setting.kept == before
-        await upkeep.once()  # nor is it remembered
+        await maintenance.once()  # nor is it remembered
         assert partition.runtime.state.first_offset <= 12
 
     run(scenario)
@@ -233,13 +233,13 @@ def test_an_expiry_does_not_hide_that_a_cursor_was_moved_back() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         await setting.acknowledge("s", 34)
-        upkeep, partition = setting.partition.upkeep, setting.partition
-        held = await upkeep._ask_subscriptions()
+        maintenance, partition = setting.partition.maintenance, setting.partition
+        held = await maintenance._ask_subscriptions()
         await partition.reset_subscription("s", 12, "seek")
         before = setting.kept
-        await upkeep._move_on("s", held["s"], 35, Why.TTL)
+        await maintenance._move_on("s", held["s"], 35, ExpiryReason.TTL)
         assert await setting.mark("s") == 12
-        await upkeep._trim(held)
+        await maintenance._trim(held)
         assert setting.kept == before
 
     run(scenario)
@@ -249,10 +249,10 @@ def test_what_has_just_expired_is_trimmed_in_the_same_round() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(35)
-        upkeep, before = setting.partition.upkeep, setting.kept
-        held = await upkeep._ask_subscriptions()
-        await upkeep._move_on("s", held["s"], 35, Why.TTL)
-        await upkeep._trim(held)
+        maintenance, before = setting.partition.maintenance, setting.kept
+        held = await maintenance._ask_subscriptions()
+        await maintenance._move_on("s", held["s"], 35, ExpiryReason.TTL)
+        await maintenance._trim(held)
         assert setting.kept == before[-1:]
 
     run(scenario)
@@ -271,7 +271,7 @@ def test_idle_subscriptions_are_asked_once() -> None:
 
         setting.partition.ask_subscription = noted  # type: ignore[method-assign]
         for _ in range(3):
-            await setting.partition.upkeep.once()
+            await setting.partition.maintenance.once()
         assert asked == [GetHoldings]
 
     run(scenario)
@@ -282,8 +282,8 @@ def test_nobody_is_asked_while_retention_keeps_everything() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         await setting.apply(**KEEP_ALL)
-        await setting.partition.upkeep.once()
-        assert setting.brains() == []
+        await setting.partition.maintenance.once()
+        assert setting.dispatchers() == []
         assert sum(entries for _, entries in setting.kept) == 35
 
     run(scenario)
@@ -298,12 +298,12 @@ def test_messages_expire_by_their_publish_time_and_only_the_old_ones() -> None:
         await setting.publish(2, age_ms=9_000)  # behind one that isn't old: they wait for it
         await setting.acknowledge("t", 2)
         await setting.apply(messageTTL=5, **KEEP_ALL)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert (await setting.mark("s"), await setting.mark("t")) == (4, 4)
         stats = (await setting.partition.call("stats", {}))["subscriptions"]
         assert (stats["s"]["expired"], stats["t"]["expired"]) == ({"ttl": 4}, {"ttl": 2})
         setting.now_ms += 4_001
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert (await setting.mark("s"), await setting.mark("t")) == (7, 7)
 
     run(scenario)
@@ -313,14 +313,14 @@ def test_a_backlog_beyond_its_quota_is_evicted_from_its_old_end() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.publish(40, size=1000)
-        total = setting.partition.upkeep.backlog.bytes_from(0)
+        total = setting.partition.maintenance.backlog.bytes_from(0)
         quota = {"policy": "consumer_backlog_eviction", "limitSize": total // 2}
         await setting.apply(backlogQuota={"destination_storage": quota}, **KEEP_ALL)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         mark = await setting.mark("s")
-        left = setting.partition.upkeep.backlog.bytes_from(mark)
+        left = setting.partition.maintenance.backlog.bytes_from(mark)
         assert 0.4 * total < left <= 0.45 * total
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert await setting.mark("s") == mark
 
     run(scenario)
@@ -343,12 +343,12 @@ def test_producers_are_held_back_beyond_the_quota_until_there_is_room(policy, co
         await client.answer(pb.CommandProducerSuccess)
         quota = {"policy": policy, "limitSize": 10_000}
         await setting.apply(backlogQuota={"destination_storage": quota})
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert (await client.answer(pb.CommandCloseProducer)).producer_id == 1
         client.say(hello)
         assert (await client.answer(pb.CommandError)).error == code
         await setting.acknowledge("s", 39)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         client.say(hello)
         await client.answer(pb.CommandProducerSuccess)
 
@@ -361,13 +361,13 @@ def test_a_backlog_that_is_too_old_holds_producers_back() -> None:
         await setting.publish(3, age_ms=60_000)
         quota = {"policy": "producer_exception", "limitTime": 30}
         await setting.apply(backlogQuota={"message_age": quota})
-        await setting.partition.upkeep.once()
-        assert setting.partition.upkeep.held_back is Reason.QUOTA_EXCEEDED
+        await setting.partition.maintenance.once()
+        assert setting.partition.maintenance.held_back is Reason.QUOTA_EXCEEDED
         refused = setting.partition.connect_producer(ProducerSpec("x", "x"))
         assert refused.reason is Reason.QUOTA_EXCEEDED  # type: ignore[union-attr]
         await setting.acknowledge("s", 3)
-        await setting.partition.upkeep.once()
-        assert setting.partition.upkeep.held_back is None
+        await setting.partition.maintenance.once()
+        assert setting.partition.maintenance.held_back is None
 
     run(scenario)
 
@@ -376,13 +376,13 @@ def test_a_subscription_that_nobody_used_for_long_is_deleted_even_across_a_crash
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.apply(subscriptionExpirationTime=1)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         setting.now_ms += 40_000
         await setting.restart()
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert "s" in setting.partition.runtime.state.subscriptions
         setting.now_ms += 20_000
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert "s" not in setting.partition.runtime.state.subscriptions
 
     run(scenario)
@@ -392,10 +392,10 @@ def test_whoever_uses_a_subscription_keeps_it() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.subscribe("s")
         await setting.apply(subscriptionExpirationTime=1)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         setting.now_ms += 60_000
         await setting.partition.durable_channel("s", StartAt.LATEST, {})
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert "s" in setting.partition.runtime.state.subscriptions
 
     run(scenario)
@@ -405,12 +405,12 @@ def test_a_reader_of_what_is_trimmed_goes_on_at_what_is_kept() -> None:
     async def scenario(setting: Setting) -> None:
         await setting.publish(35)
         channel = await setting.partition.volatile_channel("r", 0)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         first = setting.partition.runtime.state.first_offset
         assert first > 0
         assert await channel.ask(GetMark()) == first
         with pytest.raises(RemoteError, match="no subscription"):
-            await setting.partition.upkeep.expire("r", 0)
+            await setting.partition.maintenance.expire("r", 0)
 
     run(scenario)
 
@@ -420,8 +420,8 @@ def test_retention_by_size_keeps_the_newest_megabytes() -> None:
         await setting.publish(40, size=100_000)
         limits = {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1}
         await setting.apply(retention=limits)
-        await setting.partition.upkeep.once()
-        left = setting.partition.upkeep.backlog.bytes_from(0)
+        await setting.partition.maintenance.once()
+        left = setting.partition.maintenance.backlog.bytes_from(0)
         assert MIB <= left < MIB + (PER_LEDGER + 1) * 100_500
 
     run(scenario)

@@ -135,7 +135,7 @@ class Peer:
         self.heard: list[Message] = []
         self.closed = 0
 
-    async def answer(self, link: RpcConnection, request: Request[Any]) -> Any:
+    async def answer(self, rpc_connection: RpcConnection, request: Request[Any]) -> Any:
         match request:
             case Count(first):
                 return first + 1
@@ -145,16 +145,16 @@ class Peer:
                 return {"offset": 1, "held": {2: name}}
         return "text"
 
-    def receive(self, link: RpcConnection, notice: Message) -> None:
+    def receive(self, rpc_connection: RpcConnection, notice: Message) -> None:
         self.heard.append(notice)
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         return args
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         raise AssertionError(method)
 
-    def on_link_closed(self, link: RpcConnection) -> None:
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
         self.closed += 1
 
 
@@ -164,9 +164,9 @@ def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int 
         asyncio.get_running_loop().set_exception_handler(lambda _, fault: reported.append(fault))
         peer = Peer()
         server = RpcServer(peer, KEY)
-        link = await connect(HOST, await server.start(HOST), Peer(), KEY)
+        rpc_connection = await connect(HOST, await server.start(HOST), Peer(), KEY)
         async with asyncio.timeout(10):
-            await scenario(link, peer)
+            await scenario(rpc_connection, peer)
         server.stop()
         assert len(reported) == faults, reported
 
@@ -174,40 +174,40 @@ def run(scenario: Callable[[RpcConnection, Peer], Awaitable[None]], faults: int 
 
 
 def test_a_link_carries_typed_and_untyped_messages_in_order() -> None:
-    async def scenario(link: RpcConnection, peer: Peer) -> None:
-        link.tell(Flow(1, 5))
-        link.tell(Nothing())
-        assert await link.ask(Count(4)) == 5
-        assert await link.request("echo", [1]) == [1]
-        assert await link.ask(Locate("c")) == {"offset": 1, "held": {2: "c"}}
+    async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
+        rpc_connection.tell(Flow(1, 5))
+        rpc_connection.tell(Nothing())
+        assert await rpc_connection.ask(Count(4)) == 5
+        assert await rpc_connection.request("echo", [1]) == [1]
+        assert await rpc_connection.ask(Locate("c")) == {"offset": 1, "held": {2: "c"}}
         assert peer.heard == [Flow(1, 5), Nothing()]
         with pytest.raises(RemoteError, match="no name"):
-            await link.ask(Locate(""))
+            await rpc_connection.ask(Locate(""))
 
     run(scenario)
 
 
 def test_a_request_of_a_wrong_shape_is_refused_and_the_link_goes_on() -> None:
-    async def scenario(link: RpcConnection, peer: Peer) -> None:
+    async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
         for request, told in (
             (Count("x"), "message Count, field first: Expected `int`, got `str`"),  # type: ignore[arg-type]
             (Unknown(), "unknown message 'Unknown'"),
         ):
             with pytest.raises(RemoteError) as refused:
-                await link.ask(request)
+                await rpc_connection.ask(request)
             assert refused.value.kind == Reason.INVALID
             assert str(refused.value).startswith(told)
         with pytest.raises(MessageError, match="reply to Wrong"):
-            await link.ask(Wrong())
-        assert await link.ask(Count(1)) == 2
+            await rpc_connection.ask(Wrong())
+        assert await rpc_connection.ask(Count(1)) == 2
 
     run(scenario)
 
 
 def test_a_notice_of_a_wrong_shape_closes_the_link() -> None:
-    async def scenario(link: RpcConnection, peer: Peer) -> None:
-        link.tell(Flow("x", 1))  # type: ignore[arg-type]
-        while not (link.closed and peer.closed):
+    async def scenario(rpc_connection: RpcConnection, peer: Peer) -> None:
+        rpc_connection.tell(Flow("x", 1))  # type: ignore[arg-type]
+        while not (rpc_connection.closed and peer.closed):
             await asyncio.sleep(0.001)
         assert peer.heard == []
 
@@ -216,20 +216,20 @@ def test_a_notice_of_a_wrong_shape_closes_the_link() -> None:
 
 def test_a_peer_without_typed_messages_refuses_them() -> None:
     class Plain:
-        async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+        async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
             return args
 
-        def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+        def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
             """None come."""
 
-        def on_link_closed(self, link: RpcConnection) -> None:
+        def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
             """Nothing to do."""
 
     async def main() -> None:
         server = RpcServer(Plain(), KEY)
-        link = await connect(HOST, await server.start(HOST), Plain(), KEY)
+        rpc_connection = await connect(HOST, await server.start(HOST), Plain(), KEY)
         with pytest.raises(RemoteError, match="no typed requests"):
-            await link.ask(Count(1))
+            await rpc_connection.ask(Count(1))
         server.stop()
 
     asyncio.run(main())
@@ -277,5 +277,5 @@ def test_the_catalog_refuses_calls_of_a_wrong_shape(
 ) -> None:
     with LocalCluster(tmp_path) as cluster:
         with pytest.raises(RemoteError, match=re.escape(fault)) as refused:
-            cluster.run(cluster.fabric.call(ActorKey.catalog(), method, args))
+            cluster.run(cluster.actor_system.call(ActorKey.catalog(), method, args))
         assert refused.value.kind == Reason.INVALID

@@ -134,7 +134,7 @@ def test_the_backlog_of_who_never_connected_is_read_from_disk(
     assert found.get("pulsar_subscription_back_log", labels) == 2
     never = {**labels, "subscription": "never"}
     assert found.get("pulsar_subscription_back_log", never) == 3
-    running = [key for key in cluster.fabric.bodies if key.subscription == "never"]
+    running = [key for key in cluster.actor_system.actors if key.subscription == "never"]
     assert not running
 
 
@@ -143,10 +143,10 @@ def test_a_scrape_starts_nobody(cluster: LocalCluster, client: pulsar.Client) ->
     producer = client.create_producer(topic)
     producer.close()
     key = ActorKey.of_partition(TopicName.parse(topic), incarnation(cluster, topic))
-    cluster.run(cluster.fabric.dismiss(key))
+    cluster.run(cluster.actor_system.dismiss(key))
     labels = {**OF_TOPIC, "topic": topic}
     assert scrape(cluster).get("pulsar_in_messages_total", labels) is None
-    assert key not in cluster.fabric.bodies
+    assert key not in cluster.actor_system.actors
 
 
 def test_an_actor_that_hangs_is_counted_not_waited_for(
@@ -159,7 +159,7 @@ def test_an_actor_that_hangs_is_counted_not_waited_for(
     async def hang(method: str, args: Any) -> Any:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(cluster.fabric.bodies[key], "call", hang)
+    monkeypatch.setattr(cluster.actor_system.actors[key], "call", hang)
     monkeypatch.setattr("velaray.admin.metrics.ACTOR_S", 0.05)
     found = scrape(cluster)
     assert found.get("velaray_actors_silent", {"cluster": "standalone"}) == 1
@@ -201,5 +201,5 @@ def test_rates_are_means_over_windows() -> None:
 
 
 def incarnation(cluster: LocalCluster, topic: str) -> int:
-    found = cluster.run(cluster.fabric.call(ActorKey.catalog(), "topic", {"topic": topic}))
+    found = cluster.run(cluster.actor_system.call(ActorKey.catalog(), "topic", {"topic": topic}))
     return int(found["incarnation"])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.neighbours import ask, create, introduce, settle
 from tests.support.waiting import wait_until
-from tests.topology.migrating import Move, Publishing, away, moving, numbers
+from tests.topology.migrating import Move, Publishing, away, migrating, numbers
 from tests.topology.replicating import Cluster, received
 from velaray.actors.catalog.migration_state import Phase
 from velaray.client.admin import (
@@ -37,7 +37,7 @@ WAY = (Phase.BEGUN, Phase.REPLICATING, Phase.FENCED, Phase.DECIDED, Phase.SWITCH
 
 @pytest.fixture
 def move(tmp_path: Path) -> Iterator[Move]:
-    with moving(tmp_path) as found:
+    with migrating(tmp_path) as found:
         yield found
 
 
@@ -49,7 +49,7 @@ def test_a_tenant_moves_with_all_it_has(move: Move) -> None:
     assert began["phase"] in ("begun", "replicating") and began["target"] == "b"
     move.reaches("done")
     assert move.home(move.a) == move.home(move.b) == "b"
-    here, there = move.whereabouts(move.a), move.whereabouts(move.b)
+    here, there = move.message_status(move.a), move.message_status(move.b)
     assert (here["tenant"], here["namespaces"], here["topics"]) == (True, {}, [])
     assert there["topics"] == [MANY, TOPIC]
     consumer = move.subscribe(TOPIC)  # by the cluster that it left
@@ -84,7 +84,7 @@ def test_a_cluster_of_its_own_keeps_a_tenant_apart_from_its_former_neighbours(mo
         stuck.set()
         there.client.close()
     tenants = {
-        cluster.config.name: {key.tenant for key in cluster.fabric.bodies if key.topic}
+        cluster.config.name: {key.tenant for key in cluster.actor_system.actors if key.topic}
         for cluster in (move.a, move.b)
     }
     assert "acme" not in tenants["a"] and tenants["b"] == {"acme"}
@@ -123,7 +123,7 @@ def test_a_dry_run_changes_nothing(move: Move) -> None:
     }
     with pytest.raises(NotFound, match="has no migration"):
         move.status()
-    assert not move.whereabouts(move.b)["tenant"] and move.home(move.b) == "b"
+    assert not move.message_status(move.b)["tenant"] and move.home(move.b) == "b"
     ask(move.b, "create_tenant", tenant="acme", allowed_clusters=["b"])
     ask(move.b, "create_namespace", namespace="acme/n")
     ask(move.b, "create_topic", topic=TOPIC)
@@ -168,7 +168,7 @@ def test_what_is_in_the_way_is_refused_by_name(move: Move) -> None:
 
 def test_clusters_that_share_a_number_do_not_share_a_tenant(tmp_path: Path) -> None:
     number = pytest.raises(Conflict, match="both have the number 1")
-    with moving(tmp_path, cluster_number=1) as move, number:
+    with migrating(tmp_path, cluster_number=1) as move, number:
         move.begin()
 
 
@@ -192,7 +192,7 @@ def test_clients_that_come_too_early_are_sent_back(
     monkeypatch.setattr(Driver, "_is_close", _never)
     move.begin()
     move.reaches("replicating")
-    wait_until(lambda: TOPIC in move.whereabouts(move.b)["topics"])
+    wait_until(lambda: TOPIC in move.message_status(move.b)["topics"])
     early = Move(move.b, move.a)
     early.publish(TOPIC, numbers(1))
     assert move.stats(move.a, TOPIC)["entries"] == 2
@@ -206,7 +206,9 @@ async def _never(driver: Driver) -> bool:
 def test_a_tenant_that_has_nothing_moves_too(move: Move) -> None:
     move.begin()
     move.reaches("done")
-    assert move.home(move.a) == "b" and move.whereabouts(move.b)["namespaces"] == {"acme/n": False}
+    assert move.home(move.a) == "b" and move.message_status(move.b)["namespaces"] == {
+        "acme/n": False
+    }
 
 
 def test_producers_find_where_they_left_off(move: Move) -> None:
@@ -227,7 +229,7 @@ def test_producers_find_where_they_left_off(move: Move) -> None:
 def test_a_cluster_that_asks_for_a_token_is_given_it(tmp_path: Path) -> None:
     auth = AuthSettings(secret=b"a secret that is long enough for HS256")
     token = jwt.encode({"sub": "a"}, auth.secret, "HS256")
-    with moving(tmp_path, auth=auth) as move:
+    with migrating(tmp_path, auth=auth) as move:
         move.publish(TOPIC, numbers(3))
         with pytest.raises(PreconditionFailed, match="says"):
             move.begin()
@@ -265,7 +267,7 @@ class Stage:
 
     async def act(self, driver: Driver) -> None:
         """The catalog is killed, and with it who drives."""
-        driver.fabric.kill(ActorKey.catalog())  # type: ignore[attr-defined]
+        driver.actor_system.kill(ActorKey.catalog())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -281,7 +283,7 @@ def test_whoever_is_killed_at_whatever_phase_it_goes_on(
         publishing.goes_on(5)
     assert stage.done
     assert move.stats(move.b, TOPIC)["entries"] == publishing.confirmed
-    assert move.whereabouts(move.a)["topics"] == []
+    assert move.message_status(move.a)["topics"] == []
     assert received(move.subscribe(TOPIC), publishing.confirmed) == numbers(publishing.confirmed)
 
 
@@ -303,14 +305,14 @@ def test_until_it_is_decided_it_is_rolled_back_without_a_trace(
     ttl = {"namespace": "acme/n", "name": "messageTTL", "value": b"500"}
     ask(move.a, "set_policy", **ttl)
     RollingBack(monkeypatch, phase, "before")
-    before = move.whereabouts(move.b)
+    before = move.message_status(move.b)
     with Publishing(move.client, TOPIC) as publishing:
         publishing.goes_on(5)
         move.begin()
         move.reaches("rolled back")
         publishing.goes_on(5)
     assert move.status()["why"] == "asked to"
-    assert move.whereabouts(move.b) == before
+    assert move.message_status(move.b) == before
     assert move.home(move.a) == "a" and move.home(move.b) == "b"
     assert move.stats(move.a, TOPIC)["entries"] == publishing.confirmed
     monkeypatch.undo()
@@ -375,7 +377,7 @@ def test_clients_go_on_here_if_the_target_is_lost_behind_the_fence(
         stage.gone.__exit__(None, None, None)
         move.reaches("rolled back")
     assert move.stats(move.a, TOPIC)["entries"] == publishing.confirmed
-    assert not move.whereabouts(move.b)["tenant"]
+    assert not move.message_status(move.b)["tenant"]
 
 
 def test_what_is_made_meanwhile_moves_as_well(move: Move, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +386,7 @@ def test_what_is_made_meanwhile_moves_as_well(move: Move, monkeypatch: pytest.Mo
     move.begin()
     move.reaches("done")
     assert making.done
-    assert move.whereabouts(move.b)["topics"] == [TOPIC, "persistent://acme/n/u"]
+    assert move.message_status(move.b)["topics"] == [TOPIC, "persistent://acme/n/u"]
     namespace = ask(move.b, "policies", namespace="acme/n")
     assert namespace == {"messageTTL": 500}
 
@@ -410,4 +412,4 @@ def test_a_tenant_that_was_taken_over_there_does_not_move_any_more(
     wait_until(lambda: "taken over" in move.status()["detail"].get("problem", ""), 30)
     move.roll_back()
     move.reaches("rolled back")
-    assert move.whereabouts(move.b)["topics"] == [TOPIC]
+    assert move.message_status(move.b)["topics"] == [TOPIC]

@@ -14,7 +14,7 @@ import pytest
 
 import velaray
 from tests.support.waiting import wait_until
-from tests.topology.migrating import PATIENCE_S, Move, Publishing, moving, numbers
+from tests.topology.migrating import PATIENCE_S, Move, Publishing, migrating, numbers
 from tests.topology.replicating import received
 from velaray.actors.catalog.migration_state import Phase
 from velaray.client.admin import Admin
@@ -29,7 +29,7 @@ SHARED = pulsar.ConsumerType.Shared
 
 @pytest.fixture
 def move(tmp_path: Path) -> Iterator[Move]:
-    with moving(tmp_path) as found:
+    with migrating(tmp_path) as found:
         yield found
 
 
@@ -207,7 +207,7 @@ def test_what_is_acknowledged_last_is_brought_by_the_migration_itself(
     async def acknowledging(driver: Driver, phase: Phase) -> None:
         if phase is Phase.FENCED:  # all was brought there once; there is no fence yet
             for key in await driver._partitions():
-                await driver.fabric.call(key, "skip_to", {"name": "s", "offset": 7})
+                await driver.actor_system.call(key, "skip_to", {"name": "s", "offset": 7})
         await advance(driver, phase)
 
     monkeypatch.setattr(Driver, "_advance", acknowledging)

@@ -27,10 +27,10 @@ async def publish(setting: Setting, times_ms: list[int]) -> None:
 async def acknowledge(setting: Setting, first: int, end: int) -> None:
     """Acknowledge entries of the subscription "s" out of order."""
     await setting.mark("s")
-    (brain,) = setting.brains()
+    (dispatcher,) = setting.dispatchers()
     command = Ack(setting.partition.end_offset, [(first, end)])
-    await setting.fabric.bodies[brain].runtime.ask(command)  # type: ignore[attr-defined]
-    setting.partition.upkeep.touched("s")
+    await setting.actor_system.actors[dispatcher].runtime.ask(command)  # type: ignore[attr-defined]
+    setting.partition.maintenance.touched("s")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -47,7 +47,7 @@ def test_every_seek_goes_to_the_first_kept_entry_that_is_not_before_its_target(s
         if seed:  # else nothing is trimmed
             await acknowledge(setting, 0, rng.randrange(5, 15) if seed % 2 else 1)
             await acknowledge(setting, 20, 30 + 5 * seed)
-            await setting.partition.upkeep.once()
+            await setting.partition.maintenance.once()
         trimmed = setting.partition.runtime.state.trimmed
         left = [at for at in range(55) if places[at].ledger_id not in trimmed]
         assert (len(left) < 55) == bool(seed)
@@ -82,8 +82,8 @@ def test_seeks_at_once_take_turns_and_the_last_one_holds() -> None:
         async with asyncio.timeout(5):
             await asyncio.gather(*seeks)
         assert await setting.mark("s") == 7
-        (brain,) = setting.brains()
-        setting.fabric.kill(brain)
+        (dispatcher,) = setting.dispatchers()
+        setting.actor_system.kill(dispatcher)
         assert await setting.mark("s") == 7
         found = await setting.partition.call("find_unacked", {"name": "s", "number": 1})
         assert found == 7
@@ -114,14 +114,14 @@ def test_a_lost_ledger_does_not_hold_the_mark_for_ever() -> None:
         await setting.subscribe("s")
         await setting.publish(35)
         lost = setting.partition.position_of(14).ledger_id
-        await setting.fabric.store.delete_ledger(setting.partition.key.text(), lost)
+        await setting.actor_system.store.delete_ledger(setting.partition.key.text(), lost)
         await setting.restart()
         with pytest.raises(JournalError, match=str(lost)):
             await setting.partition.entry(14)
         await setting.acknowledge("s", 25)
         assert await setting.mark("s") == 25
         await setting.acknowledge("s", 35)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert await setting.mark("s") == 35
         assert lost in setting.partition.runtime.state.trimmed
         await setting.publish(1)
@@ -143,7 +143,7 @@ def test_a_delayed_message_keeps_its_own_ledger_only() -> None:
         await setting.publish(40)
         before = setting.kept
         await acknowledge(setting, 1, 41)
-        await setting.partition.upkeep.once()
+        await setting.partition.maintenance.once()
         assert setting.kept == [before[0], before[-1]]
         await setting.restart()
         found = await setting.partition.call("find_unacked", {"name": "s", "number": 1})

@@ -8,32 +8,32 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from velaray.cluster import Cluster, ClusterError, _tenure
+from velaray.cluster import Cluster, ClusterError, _ownership
 from velaray.journal.files import FileStore
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import OtherCluster, check_tenure, data_id_of, take_tenure
+from velaray.topology.ownership import OtherCluster, check_ownership, data_id_of, take_ownership
 
 
 def test_data_keeps_the_name_and_the_number_of_its_cluster(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path))
 
     async def starts() -> None:
-        assert await take_tenure(store, "a") == 1
-        assert await take_tenure(store, "a", 0) == 2
-        assert await take_tenure(store, "a", 7) == 3  # none was used before
-        assert await take_tenure(store, "a", 7) == 4
+        assert await take_ownership(store, "a") == 1
+        assert await take_ownership(store, "a", 0) == 2
+        assert await take_ownership(store, "a", 7) == 3  # none was used before
+        assert await take_ownership(store, "a", 7) == 4
         for other in (0, 8):
             with pytest.raises(OtherCluster, match="start it with --cluster-number 7"):
-                await take_tenure(store, "a", other)
+                await take_ownership(store, "a", other)
         with pytest.raises(OtherCluster, match="it is cluster a's: start it with --name a, not b"):
-            await take_tenure(store, "b", 7)
-        assert await take_tenure(store, "a", 7) == 5  # a refused start isn't one
-        await check_tenure(store, ClusterConfig(str(tmp_path), 5, b""))
+            await take_ownership(store, "b", 7)
+        assert await take_ownership(store, "a", 7) == 5  # a refused start isn't one
+        await check_ownership(store, ClusterConfig(str(tmp_path), 5, b""))
 
     asyncio.run(starts())
     with pytest.raises(ClusterError, match=f"{tmp_path} can't be taken over: its ledgers"):
-        _tenure(tmp_path, "a", 8)
-    assert _tenure(tmp_path, "a", 7)[0] == 6
+        _ownership(tmp_path, "a", 8)
+    assert _ownership(tmp_path, "a", 7)[0] == 6
 
 
 def test_older_data_does_not_learn_a_name_that_may_be_wrong(tmp_path: Path) -> None:
@@ -41,15 +41,15 @@ def test_older_data_does_not_learn_a_name_that_may_be_wrong(tmp_path: Path) -> N
 
     async def starts() -> None:
         await store.write_manifest("cluster", 0, msgpack.packb({"incarnation": 5}))
-        assert await take_tenure(store, "wrong") == 6
-        assert await take_tenure(store, "right") == 7
+        assert await take_ownership(store, "wrong") == 6
+        assert await take_ownership(store, "right") == 7
 
     asyncio.run(starts())
 
 
 def test_data_has_an_id_for_ever(tmp_path: Path) -> None:
-    (first, one), (second, same) = (_tenure(tmp_path / "a", "x", number) for number in (0, 7))
-    _, other = _tenure(tmp_path / "b", "x", 0)
+    (first, one), (second, same) = (_ownership(tmp_path / "a", "x", number) for number in (0, 7))
+    _, other = _ownership(tmp_path / "b", "x", 0)
     assert (first, second) == (1, 2)
     assert one == same != other
     assert asyncio.run(data_id_of(FileStore(str(tmp_path / "none")))) == ""

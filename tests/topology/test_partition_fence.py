@@ -26,19 +26,19 @@ from velaray.wire.messages import build_entry
 def partition_of(cluster: LocalCluster, topic: str) -> ActorKey:
     name = TopicName.parse(topic)
     catalog = ActorKey.catalog()
-    found = cluster.run(cluster.fabric.call(catalog, "ensure_topic", {"topic": str(name)}))
+    found = cluster.run(cluster.actor_system.call(catalog, "ensure_topic", {"topic": str(name)}))
     return ActorKey.of_partition(name, found["incarnation"])
 
 
 def ask(cluster: LocalCluster, key: ActorKey, method: str, **args: Any) -> Any:
-    return cluster.run(cluster.fabric.call(key, method, args))
+    return cluster.run(cluster.actor_system.call(key, method, args))
 
 
 def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalCluster) -> None:
     key = partition_of(cluster, "fenced")
 
     async def work() -> None:
-        address = await cluster.fabric.reach(key)
+        address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
         await client.produce(topic, [b"0", b"1", b"2"])
@@ -48,7 +48,7 @@ def test_nothing_gets_through_and_what_came_before_is_settled(cluster: LocalClus
         client.send_ack(messages[0], 0)  # nobody waits for a receipt
         client.send_ack(messages[1], 7)
         await client.next(pb.CommandAckResponse)
-        await cluster.fabric.call(key, "fence", {"migration": 1})
+        await cluster.actor_system.call(key, "fence", {"migration": 1})
         await client.next(pb.CommandCloseProducer)
         await client.next(pb.CommandCloseConsumer)
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=3, publish_time=1)
@@ -74,25 +74,25 @@ def test_who_subscribes_while_the_fence_goes_up_gets_nothing(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = partition_of(cluster, "fenced-meanwhile")
-    connect = PartitionActor._connect_brain
+    connect = PartitionActor._connect_dispatcher
     connecting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(body: PartitionActor, *args: Any, **more: Any) -> Any:
+    async def slowly(actor: PartitionActor, *args: Any, **more: Any) -> Any:
         connecting.set()
         await go_on.wait()
-        return await connect(body, *args, **more)
+        return await connect(actor, *args, **more)
 
     async def work() -> None:
-        address = await cluster.fabric.reach(key)
+        address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
-        await cluster.fabric.call(key, "create_subscription", {"name": "s"})
+        await cluster.actor_system.call(key, "create_subscription", {"name": "s"})
         await client.produce(topic, [b"0"])
-        monkeypatch.setattr(PartitionActor, "_connect_brain", slowly)
+        monkeypatch.setattr(PartitionActor, "_connect_dispatcher", slowly)
         subscribe = {"subscription": "s", "subType": pb.CommandSubscribe.Shared, "consumer_id": 2}
         client.send(pb.CommandSubscribe(topic=topic, request_id=6, **subscribe))
         await connecting.wait()
-        await cluster.fabric.call(key, "fence", {"migration": 1})
+        await cluster.actor_system.call(key, "fence", {"migration": 1})
         go_on.set()
         assert (await client.next(pb.CommandError)).error == pb.ServiceNotReady
 
@@ -144,17 +144,19 @@ def test_nothing_is_acknowledged_once_the_fence_is_durable(cluster: LocalCluster
     key = partition_of(cluster, "acknowledged-late")
 
     async def work() -> None:
-        address = await cluster.fabric.reach(key)
+        address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
         await client.produce(topic, [b"0"])
         await client.subscribe(topic)
         client.flow(10)
         (message,) = await client.messages(1)
-        partition = cluster.fabric.bodies[key]
+        partition = cluster.actor_system.actors[key]
         assert isinstance(partition, PartitionActor)
         async with partition._lock("s"):  # its channel can't be closed yet
-            fencing = asyncio.ensure_future(cluster.fabric.call(key, "fence", {"migration": 1}))
+            fencing = asyncio.ensure_future(
+                cluster.actor_system.call(key, "fence", {"migration": 1})
+            )
             await client.next(pb.CommandCloseProducer)
             assert (await client.ack(message, 5)).error == pb.ServiceNotReady
         await fencing
@@ -168,10 +170,10 @@ def test_what_was_never_here_gets_no_receipt(cluster: LocalCluster) -> None:
     key, other = partition_of(cluster, "asked"), partition_of(cluster, "another")
 
     async def work() -> None:
-        address = await cluster.fabric.reach(other)
+        address = await cluster.actor_system.reach(other)
         client = await RawClient.connect(address.host, address.service_port)
         (elsewhere,) = await client.produce(str(other.topic_name), [b"0"])
-        address = await cluster.fabric.reach(key)
+        address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
         await client.produce(topic, [b"0"])
@@ -262,7 +264,7 @@ def test_a_message_that_waits_for_its_receipt_gets_none_behind_the_fence(
     key = partition_of(cluster, "hurried")
 
     async def work() -> int:
-        address = await cluster.fabric.reach(key)
+        address = await cluster.actor_system.reach(key)
         client = await RawClient.connect(address.host, address.service_port)
         topic = str(key.topic_name)
         client.send(pb.CommandProducer(topic=topic, producer_id=1, request_id=1))
@@ -276,7 +278,7 @@ def test_a_message_that_waits_for_its_receipt_gets_none_behind_the_fence(
 
         for _ in range(100):
             publish()
-        fencing = asyncio.ensure_future(cluster.fabric.call(key, "fence", {"migration": 1}))
+        fencing = asyncio.ensure_future(cluster.actor_system.call(key, "fence", {"migration": 1}))
         while pb.CommandCloseProducer not in map(type, client.history):
             publish()
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from velaray.broker.partition.session import producer as producer_module
 from velaray.broker.partition.session.producers import BEYOND
 from velaray.client.retry import Backoff
 from velaray.events.ids import ActorKey, ActorKind, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.actor_system import Unreachable, persist
 from velaray.topology.config import ClusterConfig
@@ -70,22 +70,24 @@ class Setting:
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
-        self.fabric = InProcessActorSystem(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(self.disk), make_body
+        self.actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(self.disk), make_actor
         )
         self.partition: PartitionActor
         self.client: Client
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
-        found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
+        found = await self.actor_system.call(
+            ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)}
+        )
         key = ActorKey.of_partition(TOPIC, found["incarnation"])
-        await self.fabric.address(key)
-        body = self.fabric.bodies[key]
-        assert isinstance(body, PartitionActor)
-        self.partition = body
-        self.client = Client(body)
+        await self.actor_system.address(key)
+        actor = self.actor_system.actors[key]
+        assert isinstance(actor, PartitionActor)
+        self.partition = actor
+        self.client = Client(actor)
 
     def hold_commits(self) -> asyncio.Event:
         """Nothing of the partition becomes durable before the event is set."""
@@ -99,11 +101,11 @@ class Setting:
         self.partition.runtime.journal.commit = held  # type: ignore[method-assign]
         return gate
 
-    def brains(self) -> list[ActorKey]:
-        return [key for key in self.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
+    def dispatchers(self) -> list[ActorKey]:
+        return [key for key in self.actor_system.actors if key.kind is ActorKind.SUBSCRIPTION]
 
-    async def stored_brains(self) -> list[str]:
-        journals = await self.fabric.store.list_journals()
+    async def stored_dispatchers(self) -> list[str]:
+        journals = await self.actor_system.store.list_journals()
         return [name for name in journals if name.startswith("subscription")]
 
 
@@ -112,7 +114,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
         setting = Setting()
         await setting.start()
         await scenario(setting)
-        await setting.fabric.stop()
+        await setting.actor_system.stop()
 
     asyncio.run(main())
 
@@ -237,7 +239,7 @@ def test_made_up_names_tell_data_and_incarnations_apart() -> None:
     run(scenario)
 
 
-def test_a_full_disk_of_the_brain_does_not_end_a_partition_without_consumers() -> None:
+def test_a_full_disk_of_the_dispatcher_does_not_end_a_partition_without_consumers() -> None:
     async def scenario(setting: Setting) -> None:
         setting.client.say(SUBSCRIBE)
         await setting.client.answer(pb.CommandSuccess)
@@ -252,7 +254,7 @@ def test_a_full_disk_of_the_brain_does_not_end_a_partition_without_consumers() -
         async with asyncio.timeout(5):
             while not channel.closed:
                 await asyncio.sleep(0.001)
-        assert not setting.fabric.failures
+        assert not setting.actor_system.failures
 
     run(scenario)
 
@@ -263,20 +265,20 @@ def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
         setting.client.say(SUBSCRIBE)
         await setting.client.answer(pb.CommandSuccess)
         may_dismiss = asyncio.Event()
-        dismiss = setting.fabric.dismiss
+        dismiss = setting.actor_system.dismiss
 
         async def slow_dismiss(key: ActorKey) -> None:
             await may_dismiss.wait()
             await dismiss(key)
 
-        setting.fabric.dismiss = slow_dismiss  # type: ignore[method-assign]
+        setting.actor_system.dismiss = slow_dismiss  # type: ignore[method-assign]
         deletion = asyncio.create_task(partition.delete_subscription(DeleteSubscription("s")))
         while "s" in partition.runtime.state.subscriptions:
             await asyncio.sleep(0)
         deletion.cancel()
         may_dismiss.set()
         async with asyncio.timeout(5):
-            while await setting.stored_brains():
+            while await setting.stored_dispatchers():
                 await asyncio.sleep(0.001)
         assert deletion.cancelled()
 
@@ -285,34 +287,34 @@ def test_a_deletion_goes_on_when_nobody_waits_for_it() -> None:
 
 def test_a_deletion_that_a_crash_interrupts_is_finished_by_the_next_activation() -> None:
     async def scenario(setting: Setting) -> None:
-        partition, fabric = setting.partition, setting.fabric
+        partition, actor_system = setting.partition, setting.actor_system
         setting.client.say(SUBSCRIBE)
         await setting.client.answer(pb.CommandSuccess)
-        (brain,) = await setting.stored_brains()
-        dismiss = fabric.dismiss
+        (dispatcher,) = await setting.stored_dispatchers()
+        dismiss = actor_system.dismiss
 
         async def crash(key: ActorKey) -> None:
-            fabric.kill(key)
-            fabric.kill(partition.key)
+            actor_system.kill(key)
+            actor_system.kill(partition.key)
             await asyncio.Event().wait()
 
-        fabric.dismiss = crash  # type: ignore[method-assign]
+        actor_system.dismiss = crash  # type: ignore[method-assign]
         with pytest.raises(asyncio.CancelledError):
             await partition.delete_subscription(DeleteSubscription("s"))
-        assert await setting.stored_brains() == [brain]
-        fabric.dismiss = dismiss  # type: ignore[method-assign]
-        await fabric.address(partition.key)
-        again = fabric.bodies[partition.key]
+        assert await setting.stored_dispatchers() == [dispatcher]
+        actor_system.dismiss = dismiss  # type: ignore[method-assign]
+        await actor_system.address(partition.key)
+        again = actor_system.actors[partition.key]
         assert isinstance(again, PartitionActor)
         async with asyncio.timeout(5):
             while again.runtime.state.deleted:
                 await asyncio.sleep(0.001)
-        assert not await setting.stored_brains()
+        assert not await setting.stored_dispatchers()
 
     run(scenario)
 
 
-def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
+def test_a_dispatcher_is_not_asked_before_its_subscription_is_durable() -> None:
     async def scenario(setting: Setting) -> None:
         partition = setting.partition
         gate = setting.hold_commits()
@@ -321,7 +323,7 @@ def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
         question = asyncio.create_task(partition.call("stats", {}))
         names = asyncio.create_task(partition.call("subscriptions", {}))
         await asyncio.sleep(0.05)
-        assert not setting.brains() and not question.done() and not names.done()
+        assert not setting.dispatchers() and not question.done() and not names.done()
         gate.set()
         assert list((await question)["subscriptions"]) == ["s"] == await names
         await creation
@@ -332,7 +334,7 @@ def test_a_brain_is_not_asked_before_its_subscription_is_durable() -> None:
 def test_a_partition_that_cannot_read_its_log_stops() -> None:
     async def scenario(setting: Setting) -> None:
         setting.partition.reading_failed(0, OSError("input/output error"))
-        assert [str(error) for _, error in setting.fabric.failures] == ["input/output error"]
+        assert [str(error) for _, error in setting.actor_system.failures] == ["input/output error"]
 
     run(scenario)
 
@@ -356,7 +358,7 @@ def test_a_connection_that_is_not_used_keeps_no_partition_in_memory() -> None:
     async def scenario(setting: Setting) -> None:
         async with asyncio.timeout(5):
             while not setting.partition.idle():  # until the calls that set it up are over
-                setting.fabric.drop_links()
+                setting.actor_system.drop_rpc()
                 await asyncio.sleep(0.001)
         client = setting.client
         client.say(producer(1))
@@ -382,16 +384,16 @@ def test_an_actor_whose_start_fails_leaves_nothing_open(monkeypatch: pytest.Monk
 
     async def scenario(setting: Setting) -> None:
         key = setting.partition.key
-        setting.fabric.kill(key)
+        setting.actor_system.kill(key)
         monkeypatch.setattr(RpcServer, "start", failing_listen)
         with pytest.raises(OSError, match="no port left"):
-            await setting.fabric.address(key)
-        half_started = setting.fabric.bodies[key]
+            await setting.actor_system.address(key)
+        half_started = setting.actor_system.actors[key]
         assert isinstance(half_started, PartitionActor)
         with pytest.raises(Stopped):
             await half_started.runtime.read(lambda state: None)
         monkeypatch.undo()
-        await setting.fabric.address(key)
+        await setting.actor_system.address(key)
 
     run(scenario)
 

@@ -41,14 +41,14 @@ def soon(condition: Callable[[], Any]) -> Any:
     return wait_until(condition, WITHIN_S)
 
 
-def body(cluster: LocalCluster, topic: str) -> Any:
+def actor(cluster: LocalCluster, topic: str) -> Any:
     wanted = TopicName.parse(topic)
     found = [key for key in cluster.keys(ActorKind.PARTITION) if key.topic_name == wanted]
-    return cluster.fabric.bodies[found[0]]
+    return cluster.actor_system.actors[found[0]]
 
 
 def applied(cluster: LocalCluster, topic: str, name: str) -> Any:
-    return body(cluster, topic).policies.raw[name]
+    return actor(cluster, topic).policies.raw[name]
 
 
 def test_a_running_topic_applies_the_narrowest_level(cluster, admin, client, topic):
@@ -74,7 +74,7 @@ def test_changes_that_a_restarting_catalog_did_not_tell_are_found(cluster, admin
 def test_policies_hold_after_a_partition_restarts(cluster, admin, client, topic):
     client.create_producer(topic).send(b"x")
     admin.set_policy_of(topic, "messageTTL", 78)
-    cluster.kill(body(cluster, topic).key)
+    cluster.kill(actor(cluster, topic).key)
     client.create_producer(topic).send(b"y")
     assert applied(cluster, topic, "messageTTL") == 78
 
@@ -102,7 +102,7 @@ def test_consumers_beyond_the_limit_are_refused(cluster, admin, client, topic, p
     if policy == "maxConsumersPerTopic":
         with pytest.raises(velaray.ConsumerBusy):
             client.subscribe(topic, "another")
-        assert set(body(cluster, topic).channels) == {"s"}
+        assert set(actor(cluster, topic).channels) == {"s"}
     else:
         client.subscribe(topic, "another")
 
@@ -122,7 +122,7 @@ def test_subscriptions_beyond_the_limit_are_refused(cluster, admin, client, topi
 def test_subscriptions_are_created_only_if_that_is_allowed(cluster, admin, client, topic):
     client.create_producer(topic)
     admin.set_policy_of(topic, "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
-    soon(lambda: not body(cluster, topic).policies.create_subscriptions)
+    soon(lambda: not actor(cluster, topic).policies.create_subscriptions)
     with pytest.raises(velaray.SubscriptionNotFound):
         client.subscribe(topic, "s")
     admin.create_subscription(topic, "s")
@@ -158,7 +158,7 @@ def test_de_duplication_is_switched_in_a_running_topic(cluster, admin, client, t
     producer = client.create_producer(topic, producer_name="p")
     producer.send(b"x")
     admin.set_policy_of(topic, "deduplication", False)
-    soon(lambda: not body(cluster, topic).policies.deduplicate)
+    soon(lambda: not actor(cluster, topic).policies.deduplicate)
 
 
 def test_subscriptions_apply_changed_limits(cluster, admin, client, topic):
@@ -169,7 +169,7 @@ def test_subscriptions_apply_changed_limits(cluster, admin, client, topic):
         found = [
             key for key in cluster.keys(ActorKind.SUBSCRIPTION) if str(key.topic_name) == topic
         ]
-        return cluster.fabric.bodies[found[0]]._dispatcher._state.dispatcher._limits
+        return cluster.actor_system.actors[found[0]]._dispatcher._state.dispatcher._limits
 
     soon(lambda: limits() == (11, 200_000))
 

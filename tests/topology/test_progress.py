@@ -111,7 +111,7 @@ def subscription(cluster: Cluster, topic: str, name: str = "s") -> Any:
     for key in cluster.local.keys(ActorKind.SUBSCRIPTION):
         partition = ActorKey.of_partition(key.topic_name, key.topic_incarnation)
         if (partition, key.subscription) == mine:
-            return cluster.local.fabric.bodies[key]
+            return cluster.local.actor_system.actors[key]
     return None
 
 
@@ -188,8 +188,8 @@ def test_a_backlog_of_messages_does_not_hold_it_up(trio: list[Cluster], topic: s
 
 def ahead(cluster: Cluster, topic: str, origin: str) -> tuple[int, int]:
     """Up to where all is acknowledged that an origin stored first, so far as it didn't come."""
-    body = subscription(cluster, topic)
-    waiting = body.runtime.state.foreign.waiting
+    actor = subscription(cluster, topic)
+    waiting = actor.runtime.state.remote.waiting
     return tuple(waiting[origin].up_to) if origin in waiting else (-1, -1)
 
 
@@ -264,7 +264,7 @@ def test_nobody_is_woken_for_it(trio: list[Cluster], topic: str) -> None:
     came(b, topic, 3)
     arrives(b, topic, payloads, "sleeper")
     sleeper = subscription(a, topic, "sleeper")
-    a.local.run(a.local.fabric.dismiss(sleeper.key))
+    a.local.run(a.local.actor_system.dismiss(sleeper.key))
     busy = a.subscribe(topic, "busy", **SHARED)
     received(busy, 3)
     arrives(b, topic, [], "busy")

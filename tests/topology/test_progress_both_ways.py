@@ -149,7 +149,7 @@ class Cluster:
     def settle(self) -> None:
         """Before anybody gets what came."""
         came = {name: each.last for name, each in self.partition.state.origins.by_cluster.items()}
-        for name, waiting in list(self.subscription.state.foreign.waiting.items()):
+        for name, waiting in list(self.subscription.state.remote.waiting.items()):
             newest = came.get(name, Position(-1, -1))
             if waiting.concerns(newest):
                 found = here(self.partition.state, self.name, {name: waiting.due(newest)})
@@ -164,7 +164,7 @@ class Cluster:
         cursor = self.subscription.state.cursor
         if cursor.is_acked(offset):
             return 0
-        mask = cursor.remaining(offset)
+        mask = cursor.ack_set(offset)
         return ALL if mask is None else mask & ALL
 
 
@@ -303,4 +303,4 @@ def test_both_have_the_same_of_what_both_have_and_nothing_else(seed: int, both: 
                     for each, at in ((side, offset), (other, there))
                 ]
                 assert times[0] == times[1]
-        assert not side.subscription.state.foreign.waiting
+        assert not side.subscription.state.remote.waiting

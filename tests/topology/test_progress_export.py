@@ -58,7 +58,7 @@ class Told:
         assert len(raw) <= progress_export.PART_BYTES + 200
         self.parts.append(SubscriptionProgress.FromString(raw))
 
-    def remaining(self, cluster: str, at: Position) -> int:
+    def ack_set(self, cluster: str, at: Position) -> int:
         """The ack set of a batch; 0 if it is acknowledged."""
         left = ALL
         for origin in (each for part in self.parts for each in part.origins):
@@ -136,7 +136,7 @@ class World:
         self.left.append(ALL)
         return reply.offset
 
-    async def publish_in_vain(self) -> None:
+    async def publish_and_fail(self) -> None:
         """In a transaction that is aborted."""
         self.sent += 1
         self.transactions += 1
@@ -202,7 +202,7 @@ class World:
         partition = await self.site.partition()
         partition.runtime.roll_over()
         await self.publish("east")
-        await partition.upkeep.once()
+        await partition.maintenance.once()
         await self.note_gone()
 
     async def note_gone(self) -> None:
@@ -212,12 +212,12 @@ class World:
             self.left[first:end] = [0] * (end - first)
 
     async def crash(self) -> None:
-        fabric, state = self.site.fabric, (await self.site.partition()).runtime.state
+        actor_system, state = self.site.actor_system, (await self.site.partition()).runtime.state
         ref = state.subscriptions["s"].ref
         if self.random.random() < 0.5:
-            fabric.kill(self.site.key)
+            actor_system.kill(self.site.key)
         else:
-            fabric.kill(self.site.key.of_subscription("s", ref.incarnation))
+            actor_system.kill(self.site.key.of_subscription("s", ref.incarnation))
 
     async def step(self) -> None:
         roll, end = self.random.randrange(24), len(self.log)
@@ -235,7 +235,7 @@ class World:
             await self.ask(SkipTo(end, mark))
             self.left[:mark] = [0] * mark
         elif roll == 15:
-            await self.publish_in_vain()
+            await self.publish_and_fail()
         elif roll == 16:
             await self.transact(at, stop)
         elif roll == 17:
@@ -264,9 +264,9 @@ class World:
 
     def check(self, came: Mapping[str, origins.Origin], *, all_of_it: bool) -> None:
         for cluster, at in self.never:
-            assert self.told.remaining(cluster, at) == ALL, (cluster, at)
+            assert self.told.ack_set(cluster, at) == ALL, (cluster, at)
         for offset, (cluster, at) in enumerate(self.log):
-            told = self.told.remaining(cluster, at)
+            told = self.told.ack_set(cluster, at)
             if offset in self.hidden:
                 continue
             assert told & self.left[offset] == self.left[offset], (offset, cluster, at)
@@ -277,14 +277,14 @@ class World:
 
 def run(scenario: Callable[[Site], Awaitable[None]], roll_records: int = 12) -> None:
     async def main() -> None:
-        site = Site("east", 1, upkeep_s=36_000.0)
-        site.fabric.journal_settings = JournalSettings(roll_records=roll_records)
+        site = Site("east", 1, maintenance_s=36_000.0)
+        site.actor_system.journal_settings = JournalSettings(roll_records=roll_records)
         await site.start()
         try:
             await scenario(site)
         finally:
-            await site.fabric.stop()
-        assert not site.fabric.failures
+            await site.actor_system.stop()
+        assert not site.actor_system.failures
 
     asyncio.run(main())
 
@@ -301,7 +301,7 @@ def test_the_union_of_what_is_told_is_what_is_acknowledged(seed: int) -> None:
     run(scenario)
 
 
-async def holes(world: World, count: int) -> None:
+async def acked_ranges(world: World, count: int) -> None:
     """Acknowledge every other entry."""
     end = len(world.log)
     flat = [at for offset in range(1, 2 * count, 2) for at in (offset, offset + 1)]
@@ -342,7 +342,9 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_no_part_is_large_however_many_holes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_part_is_large_however_many_acked_ranges_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress_exports, "WINDOW", 1 << 10)
     monkeypatch.setattr(progress_export, "PART_BYTES", 4 << 10)
     monkeypatch.setattr(progress_export, "PARTS", 8)
@@ -352,7 +354,7 @@ def test_no_part_is_large_however_many_holes_there_are(monkeypatch: pytest.Monke
         await world.start()
         for _ in range(6000):
             await world.publish("east")
-        await holes(world, 3000)
+        await acked_ranges(world, 3000)
         calls, more = 0, True
         while more:
             found = await once(site, world.told)
@@ -376,12 +378,12 @@ def test_asking_what_is_new_wakes_nobody() -> None:
         first = await revision(site)
         assert set(first) == {"s"}
         assert set(await revision(site, everyone=True)) == {"s", "plain"}
-        awake = [key for key in site.fabric.bodies if key.subscription]
+        awake = [key for key in site.actor_system.actors if key.subscription]
         assert awake == []
         await world.ack(0, 1)
         changed = await revision(site)
         assert changed != first
-        site.fabric.kill(site.key)
+        site.actor_system.kill(site.key)
         assert (await revision(site)) not in (first, changed)
         await world.export()
         again = await revision(site)
@@ -468,7 +470,7 @@ def test_what_is_held_is_not_told_as_delivered_in_vain() -> None:
         await until(lambda: counted(site, world, {0: 0, 1: 1}))
         client.leave()
         await until(lambda: counted(site, world, {0: 1, 1: 2}))
-        site.fabric.kill(await subscription_key(site))
+        site.actor_system.kill(await subscription_key(site))
         world.told.forget()
         world.told.token = None
         assert await counted(site, world, {0: 1, 1: 2})
@@ -555,16 +557,16 @@ def test_what_came_from_who_is_no_peer_is_told_by_own_positions() -> None:
         told = Told()
         for part in found["parts"]:
             told.add(part)
-        assert [told.remaining("east", at) for at in local] == [0, ALL, ALL, ALL, 0]
-        assert told.remaining("north", world.log[1][1]) == 0
-        assert told.remaining("north", world.log[3][1]) == 0
-        assert told.remaining("west", world.log[0][1]) == ALL
+        assert [told.ack_set("east", at) for at in local] == [0, ALL, ALL, ALL, 0]
+        assert told.ack_set("north", world.log[1][1]) == 0
+        assert told.ack_set("north", world.log[3][1]) == 0
+        assert told.ack_set("west", world.log[0][1]) == ALL
         args["since"] = found["token"]
         assert (await site.call("export_progress", **args, peers=["north"]))["parts"] == []
         found = await site.call("export_progress", **args)  # it is reported again, by others
         for part in found["parts"]:
             told.add(part)
-        assert told.remaining("west", world.log[0][1]) == 0
+        assert told.ack_set("west", world.log[0][1]) == 0
 
     run(scenario)
 

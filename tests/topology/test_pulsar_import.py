@@ -117,7 +117,7 @@ def test_a_tenant_is_taken_over_and_what_is_unacknowledged_comes(
     assert "velaray-pull.new" not in admin_of(old).stats(one)["subscriptions"]
     typed.send(One(f1=99))
     nothing_more(here)
-    assert not new.local.fabric.failures
+    assert not new.local.actor_system.failures
 
 
 def test_what_is_new_there_comes_with_another_import(pair: list[Cluster], tenant: str) -> None:

@@ -16,13 +16,13 @@ from velaray.admin import proxy_actor
 from velaray.admin.proxy_actor import ProxyActor
 from velaray.broker.catalog.catalog_actor import CatalogActor
 from velaray.events.ids import ActorKey
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import CorruptJournal, JournalError
 from velaray.journal.files import FileStore
 from velaray.topology import ray_system
 from velaray.topology.actor_system import Unreachable
 from velaray.topology.config import ClusterConfig
-from velaray.topology.ownership import take_tenure
+from velaray.topology.ownership import take_ownership
 from velaray.topology.ray_system import VelarayActor
 
 
@@ -32,7 +32,7 @@ class Exited(Exception):
 
 @pytest.fixture
 def config(tmp_path: Path) -> ClusterConfig:
-    incarnation = asyncio.run(take_tenure(FileStore(str(tmp_path)), "standalone"))
+    incarnation = asyncio.run(take_ownership(FileStore(str(tmp_path)), "standalone"))
     return ClusterConfig(str(tmp_path), incarnation, b"key", service_port=0, admin_port=0)
 
 
@@ -44,7 +44,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.actor, "exit_actor", exit_actor)
     monkeypatch.setattr(ray_system, "_collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(ray_system, "_WATCH_S", 0.01)
-    monkeypatch.setattr(proxy_actor, "TENURE_CHECK_S", 0.01)
+    monkeypatch.setattr(proxy_actor, "OWNERSHIP_CHECK_S", 0.01)
 
 
 def with_actor(
@@ -54,8 +54,8 @@ def with_actor(
     died: list[BaseException] = []
 
     async def main() -> None:
-        actor = VelarayActor(ActorKey.catalog().text(), config, make_body)
-        actor._fabric.fatal = lambda key, error: died.append(error)  # type: ignore[method-assign]
+        actor = VelarayActor(ActorKey.catalog().text(), config, make_actor)
+        actor._actor_system.fatal = lambda key, error: died.append(error)  # type: ignore[method-assign]
         await scenario(actor)
         actor._watching.cancel()
 
@@ -71,9 +71,9 @@ def test_an_actor_that_leaves_gives_its_address_to_nobody(
         may_stop = asyncio.Event()
         stop = CatalogActor.stop
 
-        async def slow_stop(body: CatalogActor) -> None:
+        async def slow_stop(hosted: CatalogActor) -> None:
             await may_stop.wait()
-            await stop(body)
+            await stop(hosted)
 
         monkeypatch.setattr(CatalogActor, "stop", slow_stop)
         leaving = asyncio.create_task(actor.retire(force=True))
@@ -105,7 +105,7 @@ def test_an_actor_that_is_dismissed_while_it_starts_leaves_all_the_same(
 def test_an_actor_that_cannot_stop_in_good_order_dies(
     config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def failing_stop(body: CatalogActor) -> None:
+    async def failing_stop(hosted: CatalogActor) -> None:
         raise JournalError("the disk is gone")
 
     async def scenario(actor: VelarayActor) -> None:
@@ -113,7 +113,7 @@ def test_an_actor_that_cannot_stop_in_good_order_dies(
         monkeypatch.setattr(CatalogActor, "stop", failing_stop)
         with pytest.raises(Exited):
             await actor.retire(force=True)
-        actor._body.abort()  # type: ignore[union-attr]
+        actor._actor.abort()  # type: ignore[union-attr]
 
     (died,) = with_actor(config, scenario)
     assert "the disk is gone" in str(died)
@@ -126,7 +126,7 @@ def test_an_actor_whose_watch_fails_dies(
         raise OSError("too many open files")
 
     async def scenario(actor: VelarayActor) -> None:
-        monkeypatch.setattr(ray_system, "check_tenure", unreadable)
+        monkeypatch.setattr(ray_system, "check_ownership", unreadable)
         await asyncio.wait([actor._watching], timeout=5)
         await asyncio.sleep(0)
 
@@ -140,7 +140,7 @@ def test_a_front_door_that_cannot_start_says_why(
     async def unreadable(store: Any, config: ClusterConfig) -> None:
         raise CorruptJournal("cluster", 0, "not a manifest")
 
-    monkeypatch.setattr(proxy_actor, "check_tenure", unreadable)
+    monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     with pytest.raises(CorruptJournal, match="not a manifest"):
         ProxyActor(config)
 
@@ -154,6 +154,6 @@ def test_a_front_door_whose_thread_ends_takes_its_process_along(
     left = threading.Event()
     ProxyActor(config)
     monkeypatch.setattr(os, "_exit", lambda code: left.set())
-    monkeypatch.setattr(proxy_actor, "check_tenure", unreadable)
+    monkeypatch.setattr(proxy_actor, "check_ownership", unreadable)
     assert left.wait(5)
     assert "the front door closes: too many open files" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetMark
 from velaray.cluster import Cluster
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.geo.partition_geo import PartitionGeo
 from velaray.journal.memory import MemoryStore
 from velaray.topology.config import ClusterConfig, PartitionSync
@@ -39,7 +39,7 @@ class Relaxed(Setting):
             sync_interval_ms=10**8,
             deleters=0,
         )
-        self.fabric = InProcessActorSystem(config, MemoryStore(self.disk), make_body)
+        self.actor_system = InProcessActorSystem(config, MemoryStore(self.disk), make_actor)
 
     async def publish(self, count: int, first: int = 0) -> None:
         for sequence_id in range(first, first + count):
@@ -52,14 +52,16 @@ class Relaxed(Setting):
 
     async def lose_power(self) -> PartitionActor:
         """Everything dies, what isn't synced is lost; returns the next activation."""
-        for body in list(self.fabric.bodies.values()):
-            body.abort()
+        for actor in list(self.actor_system.actors.values()):
+            actor.abort()
         self.disk.power_loss()
         again = Relaxed()
         again.disk = self.disk
-        again.fabric = InProcessActorSystem(self.fabric.config, MemoryStore(self.disk), make_body)
+        again.actor_system = InProcessActorSystem(
+            self.actor_system.config, MemoryStore(self.disk), make_actor
+        )
         await again.start()
-        self.fabric, self.partition = again.fabric, again.partition
+        self.actor_system, self.partition = again.actor_system, again.partition
         return again.partition
 
 
@@ -69,7 +71,7 @@ def run(scenario: Callable[[Relaxed], Awaitable[None]]) -> None:
         await setting.start()
         async with asyncio.timeout(20):
             await scenario(setting)
-        await setting.fabric.stop()
+        await setting.actor_system.stop()
 
     asyncio.run(main())
 
@@ -79,7 +81,7 @@ def test_only_the_journals_of_partitions_are_relaxed() -> None:
         await setting.publish(4)
         # The first entry brings its producer's name.
         assert setting.synced() == 1
-        catalog = setting.fabric.bodies[ActorKey.catalog()]
+        catalog = setting.actor_system.actors[ActorKey.catalog()]
         assert catalog.runtime.journal.unsynced == 0  # type: ignore[attr-defined]
         assert catalog.journal_settings().sync_interval_ms == 0  # type: ignore[attr-defined]
         partition = await setting.lose_power()
@@ -95,7 +97,9 @@ def test_what_is_announced_is_synced_at_once(topic: TopicName) -> None:
     async def scenario(setting: Relaxed) -> None:
         key = ActorKey.of_partition(topic.of_partition(0), 1)
         assert (
-            PartitionActor(key, setting.fabric, PartitionGeo).journal_settings().sync_interval_ms
+            PartitionActor(key, setting.actor_system, PartitionGeo)
+            .journal_settings()
+            .sync_interval_ms
             == 0
         )
 
@@ -158,9 +162,9 @@ async def _cursor(setting: Relaxed) -> list[tuple[int, int]]:
     channel = setting.partition.channels["s"]
     assert channel._held
     await channel.ask(GetMark())
-    (key,) = setting.brains()
-    body: Any = setting.fabric.bodies[key]
-    return list(body.runtime.state.cursor.holes())
+    (key,) = setting.dispatchers()
+    actor: Any = setting.actor_system.actors[key]
+    return list(actor.runtime.state.cursor.acked_ranges())
 
 
 def test_stopping_tells_what_was_held() -> None:
@@ -174,11 +178,11 @@ def test_stopping_tells_what_was_held() -> None:
         ack.message_id.add(ledgerId=ledger_id, entryId=entry_id + 2)
         client.say(ack)
         assert partition.channels["s"]._held
-        (key,) = setting.brains()
-        body: Any = setting.fabric.bodies[key]
-        assert body.runtime.state.cursor.acked_before == 0
+        (key,) = setting.dispatchers()
+        actor: Any = setting.actor_system.actors[key]
+        assert actor.runtime.state.cursor.acked_before == 0
         await partition.stop()
-        while body.runtime.state.cursor.acked_before < 3:
+        while actor.runtime.state.cursor.acked_before < 3:
             await asyncio.sleep(0.001)
 
     run(scenario)

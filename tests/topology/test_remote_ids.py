@@ -236,7 +236,7 @@ class Transaction:
 
     async def open(self) -> Transaction:
         partition = await self.world.west.partition()
-        partition.gate._open.add((self.id, "s"))
+        partition.admission._open.add((self.id, "s"))
         return self
 
     async def ack(self, client: Client, *ids: Position, **more: Any) -> Any:

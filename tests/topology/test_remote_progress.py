@@ -251,7 +251,7 @@ def test_a_rewind_here_is_not_undone_by_what_was_told_before() -> None:
         await west.call("seek", name="s", position=list(position))
         for restarts in (False, True):
             if restarts:
-                west.fabric.kill(west.key)
+                west.actor_system.kill(west.key)
                 replicator = await Replicator(east, west).connect()
             await replicator.tell(await exported(east, "s"))
         await consumer.acknowledge("east-p-5")
@@ -306,9 +306,9 @@ def test_much_that_waits_is_settled_by_and_by(monkeypatch: pytest.MonkeyPatch) -
 
 def killed(site: Site) -> None:
     """Every actor of the topic, as by SIGKILL."""
-    for key in list(site.fabric.bodies):
+    for key in list(site.actor_system.actors):
         if key.topic == "t":
-            site.fabric.kill(key)
+            site.actor_system.kill(key)
 
 
 def test_what_was_confirmed_outlives_everybody_at_every_step() -> None:
@@ -345,8 +345,8 @@ def test_nothing_is_lost_that_was_under_way_when_the_subscription_died() -> None
             taking = asyncio.ensure_future(west.call("import_progress", source="east", part=told))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            for key in [key for key in west.fabric.bodies if key.subscription == "s"]:
-                west.fabric.kill(key)
+            for key in [key for key in west.actor_system.actors if key.subscription == "s"]:
+                west.actor_system.kill(key)
             await asyncio.gather(taking, return_exceptions=True)
         await west.call("import_progress", source="east", part=told)
         await replicator.replicate(10)
@@ -359,8 +359,8 @@ def test_nothing_is_lost_that_was_under_way_when_the_subscription_died() -> None
 @pytest.mark.parametrize("restarts", [False, True])
 def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> None:
     async def scenario(east: Site, west: Site) -> None:
-        west.fabric.journal_settings = JournalSettings(roll_records=4)
-        west.fabric.kill(west.key)
+        west.actor_system.journal_settings = JournalSettings(roll_records=4)
+        west.actor_system.kill(west.key)
         consumer = await filled(east, 18)
         replicator = await Replicator(east, west).connect()
         for first in (0, 6, 12):
@@ -375,7 +375,7 @@ def test_what_nobody_reads_is_settled_before_it_is_trimmed(restarts: bool) -> No
                 killed(west)
                 partition = await west.partition()
                 replicator = await Replicator(east, west).connect()
-            await partition.upkeep.once()
+            await partition.maintenance.once()
             assert await partition.ask_subscription("s", GetMark()) == first + 6
             assert partition.runtime.state.first_offset >= first + 3
         assert not waiting(west)
@@ -410,8 +410,8 @@ def test_what_nobody_reads_is_settled_soon(read: str) -> None:
 
 def waiting(site: Site) -> dict[str, object]:
     """The progress that waits at the site's subscription."""
-    found = [body for key, body in site.fabric.bodies.items() if key.subscription == "s"]
-    return found[0].runtime.state.foreign.waiting  # type: ignore[attr-defined]
+    found = [actor for key, actor in site.actor_system.actors.items() if key.subscription == "s"]
+    return found[0].runtime.state.remote.waiting  # type: ignore[attr-defined]
 
 
 def test_what_is_acknowledged_elsewhere_meanwhile_is_not_delivered_by_itself(

@@ -14,12 +14,12 @@ from tests.sim.loop import SimLoop
 from tests.sim.network import Network
 from tests.support.local_cluster import REPLICATION_SECRET
 from tests.topology.geo import Client, proved
-from velaray.actors.partition.remote_transactions import foreign_id
+from velaray.actors.partition.remote_transactions import remote_id
 from velaray.actors.partition.state import PartitionState
 from velaray.actors.runtime import Stopped
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.events.ids import ActorKey, Position, TopicName, TransactionId
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.geo.replication.remote_transactions import RemoteTransactionSide
 from velaray.journal.memory import MemoryDisk, MemoryStore, Step
 from velaray.topology.actor_system import Unreachable
@@ -106,7 +106,7 @@ class West:
         names = {"name": "west", "replication_secret": REPLICATION_SECRET}
         config = ClusterConfig("nowhere", 1, b"key", **names, cluster_number=2, deleters=0)
         store = MemoryStore(MemoryDisk(), hook=self._on_disk, number_base=config.number_base)
-        self.fabric = InProcessActorSystem(config, store, make_body)
+        self.actor_system = InProcessActorSystem(config, store, make_actor)
         self.keys: dict[str, ActorKey] = {}
         self.lost = asyncio.Event()
         self.lives = 0
@@ -119,30 +119,32 @@ class West:
 
     async def start(self) -> None:
         names = {"cluster": "west", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
         for topic in LOGS:
-            found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": topic})
+            found = await self.actor_system.call(
+                ActorKey.catalog(), "ensure_topic", {"topic": topic}
+            )
             self.keys[topic] = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
             await self.partition(topic)
 
     async def partition(self, topic: str) -> PartitionActor:
         while True:
             try:
-                await self.fabric.address(self.keys[topic])
-                body = self.fabric.bodies[self.keys[topic]]
+                await self.actor_system.address(self.keys[topic])
+                actor = self.actor_system.actors[self.keys[topic]]
             except (Unreachable, RemoteError, Stopped, KeyError):
                 await asyncio.sleep(MOMENT_S)  # it was killed meanwhile
                 continue
-            assert isinstance(body, PartitionActor)
-            return body
+            assert isinstance(actor, PartitionActor)
+            return actor
 
     def kill(self, topic: str) -> None:
-        self.fabric.kill(self.keys[topic])
+        self.actor_system.kill(self.keys[topic])
 
     async def call(self, topic: str, method: str, **args: Any) -> Any:
         while True:
             try:
-                return await self.fabric.call(self.keys[topic], method, args)
+                return await self.actor_system.call(self.keys[topic], method, args)
             except TRANSIENT:
                 await asyncio.sleep(MOMENT_S)
 
@@ -158,14 +160,14 @@ class West:
                 await asyncio.sleep(MOMENT_S)
 
     async def _bring(self, topic: str) -> None:
-        body = await self.partition(topic)
-        client = Client(body)
+        actor = await self.partition(topic)
+        client = Client(actor)
         try:
-            await self._send_all(topic, body, client)
+            await self._send_all(topic, actor, client)
         finally:
             client.leave()  # whatever is under way
 
-    async def _send_all(self, topic: str, body: PartitionActor, client: Client) -> None:
+    async def _send_all(self, topic: str, actor: PartitionActor, client: Client) -> None:
         self.lives += 1
         client.say(
             pb.CommandProducer(
@@ -177,14 +179,14 @@ class West:
                 metadata=proved("east", "west"),
             )
         )
-        await self._answer(topic, body, client, pb.CommandProducerSuccess)
+        await self._answer(topic, actor, client, pb.CommandProducerSuccess)
         sent = [entry(topic, at) for at in range(len(LOGS[topic]))]
         for number, each in enumerate([*sent, completions(topic)]):
             client.say(Send(1, number), each)
-            answer = await self._answer(topic, body, client, pb.CommandSendReceipt)
+            answer = await self._answer(topic, actor, client, pb.CommandSendReceipt)
             assert answer.sequence_id == number
 
-    async def _answer(self, topic: str, body: PartitionActor, client: Client, kind: type) -> Any:
+    async def _answer(self, topic: str, actor: PartitionActor, client: Client, kind: type) -> Any:
         while True:
             while client.sent:
                 message = client.sent.pop(0)
@@ -192,7 +194,7 @@ class West:
                     return message
                 if isinstance(message, pb.CommandSendError | pb.CommandError):
                     raise Gone
-            if self.fabric.bodies.get(self.keys[topic]) is not body or self.lost.is_set():
+            if self.actor_system.actors.get(self.keys[topic]) is not actor or self.lost.is_set():
                 raise Gone
             await asyncio.sleep(MOMENT_S)
 
@@ -213,13 +215,13 @@ class West:
 
     def shown(self, topic: str) -> Iterator[Position]:
         """Which entries of the other cluster a consumer gets now, as far as anybody runs."""
-        body = self.fabric.bodies.get(self.keys[topic])
-        if not isinstance(body, PartitionActor) or not hasattr(body, "cache"):
+        actor = self.actor_system.actors.get(self.keys[topic])
+        if not isinstance(actor, PartitionActor) or not hasattr(actor, "cache"):
             return
-        state = body.runtime.state
+        state = actor.runtime.state
         for at in range(len(LOGS[topic])):
             offset = self._offset(state, at)
-            if offset is None or offset >= body.readable_end:
+            if offset is None or offset >= actor.readable_end:
                 continue
             if offset not in state.transactions.hidden:
                 yield Position(LEDGER, at)
@@ -235,8 +237,8 @@ class West:
             transaction
             for transaction in (A, B, C)
             for topic, where in of(transaction)
-            if isinstance(body := self.fabric.bodies[self.keys[topic]], PartitionActor)
-            and self._offset(body.runtime.state, where.entry_id) is not None
+            if isinstance(actor := self.actor_system.actors[self.keys[topic]], PartitionActor)
+            and self._offset(actor.runtime.state, where.entry_id) is not None
         }
 
     def check(self) -> None:
@@ -246,14 +248,14 @@ class West:
             if not any(where in self.shown(topic) for topic, where in places):
                 continue
             for topic, where in places:
-                body = self.fabric.bodies.get(self.keys[topic])
-                if not isinstance(body, PartitionActor) or not hasattr(body, "cache"):
+                actor = self.actor_system.actors.get(self.keys[topic])
+                if not isinstance(actor, PartitionActor) or not hasattr(actor, "cache"):
                     continue
-                state = body.runtime.state
+                state = actor.runtime.state
                 offset = self._offset(state, where.entry_id)
                 assert offset is not None, f"part of {transaction} isn't here"
                 assert offset not in state.transactions.hidden, f"part of {transaction} is hidden"
-                assert foreign_id("east", transaction) not in state.arriving.given_up
+                assert remote_id("east", transaction) not in state.arriving.given_up
 
     async def whole(self) -> dict[TransactionId, bool]:
         """Which transactions are shown; it fails if one is in part."""
@@ -276,8 +278,8 @@ class West:
                         break
                     await asyncio.sleep(MOMENT_S)
         for topic in LOGS:
-            body = await self.partition(topic)
-            assert not body.runtime.state.transactions.ongoing
+            actor = await self.partition(topic)
+            assert not actor.runtime.state.transactions.ongoing
             plain = [Position(LEDGER, at) for at, each in enumerate(LOGS[topic]) if each is None]
             assert set(plain) <= set(self.shown(topic))
 
@@ -291,7 +293,7 @@ def steps_between_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     call = RemoteTransactionSide._call
 
     async def stepwise(self: RemoteTransactionSide, topic: str, method: str, args: Any) -> Any:
-        store = self._partition.fabric.store
+        store = self._partition.actor_system.store
         assert isinstance(store, MemoryStore)
         west: West = store.west  # type: ignore[attr-defined]
         await west.step(f"before {method} of {topic}")
@@ -309,8 +311,8 @@ def run(scenario: Scenario, seed: int = 1) -> None:
 
     async def main() -> None:
         west = West()
-        west.fabric.store.west = west  # type: ignore[attr-defined]
-        west.fabric.clock_ms = lambda: 1_000_000 + int(1000 * loop.time())  # type: ignore[method-assign]
+        west.actor_system.store.west = west  # type: ignore[attr-defined]
+        west.actor_system.clock_ms = lambda: 1_000_000 + int(1000 * loop.time())  # type: ignore[method-assign]
         await west.start()
         await scenario(west)
 

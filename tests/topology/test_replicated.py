@@ -86,7 +86,7 @@ def test_duplicates_are_known_after_a_crash_at_any_moment() -> None:
         for sent in range(1, 7):
             replicator = await Replicator(east, west).connect()
             await replicator.replicate(0, sent)
-            west.fabric.kill(west.key)
+            west.actor_system.kill(west.key)
         assert await west.payloads() == [f"east-p-{number}" for number in range(6)]
         newest = await west.call("origins")
         position = await east.publish(6)
@@ -177,7 +177,7 @@ def test_clusters_that_have_the_same_number_are_told_so() -> None:
 
 def test_a_journal_from_before_the_cluster_had_a_number_is_told_apart_as_well() -> None:
     async def scenario(east: Site, west: Site) -> None:
-        object.__setattr__(west.fabric.config, "cluster_number", 3)
+        object.__setattr__(west.actor_system.config, "cluster_number", 3)
         own = (await west.publish(0)).ledger_id
         replicator = await Replicator(east, west).connect()
         refused = await replicator.send(stamped(entry(), "east", Position(own, 0)))
@@ -209,7 +209,7 @@ def test_a_chunk_that_is_replicated_is_known_as_one() -> None:
             await replicator.send(stamped(entry(4, **parts), "east", position))
         partition = await west.partition()
         assert [(await partition.entry(n)).chunk_uuid for n in range(3)] == ["u"] * 3
-        assert partition.runtime.state.foreign["east", "p"].last_sequence_id == 4
+        assert partition.runtime.state.remote_producers["east", "p"].last_sequence_id == 4
 
     run(scenario)
 

@@ -264,7 +264,7 @@ def test_a_partition_that_is_killed_is_woken_by_its_replicator(
     soon(lambda: backlog(a, topic, "b") == 0)
     key = a.partition(topic)
     a.local.kill(key)
-    soon(lambda: key in a.local.fabric.bodies)
+    soon(lambda: key in a.local.actor_system.actors)
     replicating(a, topic, "b")
     a.publish(topic, [b"more"])
     assert received(there, 1) == [b"more"]
@@ -277,20 +277,20 @@ def test_a_partition_may_sleep_when_its_replicators_have_nothing_to_do(
     a.replicate(topic, {"b": b.describe()})
     a.publish(topic, PAYLOADS)
     key = a.partition(topic)
-    body: Any = a.local.fabric.bodies[key]
+    actor: Any = a.local.actor_system.actors[key]
     soon(lambda: backlog(a, topic, "b") == 0)  # until then it may not even know of an entry
-    soon(lambda: a.local.run(_idle(body)))
+    soon(lambda: a.local.run(_idle(actor)))
     assert received(b.subscribe(topic), 100) == PAYLOADS
-    a.local.run(a.local.fabric.dismiss(key))
+    a.local.run(a.local.actor_system.dismiss(key))
     replicator = a.replicator(topic, "b")
     soon(replicator.idle)
-    assert key not in a.local.fabric.bodies
+    assert key not in a.local.actor_system.actors
     a.publish(topic, [b"more"])
     assert received(b.subscribe(topic, "other"), 101)[-1] == b"more"
 
 
-async def _idle(body: Any) -> bool:
-    found: bool = body.idle()
+async def _idle(actor: Any) -> bool:
+    found: bool = actor.idle()
     return found
 
 
@@ -302,8 +302,8 @@ def test_a_partition_with_a_backlog_for_another_cluster_is_not_idle(
     a.replicate(topic, {"b": nowhere})
     a.publish(topic, [b"x"])
     soon(lambda: "127.0.0.1:1" in a.status(topic, "b").get("reason", ""))
-    body: Any = a.local.fabric.bodies[a.partition(topic)]
-    assert not a.local.run(_idle(body))
+    actor: Any = a.local.actor_system.actors[a.partition(topic)]
+    assert not a.local.run(_idle(actor))
     a.replicate(topic, {"b": b.describe()})
     assert received(b.subscribe(topic), 1) == [b"x"]
 
@@ -331,7 +331,7 @@ def test_three_clusters_in_a_full_mesh_have_everything_once(trio: list[Cluster])
         nothing_more(reader)
     for each in trio:
         soon(lambda each=each: entries(each, "mesh") == 90)
-        assert not each.local.fabric.failures
+        assert not each.local.actor_system.failures
         assert each.local.keys(ActorKind.PARTITION)
 
 
@@ -343,6 +343,6 @@ def test_a_partition_that_is_unloaded_with_a_backlog_comes_back(
     a.replicate(topic, {"b": b.describe(service_url="pulsar://127.0.0.1:1")})
     a.publish(topic, [b"x"])
     soon(lambda: a.status(topic, "b").get("reason"))
-    a.local.run(a.local.fabric.dismiss(a.partition(topic)))
+    a.local.run(a.local.actor_system.dismiss(a.partition(topic)))
     a.replicate(topic, {"b": b.describe()})
     assert received(b.subscribe(topic), 1) == [b"x"]

@@ -88,7 +88,7 @@ def test_an_entry_that_says_another_count_holds_nothing_up(
     key = a.partition(topic)
 
     async def publish() -> None:
-        address = await a.local.fabric.reach(key)
+        address = await a.local.actor_system.reach(key)
         raw = await RawClient.connect(address.host, address.service_port)
         raw.send(CommandProducer(topic=topic, producer_id=1, request_id=1))
         await raw.next(CommandProducerSuccess)

@@ -34,8 +34,8 @@ def payloads(cluster: Cluster, topic: str) -> list[bytes]:
     key = cluster.partition(topic)
 
     async def read() -> list[bytes]:
-        await cluster.local.fabric.address(key)
-        partition = cluster.local.fabric.bodies[key]
+        await cluster.local.actor_system.address(key)
+        partition = cluster.local.actor_system.actors[key]
         found = []
         for offset in range(partition.end_offset):
             data = bytes((await partition.entry(offset)).data)
@@ -100,8 +100,8 @@ def test_another_cluster_that_is_away_gets_everything_when_it_is_back(pair: list
     a.replicate(TOPIC, {"b": b.describe()})
     a.publish(TOPIC, [b"%d" % number for number in range(50)])
     soon(lambda: len(payloads(b, TOPIC)) == 50)
-    port = b.local.front_door.port
-    b.local.run(b.local.front_door.stop())
+    port = b.local.proxy.port
+    b.local.run(b.local.proxy.stop())
     for key in b.local.keys(ActorKind.PARTITION):
         b.local.kill(key)
     a.publish(TOPIC, [b"%d" % number for number in range(50, 2_000)])
@@ -113,9 +113,9 @@ def test_another_cluster_that_is_away_gets_everything_when_it_is_back(pair: list
 
 async def reopen(cluster: Cluster, port: int) -> None:
     while True:
-        cluster.local.front_door = Proxy(cluster.local.fabric)
+        cluster.local.proxy = Proxy(cluster.local.actor_system)
         try:
-            await cluster.local.front_door.start(port)
+            await cluster.local.proxy.start(port)
         except OSError:
             await asyncio.sleep(0.05)
         else:

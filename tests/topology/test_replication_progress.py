@@ -45,10 +45,10 @@ def follow(cluster: Cluster, topic: str, name: str = "s") -> None:
 def told(cluster: Cluster, topic: str, remote: str) -> bool:
     """Whether the other cluster has confirmed all progress that there is."""
     now = cluster.call(cluster.partition(topic), "replicated_subscriptions", {"all": False})
-    body = cluster.replicator(topic, remote)
-    if body is None or body._replicator is None:
+    actor = cluster.replicator(topic, remote)
+    if actor is None or actor._replicator is None:
         return False
-    followed = dict(body._replicator.progress._followed)
+    followed = dict(actor._replicator.progress._followed)
     return {name: each.confirmed for name, each in followed.items()} == now
 
 
@@ -72,7 +72,7 @@ def subscription(cluster: Cluster, topic: str, name: str = "s") -> dict[str, Any
     return dict(found.get(name, {}))
 
 
-def test_holes_follow_and_what_is_open_is_delivered(pair: list[Cluster]) -> None:
+def test_acked_ranges_follow_and_what_is_open_is_delivered(pair: list[Cluster]) -> None:
     a, b = pair
     exactly(a, "t", [b])
     follow(a, "t")

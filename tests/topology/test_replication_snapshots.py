@@ -46,7 +46,7 @@ def acked(cluster: Cluster, topic: str, name: str = "s") -> int:
 
 
 def keeper_of(cluster: Cluster, topic: str) -> Any:
-    return cluster.local.fabric.bodies[cluster.partition(topic)].geo.snapshots  # type: ignore[attr-defined]
+    return cluster.local.actor_system.actors[cluster.partition(topic)].geo.snapshots  # type: ignore[attr-defined]
 
 
 def rounds_pass(keeper: Any) -> None:

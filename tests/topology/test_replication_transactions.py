@@ -75,10 +75,10 @@ def state_of(cluster: Cluster, topic: str) -> PartitionState:
     key = cluster.partition(topic)
 
     async def read() -> Any:
-        await cluster.local.fabric.address(key)
-        body = cluster.local.fabric.bodies[key]
-        assert isinstance(body, PartitionActor)
-        return await body.runtime.read(lambda state: state)
+        await cluster.local.actor_system.address(key)
+        actor = cluster.local.actor_system.actors[key]
+        assert isinstance(actor, PartitionActor)
+        return await actor.runtime.read(lambda state: state)
 
     found = cluster.local.run(read())
     assert isinstance(found, PartitionState)
@@ -235,8 +235,8 @@ def test_a_participant_that_got_nothing_is_not_waited_for(
     sequence = transaction.txn_id.sequence
 
     async def join() -> None:
-        body = pair[0].local.fabric.bodies[coordinator]
-        await body.ask(AddPartitions(sequence, [topics[0]]))  # type: ignore[attr-defined]
+        actor = pair[0].local.actor_system.actors[coordinator]
+        await actor.ask(AddPartitions(sequence, [topics[0]]))  # type: ignore[attr-defined]
 
     pair[0].local.run(join())
     transaction.commit()

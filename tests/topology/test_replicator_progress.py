@@ -25,8 +25,8 @@ class World:
         self.exported: list[tuple[str, Any]] = []
         self.sent: list[bytes] = []
         self.failing = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.admission = asyncio.Event()
+        self.admission.set()
 
     def work(self, name: str) -> None:
         """A subscription gets on."""
@@ -38,7 +38,7 @@ class World:
         if name not in self.done:
             raise RemoteError(Reason.NOT_FOUND, name)
         now = self.done[name]
-        await self.gate.wait()
+        await self.admission.wait()
         parts = [f"{name}{each}".encode() for each in range(since or 0, now)]
         return {"token": now, "parts": parts}
 
@@ -105,12 +105,12 @@ def test_what_isnt_confirmed_goes_again() -> None:
 
 def test_what_comes_while_an_export_is_under_way_goes_afterwards() -> None:
     async def scenario(world: World) -> None:
-        world.gate.clear()
+        world.admission.clear()
         world.work("s")
         await world.until(lambda: bool(world.exported))
         world.now_ms += 500
         world.work("s")
-        world.gate.set()
+        world.admission.set()
         await world.until(lambda: not world.progress.pending)
         assert world.sent == [b"s0", b"s1"]
 
@@ -120,13 +120,13 @@ def test_what_comes_while_an_export_is_under_way_goes_afterwards() -> None:
 def test_it_is_known_since_when_something_is_lacking() -> None:
     async def scenario(world: World) -> None:
         assert (world.progress.pending, world.progress.oldest_ms) == (False, 0)
-        world.gate.clear()
+        world.admission.clear()
         world.work("s")
         world.now_ms += 500
         world.work("s")
         world.work("t")
         assert (world.progress.pending, world.progress.oldest_ms) == (True, 1000)
-        world.gate.set()
+        world.admission.set()
         await world.until(lambda: not world.progress.pending)
         assert world.progress.oldest_ms == 0
 

@@ -87,7 +87,7 @@ def test_a_forged_replicator_makes_nothing_a_duplicate() -> None:
 def test_a_word_that_proves_nothing_is_refused_with_the_remedy(metadata: list[pb.KeyValue]) -> None:
     async def scenario(east: Site, west: Site) -> None:
         there = {"cluster": "east", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await west.fabric.call(ActorKey.catalog(), "register_cluster", there)
+        await west.actor_system.call(ActorKey.catalog(), "register_cluster", there)
         why = await told(await intruder(west), hello(metadata))
         assert "replicator of cluster 'east' is refused" in why
         assert "--replication-secret" in why
@@ -100,7 +100,7 @@ def test_a_word_that_proves_nothing_is_refused_with_the_remedy(metadata: list[pb
 
 def test_without_a_secret_nobody_is_a_replicator() -> None:
     async def scenario(east: Site, west: Site) -> None:
-        object.__setattr__(west.fabric.config, "replication_secret", b"")
+        object.__setattr__(west.actor_system.config, "replication_secret", b"")
         empty = replicator_proof(b"", "east", "west", "")
         for proof in ("", empty):
             with pytest.raises(AuthenticationFailed, match="has no replication secret"):

@@ -22,14 +22,14 @@ class Peer:
     def __init__(self) -> None:
         self.closed: list[RpcConnection] = []
 
-    async def on_request(self, link: RpcConnection, method: str, args: Any) -> Any:
+    async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
         return args
 
-    def on_notice(self, link: RpcConnection, method: str, args: Any) -> None:
+    def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
         raise AssertionError(f"nobody sends notices: {method}")
 
-    def on_link_closed(self, link: RpcConnection) -> None:
-        self.closed.append(link)
+    def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
+        self.closed.append(rpc_connection)
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +46,11 @@ async def until(condition: Callable[[], Any]) -> None:
 def test_a_link_that_nobody_uses_stays_open() -> None:
     async def scenario() -> None:
         server, peer = RpcServer(Peer(), KEY), Peer()
-        link = await connect(HOST, await server.start(HOST), peer, KEY)
+        rpc_connection = await connect(HOST, await server.start(HOST), peer, KEY)
         await asyncio.sleep(0.02 * (rpc.SILENT_TURNS + 7))
-        assert await link.request("say", "hello") == "hello"
+        assert await rpc_connection.request("say", "hello") == "hello"
         server.stop()
-        await until(lambda: peer.closed == [link])
+        await until(lambda: peer.closed == [rpc_connection])
 
     asyncio.run(scenario())
 
@@ -59,10 +59,10 @@ def test_a_link_to_somebody_who_says_nothing_is_cut() -> None:
     async def scenario() -> None:
         loop, peer = asyncio.get_running_loop(), Peer()
         mute = await loop.create_server(asyncio.Protocol, HOST, 0)
-        link = await connect(HOST, mute.sockets[0].getsockname()[1], peer, KEY)
+        rpc_connection = await connect(HOST, mute.sockets[0].getsockname()[1], peer, KEY)
         with pytest.raises(RpcConnectionClosed):
-            await link.request("say", "hello", timeout=5.0)
-        assert peer.closed == [link]
+            await rpc_connection.request("say", "hello", timeout=5.0)
+        assert peer.closed == [rpc_connection]
         mute.close()
 
     asyncio.run(scenario())
@@ -91,10 +91,10 @@ def test_a_link_that_is_gone_keeps_no_buffer(monkeypatch: pytest.MonkeyPatch) ->
         _, writer = await asyncio.open_connection(HOST, port)
         writer.write(unfinished)
         await until(lambda: not writer.transport.get_write_buffer_size())
-        (link,) = server.links
+        (rpc_connection,) = server.rpc_connections
         held, _ = tracemalloc.get_traced_memory()
         writer.transport.abort()
-        await until(lambda: link.closed)
+        await until(lambda: rpc_connection.closed)
         left, _ = tracemalloc.get_traced_memory()
         assert held - left > size // 2
         server.stop()

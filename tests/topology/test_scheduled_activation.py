@@ -43,15 +43,15 @@ class Setting:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        self.waker = ScheduledActivation(cluster.fabric)
-        clock_ms = cluster.fabric.clock_ms
+        self.waker = ScheduledActivation(cluster.actor_system)
+        clock_ms = cluster.actor_system.clock_ms
         self.ahead_ms = 0
-        cluster.fabric.clock_ms = lambda: clock_ms() + self.ahead_ms  # type: ignore[method-assign]
+        cluster.actor_system.clock_ms = lambda: clock_ms() + self.ahead_ms  # type: ignore[method-assign]
         velaray.Admin(cluster.admin_url).create_topic(TOPIC)
         (self.key,) = [key for key, _ in self.partitions() if key.topic == "t"]
 
     def partitions(self) -> Any:
-        catalog: Any = self.cluster.fabric.bodies[ActorKey.catalog()]
+        catalog: Any = self.cluster.actor_system.actors[ActorKey.catalog()]
         return self.cluster.run(catalog.runtime.read(_partitions))
 
     def fill(self) -> None:
@@ -77,13 +77,13 @@ class Setting:
         return self.key in self.cluster.keys(ActorKind.PARTITION)
 
     def stored(self) -> list[int]:
-        return self.cluster.run(self.cluster.fabric.store.list_ledgers(self.key.text()))
+        return self.cluster.run(self.cluster.actor_system.store.list_ledgers(self.key.text()))
 
 
 @pytest.fixture
 def setting(tmp_path):
     with LocalCluster(tmp_path) as cluster:
-        cluster.fabric.journal_settings = JournalSettings(roll_records=20)
+        cluster.actor_system.journal_settings = JournalSettings(roll_records=20)
         yield Setting(cluster)
 
 
@@ -96,9 +96,9 @@ def test_what_gets_out_of_retention_goes_though_nobody_comes(setting) -> None:
     assert not setting.is_awake()
     setting.ahead_ms = 61 * MINUTE_MS
     assert setting.is_awake()
-    body: Any = setting.cluster.fabric.bodies[setting.key]
-    setting.cluster.run(body.upkeep.once())
-    setting.cluster.run(body.keeper.once())
+    actor: Any = setting.cluster.actor_system.actors[setting.key]
+    setting.cluster.run(actor.maintenance.once())
+    setting.cluster.run(actor.keeper.once())
     assert len(set(before) - set(setting.stored())) >= 2
     setting.sleep()
     assert not setting.is_awake()  # that moment is over

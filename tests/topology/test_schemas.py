@@ -43,7 +43,7 @@ async def refused(work: Awaitable[Any], containing: str) -> None:
 
 
 async def registry_runs(world: World) -> bool:
-    return await world.registry() in world.cluster.fabric.bodies
+    return await world.registry() in world.cluster.actor_system.actors
 
 
 # -- producers ---------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_producer_without_schema_goes_on_as_before_and_starts_no_registry(run:
         await peer.raw.messages(2)
         assert (await peer.get()).error_code == pb.TopicNotFound
         assert not await registry_runs(world)
-        assert not await has_registry(world.cluster.fabric, await world.registry())
+        assert not await has_registry(world.cluster.actor_system, await world.registry())
 
     run(scenario)
 
@@ -273,11 +273,11 @@ def test_external_schemas_are_taken_where_no_others_are(run: Run) -> None:
 
 def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
     async def scenario(world: World) -> None:
-        door, peer = await world.at_the_door(), await world.connect()
-        assert (await door.get()).error_code == pb.TopicNotFound
+        proxy, peer = await world.at_the_proxy(), await world.connect()
+        assert (await proxy.get()).error_code == pb.TopicNotFound
         await peer.produce(ONE)
         await peer.produce(TWO)
-        for who in (door, peer):
+        for who in (proxy, peer):
             latest = await who.get()
             assert (read_version(latest.schema_version), from_proto(latest.schema)) == (1, TWO)
             assert from_proto((await who.get(0)).schema) == ONE
@@ -288,8 +288,8 @@ def test_the_front_door_tells_schemas_as_partitions_do(run: Run) -> None:
         peer.topic += "-other"
         assert (await peer.get()).error_code == pb.ServiceNotReady
         assert (await peer.get_or_create(ONE)).error_code == pb.ServiceNotReady
-        door.topic += "-gone"
-        assert (await door.get()).error_code == pb.TopicNotFound
+        proxy.topic += "-gone"
+        assert (await proxy.get()).error_code == pb.TopicNotFound
 
     run(scenario)
 
@@ -300,14 +300,14 @@ def test_what_a_partition_was_told_it_needn_t_ask_again(run: Run) -> None:
     async def scenario(world: World) -> None:
         peer, key = await world.connect(), await world.registry()
         await peer.produce(ONE)
-        stats = world.cluster.fabric.bodies[key].runtime.stats
+        stats = world.cluster.actor_system.actors[key].runtime.stats
         asked = stats.commands
         for _ in range(5):
             assert await peer.produce(ONE) == 0
         assert stats.commands == asked
         world.cluster.kill(key)
         assert await peer.produce(ONE) == 0
-        assert world.cluster.fabric.bodies[key].runtime.stats.replayed
+        assert world.cluster.actor_system.actors[key].runtime.stats.replayed
 
     run(scenario)
 
@@ -325,11 +325,11 @@ def test_messages_can_be_decoded_when_their_schema_is_deleted(run: Run, forced: 
     """No number is given twice, not even by force: what was published keeps its meaning."""
 
     async def scenario(world: World) -> None:
-        door, peer = await world.at_the_door(), await world.connect()
+        proxy, peer = await world.at_the_proxy(), await world.connect()
         assert await peer.produce(ONE, b"\0") == 0
         assert await delete(world, 0, forced=forced) == 1
-        assert (await door.get()).error_code == pb.TopicNotFound
-        for who in (door, peer):
+        assert (await proxy.get()).error_code == pb.TopicNotFound
+        for who in (proxy, peer):
             assert from_proto((await who.get(0)).schema) == ONE
         assert await peer.produce(TEXT) == 2  # nothing is left to get along with
         await refused(peer.produce(ONE), "type AVRO isn't STRING")
@@ -356,16 +356,16 @@ def test_a_deleted_topic_takes_its_registry_along(run: Run) -> None:
         peer = await world.connect()
         await peer.produce(ONE)
         await peer.produce(TWO)
-        old, fabric = await world.registry(), world.cluster.fabric
+        old, actor_system = await world.registry(), world.cluster.actor_system
         topic = TopicName.parse(world.topic)
         await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(
-                delete_topic(fabric, topic, force=True), world.cluster.loop
+                delete_topic(actor_system, topic, force=True), world.cluster.loop
             )
         )
-        assert old not in fabric.bodies
+        assert old not in actor_system.actors
         stored = await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(fabric.store.list_journals(), world.cluster.loop)
+            asyncio.run_coroutine_threadsafe(actor_system.store.list_journals(), world.cluster.loop)
         )
         assert not [name for name in stored if f"/{topic.local}/" in name]
         again = await world.connect()
@@ -383,7 +383,7 @@ def test_a_registry_of_a_topic_that_is_gone_leaves_no_journal(run: Run) -> None:
         gone = ActorKey.of_schema_registry(key.topic_name, key.topic_incarnation + 100)
         with pytest.raises(Exception, match="was deleted"):
             await world.call(gone, "schemas", {"all": True})
-        assert not await has_registry(world.cluster.fabric, gone)
+        assert not await has_registry(world.cluster.actor_system, gone)
 
     run(scenario)
 
@@ -394,17 +394,17 @@ def test_a_registry_is_idle_although_partitions_keep_its_answers(run: Run) -> No
     async def scenario(world: World) -> None:
         peer = await world.connect()
         await peer.produce(ONE)
-        body = world.cluster.fabric.bodies[await world.registry()]
+        actor = world.cluster.actor_system.actors[await world.registry()]
 
         async def idle() -> bool:
-            return body.idle()
+            return actor.idle()
 
         def now() -> Awaitable[bool]:
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(idle(), world.cluster.loop))
 
         assert not await now()
-        body._used_s -= 60.0
-        assert body.links.links
+        actor._used_s -= 60.0
+        assert actor.rpc_connections.rpc_connections
         assert await now()
 
     run(scenario)

@@ -82,12 +82,12 @@ class Setting:
         self.connection = Socket()
         self.cache = EntryCache(self._read, 0)
         self.now_ms = 0
-        self.postponed = DelayedDeliveryTracker(lambda: self.now_ms, self._due)
+        self.delayed = DelayedDeliveryTracker(lambda: self.now_ms, self._due)
         self.told: list[Message] = []
         self.closed = False
         self.readable: int | None = None
         self.hidden: set[int] = set()
-        self.foreign: dict[int, str] = {}
+        self.remote: dict[int, str] = {}
         self.settling: list[asyncio.Future[None]] = []
         self.synced: int | None = None
         self.syncs_asked = 0
@@ -114,8 +114,8 @@ class Setting:
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
         return [(at, at + 1) for at in sorted(self.hidden) if first <= at < end]
 
-    def next_foreign(self, origins: Any, first: int, end: int) -> int:
-        came = (at for at, name in self.foreign.items() if origins is None or name in origins)
+    def next_remote(self, origins: Any, first: int, end: int) -> int:
+        came = (at for at, name in self.remote.items() if origins is None or name in origins)
         return min((at for at in came if first <= at < end), default=end)
 
     async def settle(self, channel: SubscriptionChannel) -> None:
@@ -166,8 +166,8 @@ class Setting:
         told, self.told = self.told, []
         return told
 
-    def stand(self, first: int, debited: int, endings: int = 0, room: int = UNLIMITED) -> None:
-        self.channel.on_notice(GrantLease(self.consumer.number, first, debited, room, endings))
+    def lease(self, first: int, debited: int, lease_ends: int = 0, room: int = UNLIMITED) -> None:
+        self.channel.on_notice(GrantLease(self.consumer.number, first, debited, room, lease_ends))
 
 
 def fed(setting: Setting) -> list[tuple[int, Sequence[int]]]:
@@ -188,7 +188,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
 def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
-        setting.stand(0, 2)  # two of the five were used before
+        setting.lease(0, 2)  # two of the five were used before
         setting.publish(2)
         assert await setting.connection.delivered() == [0, 1]
         setting.publish(3)
@@ -210,7 +210,7 @@ def test_new_entries_go_out_at_once_and_are_reported_before_anything_else() -> N
 def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(1)
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(2)
         assert await setting.connection.delivered() == [0]
         setting.consumer.flow(1)
@@ -223,7 +223,7 @@ def test_redelivery_asked_for_with_new_permits_comes_before_new_entries() -> Non
 def test_the_last_batch_may_exceed_the_permits_and_is_the_last() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(4)
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(3, messages=3)
         assert await setting.connection.delivered() == [0, 1]
         setting.consumer.flow(2)
@@ -238,10 +238,10 @@ def test_a_grant_that_crossed_what_ends_it_was_never_given() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
         setting.channel.tell(Redeliver(1, None, None))
-        setting.stand(0, 0, endings=0)
+        setting.lease(0, 0, lease_ends=0)
         setting.publish(2)
         assert await setting.connection.delivered() == []
-        setting.stand(0, 0, endings=1)
+        setting.lease(0, 0, lease_ends=1)
         assert await setting.connection.delivered() == [0, 1]
         setting.take()
         setting.channel.on_notice(RevokeLease())
@@ -261,7 +261,7 @@ def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
         setting.publish(2)
         setting.channel.resetting = True
         setting.take()
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         assert await setting.connection.delivered() == []
         assert setting.take() == [ReleaseLease()]
 
@@ -271,7 +271,7 @@ def test_nothing_is_delivered_without_asking_while_the_cursor_moves() -> None:
 def test_the_grant_ends_before_something_ahead_is_acknowledged() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(5)
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(2)
         setting.channel.acknowledging(2)
         assert setting.take() == [AddPermits(1, 5)]
@@ -286,7 +286,7 @@ def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None
         setting.cache = EntryCache(setting._read, 10)
         setting.consumer.flow(100)
         setting.connection.writable = False
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.connection.writable = True
         setting.publish(10)
         async with asyncio.timeout(5):
@@ -301,7 +301,7 @@ def test_a_full_socket_is_waited_for_and_what_is_not_in_memory_is_read() -> None
 def test_of_a_terminated_topic_all_is_reported_at_once() -> None:
     async def scenario(setting: Setting) -> None:
         setting.consumer.flow(100)
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(1)
         setting.terminated_at = 1
         setting.channel.tell(TopicTerminated(1))
@@ -317,7 +317,7 @@ def test_what_was_delivered_by_itself_is_not_fed_again() -> None:
         setting.consumer.flow(2)
         setting.publish(1)
         assert FeedEntries(0, [1], {}, None, []) in setting.take()
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(3)
         setting.channel.tell(ReleaseLease())
         setting.take()
@@ -333,7 +333,7 @@ def test_what_came_while_permits_were_lacking_is_fed_when_the_grant_ends() -> No
     async def scenario(setting: Setting) -> None:
         setting.channel.feed_from(0, 10, False)
         setting.consumer.flow(1)
-        setting.stand(0, 0)
+        setting.lease(0, 0)
         setting.publish(2)
         setting.take()
         setting.channel.tell(Attach(2, "d", EXCLUSIVE, 0, (0, (), False), ""))
@@ -356,7 +356,7 @@ def test_what_was_granted_before_a_redelivery_keeps_its_epoch() -> None:
         setting.channel.tell(Redeliver(1, None, 4))
         setting.channel.on_notice(Redelivering(1, 4))
         setting.channel.on_notice(Deliver([DispatchGrant(1, 0, 2, 1, [])]))
-        setting.stand(3, 5, endings=1)
+        setting.lease(3, 5, lease_ends=1)
         setting.connection.writable = True
         setting.channel.deliver(setting.consumer)
         assert await setting.connection.epochs() == [
@@ -372,7 +372,7 @@ def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
 
     async def scenario(setting: Setting) -> None:
         setting.cache.append(CachedEntry(entry(0), 1, ""))
-        setting.postponed.add(DelayedEntry(1, 0, 1, 0))
+        setting.delayed.add(DelayedEntry(1, 0, 1, 0))
         setting.channel.consumers.clear()
         setting.channel.feed_from(0, 10, False)
         assert setting.take() == [FeedEntries(0, [1], {}, None, [0, 1])]
@@ -384,7 +384,7 @@ def test_what_becomes_due_while_a_consumer_is_about_to_attach_is_told() -> None:
 
 def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.foreign = {1: "east", 4: "west"}
+        setting.remote = {1: "east", 4: "west"}
         setting.channel.on_notice(FeedFrom(0, 9, False))
         setting.publish(3)
         assert fed(setting) == [(0, [1])]
@@ -397,7 +397,7 @@ def test_what_came_from_elsewhere_is_fed_once_it_is_settled() -> None:
         setting.publish(2)
         assert fed(setting) == [(4, [1, 1])]  # nothing waits any more
         setting.channel.may_wait(["east"])
-        setting.foreign = {6: "west", 7: "east"}
+        setting.remote = {6: "west", 7: "east"}
         setting.publish(3)
         assert fed(setting) == [(6, [1])]
         await asyncio.sleep(0)
@@ -411,8 +411,8 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
         setting.channel.settled((), 0)
         setting.consumer.flow(9)
         setting.channel.on_notice(FeedFrom(0, 0, False))
-        setting.stand(0, 0)
-        setting.foreign = {1: "east", 2: "east"}
+        setting.lease(0, 0)
+        setting.remote = {1: "east", 2: "east"}
         setting.publish(2)
         assert await setting.connection.delivered() == [0, 1]
         setting.channel.may_wait(["east"])
@@ -429,7 +429,7 @@ def test_a_grant_ends_at_what_must_be_settled_first() -> None:
 
 def test_a_channel_that_can_not_be_settled_lets_go_of_its_consumers() -> None:
     async def scenario(setting: Setting) -> None:
-        setting.foreign = {0: "east"}
+        setting.remote = {0: "east"}
         setting.channel.on_notice(FeedFrom(0, 9, False))
         setting.publish(1)
         await asyncio.sleep(0)

@@ -56,19 +56,19 @@ AUTO = (0, (), False)
 """Key_Shared's policy, which Shared consumers bring as well."""
 
 
-class Hand:
+class FakePartition:
     """The channel's side: keeps what the brain says."""
 
     def __init__(self) -> None:
         self.said: list[Message] = []
-        self.brain: SubscriptionDispatcher
+        self.dispatcher: SubscriptionDispatcher
         self.runtime: Runtime
 
     def on_notice(self, notice: Message) -> None:
         self.said.append(notice)
 
     def tell(self, notice: Message) -> None:
-        self.brain.on_notice(notice)
+        self.dispatcher.on_notice(notice)
 
     def attach(self, number: int, permits: int) -> None:
         self.tell(Attach(number, f"c{number}", SHARED, 0, AUTO, ""))
@@ -89,47 +89,49 @@ class Hand:
         return found
 
 
-def with_hand(scenario: Callable[[Hand], Awaitable[RevokeLease()]], alone: bool = False) -> None:
+def with_partition(
+    scenario: Callable[[FakePartition], Awaitable[RevokeLease()]], alone: bool = False
+) -> None:
     """Run ``scenario`` with a brain that knows five entries of one message each.
 
     Unless ``alone``, there is an idle consumer, so that nothing stands.
     """
 
     async def main() -> None:
-        hand = Stander()
+        partition = Stander()
 
         def fatal(error: BaseException) -> None:
             raise error
 
-        hand.runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, fatal)
-        hand.brain = SubscriptionDispatcher(hand.runtime, 0, hand.on_notice)
-        await hand.brain.on_request(OpenDispatcher(0, None, 0, []))
+        partition.runtime = await Runtime.volatile(SubscriptionMachine(), "s", lambda: 0, fatal)
+        partition.dispatcher = SubscriptionDispatcher(partition.runtime, 0, partition.on_notice)
+        await partition.dispatcher.on_request(OpenDispatcher(0, None, 0, []))
         if not alone:
-            hand.attach(IDLE, 0)
-        hand.tell(FeedEntries(0, [1] * 5, {}, None, []))
-        await scenario(hand)
-        await hand.runtime.close()
+            partition.attach(IDLE, 0)
+        partition.tell(FeedEntries(0, [1] * 5, {}, None, []))
+        await scenario(partition)
+        await partition.runtime.close()
 
     asyncio.run(main())
 
 
 def test_an_ack_while_the_journal_rolls_counts_when_it_is_decided():
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 10)
-        assert await hand.delivered() == [(1, offset) for offset in range(5)]
-        hand.runtime._parked = []
-        hand.tell(AckEntries(1, 7, 5, [0, 3], []))
-        hand.tell(AckEntriesBefore(1, 8, 5, 4, None))
-        assert AckReceipt(1, 7, None) not in hand.said
-        hand.runtime._unpark()
-        while AckReceipt(1, 8, None) not in hand.said:
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 10)
+        assert await partition.delivered() == [(1, offset) for offset in range(5)]
+        partition.runtime._parked = []
+        partition.tell(AckEntries(1, 7, 5, [0, 3], []))
+        partition.tell(AckEntriesBefore(1, 8, 5, 4, None))
+        assert AckReceipt(1, 7, None) not in partition.said
+        partition.runtime._unpark()
+        while AckReceipt(1, 8, None) not in partition.said:
             await asyncio.sleep(0)
-        hand.brain._state.dispatcher.check()
-        hand.tell(Detach(1, False))
-        hand.attach(2, 10)
-        assert await hand.delivered() == [(2, 4)]
+        partition.dispatcher._state.dispatcher.check()
+        partition.tell(Detach(1, False))
+        partition.attach(2, 10)
+        assert await partition.delivered() == [(2, 4)]
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 @pytest.mark.parametrize("by", ["a consumer", "another cluster"])
@@ -137,67 +139,69 @@ def test_what_was_acknowledged_while_the_journal_rolls_is_not_delivered_as_a_who
     """The last messages of a batch are acknowledged, redelivery is asked for, then that is decided:
     the batch is completely acknowledged, not durably yet."""
 
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 5)
-        assert await hand.delivered() == [(1, offset) for offset in range(5)]
-        gate = slow_commits(hand)
-        hand.runtime._parked = []
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 5)
+        assert await partition.delivered() == [(1, offset) for offset in range(5)]
+        gate = slow_commits(partition)
+        partition.runtime._parked = []
         taken = None
         if by == "a consumer":
-            hand.tell(AckEntries(1, 0, 5, [], [[0, [0]]]))
+            partition.tell(AckEntries(1, 0, 5, [], [[0, [0]]]))
         else:
             told = ["other", 5, 0, [], [[0, [0]]], [], {}, {}]
-            taken = asyncio.ensure_future(hand.brain.on_request(TakeRemoteProgress(*told)))
+            taken = asyncio.ensure_future(
+                partition.dispatcher.on_request(TakeRemoteProgress(*told))
+            )
             await asyncio.sleep(0)
-        hand.tell(Redeliver(1, None, None))
-        hand.runtime._unpark()
-        hand.tell(AddPermits(1, 100))
+        partition.tell(Redeliver(1, None, None))
+        partition.runtime._unpark()
+        partition.tell(AddPermits(1, 100))
         gate.set()
         found: list[tuple[int, int]] = []
         while len(found) < 4:
-            found += await hand.delivered()
+            found += await partition.delivered()
         assert found == [(1, 1), (1, 2), (1, 3), (1, 4)]
         if taken is not None:
             await taken
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_nothing_is_delivered_from_where_a_reset_is_not_durable_yet():
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 3)
-        assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
-        hand.tell(AckEntries(1, 0, 5, [0, 3], []))
-        assert await hand.delivered() == []
-        commit = hand.runtime.journal.commit
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 3)
+        assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]
+        partition.tell(AckEntries(1, 0, 5, [0, 3], []))
+        assert await partition.delivered() == []
+        commit = partition.runtime.journal.commit
         gate = asyncio.Event()
 
         async def slow_commit() -> int:
             await gate.wait()
             return await commit()
 
-        hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
-        reset = asyncio.create_task(hand.brain.on_request(ResetCursor(1, "seek")))
+        partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+        reset = asyncio.create_task(partition.dispatcher.on_request(ResetCursor(1, "seek")))
         await asyncio.sleep(0)
-        hand.tell(AddPermits(1, 10))
-        assert await hand.delivered() == []
+        partition.tell(AddPermits(1, 10))
+        assert await partition.delivered() == []
         gate.set()
         await reset
-        hand.tell(FeedEntries(3, [1], {}, None, []))  # sent before the reset
-        assert await hand.delivered() == []
-        hand.tell(FeedEntries(1, [1] * 4, {}, None, []))
-        assert await hand.delivered() == [(1, offset) for offset in range(1, 5)]
-        hand.brain._state.dispatcher.check()
+        partition.tell(FeedEntries(3, [1], {}, None, []))  # sent before the reset
+        assert await partition.delivered() == []
+        partition.tell(FeedEntries(1, [1] * 4, {}, None, []))
+        assert await partition.delivered() == [(1, offset) for offset in range(1, 5)]
+        partition.dispatcher._state.dispatcher.check()
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 @pytest.mark.parametrize("rolling", [False, True])
 def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 10)
-        assert await hand.delivered() == [(1, offset) for offset in range(5)]
-        commit = hand.runtime.journal.commit
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 10)
+        assert await partition.delivered() == [(1, offset) for offset in range(5)]
+        commit = partition.runtime.journal.commit
         gate = asyncio.Event()
 
         async def slow_commit() -> int:
@@ -205,67 +209,67 @@ def test_nobody_gets_what_is_about_to_be_pending_in_a_transaction(rolling):
             return await commit()
 
         if rolling:
-            hand.runtime._parked = []
+            partition.runtime._parked = []
         else:
-            hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+            partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
         ack = [1, [0, 7], 5, [1, 3], []]
-        asked = asyncio.create_task(hand.brain.on_request(AckEntriesInTransaction(*ack)))
+        asked = asyncio.create_task(partition.dispatcher.on_request(AckEntriesInTransaction(*ack)))
         await asyncio.sleep(0)
-        hand.tell(Detach(1, False))
-        hand.attach(2, 10)
-        first = await hand.delivered()
+        partition.tell(Detach(1, False))
+        partition.attach(2, 10)
+        first = await partition.delivered()
         gate.set()
         if rolling:
-            hand.runtime._unpark()
+            partition.runtime._unpark()
         await asked
-        assert first + await hand.delivered() == [(2, 0), (2, 3), (2, 4)]
-        hand.brain._state.dispatcher.check()
+        assert first + await partition.delivered() == [(2, 0), (2, 3), (2, 4)]
+        partition.dispatcher._state.dispatcher.check()
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_the_end_is_told_after_the_last_entry_only():
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 100)
-        await hand.delivered()
-        hand.tell(TopicTerminated(8))
-        await hand.delivered()
-        assert EndOfTopic(1) not in hand.said  # three entries are on their way
-        hand.tell(FeedEntries(5, [1] * 3, {}, None, []))
-        assert await hand.delivered() == [(1, 5), (1, 6), (1, 7)]
-        assert hand.said.count(EndOfTopic(1)) == 1
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 100)
+        await partition.delivered()
+        partition.tell(TopicTerminated(8))
+        await partition.delivered()
+        assert EndOfTopic(1) not in partition.said  # three entries are on their way
+        partition.tell(FeedEntries(5, [1] * 3, {}, None, []))
+        assert await partition.delivered() == [(1, 5), (1, 6), (1, 7)]
+        assert partition.said.count(EndOfTopic(1)) == 1
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_a_consumer_that_left_at_once_is_not_attached():
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 10)
-        hand.tell(Detach(1, False))
-        hand.tell(Detach(1, False))
-        assert await hand.delivered() == []
-        left = (await hand.brain.on_request(GetStats(5)))["consumers"]
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 10)
+        partition.tell(Detach(1, False))
+        partition.tell(Detach(1, False))
+        assert await partition.delivered() == []
+        left = (await partition.dispatcher.on_request(GetStats(5)))["consumers"]
         assert [consumer["number"] for consumer in left] == [IDLE]
-        hand.attach(2, 10)
-        assert [offset for _, offset in await hand.delivered()] == list(range(5))
+        partition.attach(2, 10)
+        assert [offset for _, offset in await partition.delivered()] == list(range(5))
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_numbers_wait_until_what_they_count_is_durable():
-    async def scenario(hand: Hand) -> None:
+    async def scenario(partition: FakePartition) -> None:
         gate = asyncio.Event()
-        commit = hand.runtime.journal.commit
+        commit = partition.runtime.journal.commit
 
         async def slow_commit() -> int:
             await gate.wait()
             return await commit()
 
-        hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
-        hand.attach(1, 10)
-        hand.tell(AckEntries(1, 7, 5, [0, 5], []))
-        stats = asyncio.create_task(hand.brain.on_request(GetStats(5)))
-        unacked = asyncio.create_task(hand.brain.on_request(FindUnacked(1, 5)))
+        partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+        partition.attach(1, 10)
+        partition.tell(AckEntries(1, 7, 5, [0, 5], []))
+        stats = asyncio.create_task(partition.dispatcher.on_request(GetStats(5)))
+        unacked = asyncio.create_task(partition.dispatcher.on_request(FindUnacked(1, 5)))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not stats.done() and not unacked.done()
@@ -273,14 +277,14 @@ def test_numbers_wait_until_what_they_count_is_durable():
         assert (await stats)["backlog"] == 0
         assert await unacked is None
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
-    async def scenario(hand: Hand) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
-        commit = hand.runtime.journal.commit
+    async def scenario(partition: FakePartition) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
+        commit = partition.runtime.journal.commit
 
         async def full() -> int:
             raise StorageFull("file", "full")
@@ -288,96 +292,96 @@ def test_a_full_disk_lets_everything_begin_anew_even_if_nothing_else_happens():
         async def reload() -> Recovered:
             return Recovered(None, (), ())
 
-        hand.runtime.journal.commit = full  # type: ignore[method-assign]
-        hand.runtime.journal.reload = reload  # type: ignore[method-assign]
-        hand.tell(AckEntries(1, 7, 5, [0, 3], []))
-        while Restart() not in hand.said:
+        partition.runtime.journal.commit = full  # type: ignore[method-assign]
+        partition.runtime.journal.reload = reload  # type: ignore[method-assign]
+        partition.tell(AckEntries(1, 7, 5, [0, 3], []))
+        while Restart() not in partition.said:
             await asyncio.sleep(0)
-        (refusal,) = (notice for notice in hand.said if isinstance(notice, AckReceipt))
+        (refusal,) = (notice for notice in partition.said if isinstance(notice, AckReceipt))
         assert (refusal.number, refusal.request_id) == (1, 7) and "full" in (refusal.error or "")
-        hand.runtime.journal.commit = commit  # type: ignore[method-assign]
+        partition.runtime.journal.commit = commit  # type: ignore[method-assign]
 
-    with_hand(scenario)
+    with_partition(scenario)
 
 
-async def _moved_while_the_disk_is_full(hand: Hand) -> None:
+async def _moved_while_the_disk_is_full(partition: FakePartition) -> None:
     """A roll met a full disk, which nothing fell back by; there is room again once the next
     command was tried in vain."""
-    commit = hand.runtime.journal.commit
+    commit = partition.runtime.journal.commit
 
     async def full() -> int:
         raise StorageFull("file", "full")
 
-    hand.runtime._full = StorageFull("file", "full")
-    hand.runtime.journal.commit = full  # type: ignore[method-assign]
-    hand.tell(DeadLettersMoved([0]))
+    partition.runtime._full = StorageFull("file", "full")
+    partition.runtime.journal.commit = full  # type: ignore[method-assign]
+    partition.tell(DeadLettersMoved([0]))
     async with asyncio.timeout(5):
-        while not hand.runtime.stats.refused_full:
+        while not partition.runtime.stats.refused_full:
             await asyncio.sleep(0)
-    hand.runtime.journal.commit = commit  # type: ignore[method-assign]
-    assert hand.runtime.state.cursor.acked_before == 0
+    partition.runtime.journal.commit = commit  # type: ignore[method-assign]
+    assert partition.runtime.state.cursor.acked_before == 0
 
 
-async def _bury_first(hand: Hand) -> None:
+async def _kill_first(partition: FakePartition) -> None:
     policies = {"maxUnackedMessagesPerConsumer": 0, "maxUnackedMessagesPerSubscription": 0}
-    hand.tell(SetPolicies({**policies, "deadLetter": {"maxRedeliverCount": 0}}))
-    hand.attach(1, 1)
-    await hand.delivered()
-    hand.tell(Redeliver(1, [0, 1], None))
-    while MoveDeadLetters([(0, 0, [])]) not in hand.said:
+    partition.tell(SetPolicies({**policies, "deadLetter": {"maxRedeliverCount": 0}}))
+    partition.attach(1, 1)
+    await partition.delivered()
+    partition.tell(Redeliver(1, [0, 1], None))
+    while MoveDeadLetters([(0, 0, [])]) not in partition.said:
         await asyncio.sleep(0)
 
 
 def test_a_dead_letter_is_acknowledged_although_a_full_disk_refused_it_at_first(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async def scenario(hand: Hand) -> None:
-        await _bury_first(hand)
-        await _moved_while_the_disk_is_full(hand)
+    async def scenario(partition: FakePartition) -> None:
+        await _kill_first(partition)
+        await _moved_while_the_disk_is_full(partition)
         async with asyncio.timeout(5):
-            while hand.runtime.state.cursor.acked_before == 0:
+            while partition.runtime.state.cursor.acked_before == 0:
                 await asyncio.sleep(0)
-        assert not hand.runtime.state.dead.intended
-        assert Restart() not in hand.said
+        assert not partition.runtime.state.dead.intended
+        assert Restart() not in partition.said
 
     monkeypatch.setattr(dead_letter_decisions, "CONFIRM_AGAIN_S", 0.0)
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 def test_a_dead_letter_that_a_full_disk_refused_is_forgotten_by_a_reset(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async def scenario(hand: Hand) -> None:
-        await _bury_first(hand)
-        await _moved_while_the_disk_is_full(hand)
-        await hand.brain.on_request(ResetCursor(0, "by a test"))
-        hand.tell(FeedEntries(0, [1] * 5, {}, None, []))
-        hand.tell(AddPermits(1, 1))
-        await hand.delivered()
-        hand.tell(Redeliver(1, [0, 1], None))
-        while MoveDeadLetters([(0, 1, [])]) not in hand.said:
+    async def scenario(partition: FakePartition) -> None:
+        await _kill_first(partition)
+        await _moved_while_the_disk_is_full(partition)
+        await partition.dispatcher.on_request(ResetCursor(0, "by a test"))
+        partition.tell(FeedEntries(0, [1] * 5, {}, None, []))
+        partition.tell(AddPermits(1, 1))
+        await partition.delivered()
+        partition.tell(Redeliver(1, [0, 1], None))
+        while MoveDeadLetters([(0, 1, [])]) not in partition.said:
             await asyncio.sleep(0)
-        while hand.brain._dead_letters._confirming is not None:
+        while partition.dispatcher._dead_letters._confirming is not None:
             await asyncio.sleep(0)
-        assert hand.runtime.state.dead.intended == {0: 1}
-        assert hand.runtime.state.cursor.acked_before == 0
+        assert partition.runtime.state.dead.intended == {0: 1}
+        assert partition.runtime.state.cursor.acked_before == 0
 
     monkeypatch.setattr(dead_letter_decisions, "CONFIRM_AGAIN_S", 0.01)
-    with_hand(scenario)
+    with_partition(scenario)
 
 
 # ---- standing grants
 
 
-class Stander(Hand):
+class Stander(FakePartition):
     """A channel that takes part in standing grants, and delivers when it's told to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.endings = 0
+        self.lease_ends = 0
 
     def tell(self, notice: Message) -> None:
-        self.endings += type(notice) in ENDS_LEASE
+        self.lease_ends += type(notice) in ENDS_LEASE
         super().tell(notice)
 
     def take(self, kind: type[NoticeT]) -> list[NoticeT]:
@@ -387,174 +391,176 @@ class Stander(Hand):
         return found
 
 
-def standing(scenario: Callable[[Stander], Awaitable[RevokeLease()]]) -> None:
-    with_hand(scenario, alone=True)  # type: ignore[arg-type]
+def leased(scenario: Callable[[Stander], Awaitable[RevokeLease()]]) -> None:
+    with_partition(scenario, alone=True)  # type: ignore[arg-type]
 
 
 def test_one_consumer_gets_a_grant_that_says_what_was_used_before() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 3)
-        assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
-        assert hand.take(GrantLease) == [GrantLease(1, 3, 3, UNLIMITED, hand.endings)]
-        hand.tell(AddPermits(1, 4))
-        assert await hand.delivered() == []  # that's the channel's now
-        hand.tell(LeaseReport(3, [1, 1, 2], {}))
-        stats = await hand.brain.on_request(GetStats(6))
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 3)
+        assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]
+        assert partition.take(GrantLease) == [GrantLease(1, 3, 3, UNLIMITED, partition.lease_ends)]
+        partition.tell(AddPermits(1, 4))
+        assert await partition.delivered() == []  # that's the channel's now
+        partition.tell(LeaseReport(3, [1, 1, 2], {}))
+        stats = await partition.dispatcher.on_request(GetStats(6))
         assert stats["next_offset"] == 6
         assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(0, 7)]
-        hand.brain._state.dispatcher.check()
+        partition.dispatcher._state.dispatcher.check()
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_what_ends_a_grant_ends_it_before_it_takes_effect() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
-        assert len(hand.take(GrantLease)) == 1
-        hand.tell(LeaseReport(5, [1], {}))
-        hand.attach(2, 10)
-        assert await hand.delivered() == [] == hand.take(GrantLease)
-        hand.tell(Detach(1, False))
-        assert await hand.delivered() == [(2, offset) for offset in range(6)]
-        assert hand.take(GrantLease) == [GrantLease(2, 6, 6, UNLIMITED, hand.endings)]
-        hand.tell(Redeliver(2, [1, 3], None))
-        assert await hand.delivered() == [(2, 1), (2, 2)]
-        assert hand.take(GrantLease) == [GrantLease(2, 6, 8, UNLIMITED, hand.endings)]
-        hand.brain._state.dispatcher.check()
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
+        assert len(partition.take(GrantLease)) == 1
+        partition.tell(LeaseReport(5, [1], {}))
+        partition.attach(2, 10)
+        assert await partition.delivered() == [] == partition.take(GrantLease)
+        partition.tell(Detach(1, False))
+        assert await partition.delivered() == [(2, offset) for offset in range(6)]
+        assert partition.take(GrantLease) == [GrantLease(2, 6, 6, UNLIMITED, partition.lease_ends)]
+        partition.tell(Redeliver(2, [1, 3], None))
+        assert await partition.delivered() == [(2, 1), (2, 2)]
+        assert partition.take(GrantLease) == [GrantLease(2, 6, 8, UNLIMITED, partition.lease_ends)]
+        partition.dispatcher._state.dispatcher.check()
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_the_cursor_is_moved_only_once_the_channel_has_stopped() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
         request: Request[None]
         for request in (ResetCursor(1, "seek"), SkipTo(9, 8)):
-            hand.take(GrantLease)
-            moving = asyncio.create_task(hand.brain.on_request(request))
-            assert await hand.delivered() == []
-            assert hand.take(RevokeLease) == [RevokeLease()] and not moving.done()
-            hand.tell(LeaseReport(hand.brain._state.dispatcher.next_offset, [1], {}))
-            assert await hand.delivered() == [] and not moving.done()
-            hand.tell(ReleaseLease())
+            partition.take(GrantLease)
+            moving = asyncio.create_task(partition.dispatcher.on_request(request))
+            assert await partition.delivered() == []
+            assert partition.take(RevokeLease) == [RevokeLease()] and not moving.done()
+            partition.tell(LeaseReport(partition.dispatcher._state.dispatcher.next_offset, [1], {}))
+            assert await partition.delivered() == [] and not moving.done()
+            partition.tell(ReleaseLease())
             await moving
-            await hand.delivered()
-            (lease,) = hand.take(GrantLease)
-            assert lease.first == hand.runtime.state.cursor.acked_before
-            hand.brain._state.dispatcher.check()
+            await partition.delivered()
+            (lease,) = partition.take(GrantLease)
+            assert lease.first == partition.runtime.state.cursor.acked_before
+            partition.dispatcher._state.dispatcher.check()
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_a_grant_is_taken_back_when_something_ahead_is_acknowledged() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
-        hand.tell(AckEntries(1, 0, 9, [7, 8], []))  # it had it from an earlier connection
-        await hand.delivered()
-        assert hand.take(RevokeLease) == [RevokeLease()]
-        hand.tell(LeaseReport(5, [1, 1, 1], {}))  # crossed it: 7 went out once more
-        hand.tell(ReleaseLease())
-        hand.brain._state.dispatcher.check()
-        hand.take(GrantLease)
-        await hand.delivered()
-        stats = await hand.brain.on_request(GetStats(9))
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
+        partition.tell(AckEntries(1, 0, 9, [7, 8], []))  # it had it from an earlier connection
+        await partition.delivered()
+        assert partition.take(RevokeLease) == [RevokeLease()]
+        partition.tell(LeaseReport(5, [1, 1, 1], {}))  # crossed it: 7 went out once more
+        partition.tell(ReleaseLease())
+        partition.dispatcher._state.dispatcher.check()
+        partition.take(GrantLease)
+        await partition.delivered()
+        stats = await partition.dispatcher.on_request(GetStats(9))
         assert [(c["permits"], c["unacked"]) for c in stats["consumers"]] == [(2, 7)]
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_who_waits_for_the_channel_goes_on_when_it_is_gone() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
-        moving = asyncio.create_task(hand.brain.on_request(ResetCursor(1, "seek")))
-        await hand.delivered()
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
+        moving = asyncio.create_task(partition.dispatcher.on_request(ResetCursor(1, "seek")))
+        await partition.delivered()
         assert not moving.done()
-        hand.brain.close()
+        partition.dispatcher.close()
         await moving
-        assert hand.runtime.state.cursor.acked_before == 1
+        assert partition.runtime.state.cursor.acked_before == 1
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_who_is_refused_ends_a_grant_for_a_moment_only() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 10)
-        await hand.delivered()
-        hand.take(GrantLease)
-        hand.tell(Attach(2, "c2", 0, 0, AUTO, ""))  # Exclusive beside Shared
-        await hand.delivered()
-        hand.tell(Detach(2, False))
-        await hand.delivered()
-        assert hand.take(GrantLease)[-1] == GrantLease(1, 5, 5, UNLIMITED, hand.endings)
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 10)
+        await partition.delivered()
+        partition.take(GrantLease)
+        partition.tell(Attach(2, "c2", 0, 0, AUTO, ""))  # Exclusive beside Shared
+        await partition.delivered()
+        partition.tell(Detach(2, False))
+        await partition.delivered()
+        assert partition.take(GrantLease)[-1] == GrantLease(
+            1, 5, 5, UNLIMITED, partition.lease_ends
+        )
 
-    standing(scenario)
+    leased(scenario)
 
 
 # ---- counting deliveries
 
 
-def slow_commits(hand: Hand) -> asyncio.Event:
+def slow_commits(partition: FakePartition) -> asyncio.Event:
     """Commits wait for the event."""
     gate = asyncio.Event()
-    commit = hand.runtime.journal.commit
+    commit = partition.runtime.journal.commit
 
     async def slow_commit() -> int:
         await gate.wait()
         return await commit()
 
-    hand.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
+    partition.runtime.journal.commit = slow_commit  # type: ignore[method-assign]
     return gate
 
 
 def test_a_redelivery_goes_out_when_it_is_counted_durably_and_nothing_overtakes_it() -> None:
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 3)
-        assert await hand.delivered() == [(1, 0), (1, 1), (1, 2)]
-        gate = slow_commits(hand)
-        hand.tell(Redeliver(1, [0, 1], 7))
-        hand.take(GrantLease)
-        hand.tell(AddPermits(1, 100))
-        assert await hand.delivered() == []
-        assert hand.take(GrantLease) == []
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 3)
+        assert await partition.delivered() == [(1, 0), (1, 1), (1, 2)]
+        gate = slow_commits(partition)
+        partition.tell(Redeliver(1, [0, 1], 7))
+        partition.take(GrantLease)
+        partition.tell(AddPermits(1, 100))
+        assert await partition.delivered() == []
+        assert partition.take(GrantLease) == []
         gate.set()
         found = []
         while len(found) < 3:
-            found += await hand.delivered()
+            found += await partition.delivered()
         assert found == [(1, 0), (1, 3), (1, 4)]
-        assert hand.take(GrantLease) == [GrantLease(1, 5, 6, UNLIMITED, hand.endings)]
-        counts = hand.runtime.state.deliveries
+        assert partition.take(GrantLease) == [GrantLease(1, 5, 6, UNLIMITED, partition.lease_ends)]
+        counts = partition.runtime.state.deliveries
         assert [counts.get(at) for at in range(5)] == [2, 1, 1, 1, 1]
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_first_deliveries_are_counted_a_little_later(monkeypatch: Any) -> None:
     monkeypatch.setattr(delivery_counts, "NOTE_S", 0.0)
 
-    async def scenario(hand: Stander) -> None:
-        hand.attach(1, 2)
-        await hand.delivered()
-        counts = hand.runtime.state.deliveries
+    async def scenario(partition: Stander) -> None:
+        partition.attach(1, 2)
+        await partition.delivered()
+        counts = partition.runtime.state.deliveries
         while not counts:
             await asyncio.sleep(0)
         assert [tuple(run) for run in counts] == [(0, 2, 1)]
 
-    standing(scenario)
+    leased(scenario)
 
 
 def test_a_lost_consumer_counts_and_one_that_leaves_does_not() -> None:
-    async def scenario(hand: Hand) -> None:
+    async def scenario(partition: FakePartition) -> None:
         for number, lost in ((1, True), (2, False), (3, True)):
-            hand.attach(number, 1)
-            await hand.delivered()
-            hand.tell(Detach(number, lost))
-        hand.attach(4, 1)
-        while not (told := hand.take(Deliver)):  # type: ignore[attr-defined]
+            partition.attach(number, 1)
+            await partition.delivered()
+            partition.tell(Detach(number, lost))
+        partition.attach(4, 1)
+        while not (told := partition.take(Deliver)):  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         assert told == [Deliver([DispatchGrant(4, 0, 1, 2, [])])]
 
-    with_hand(scenario)
+    with_partition(scenario)

@@ -107,7 +107,7 @@ def test_why_an_entry_is_not_delivered_says_where_it_was_acknowledged(both: list
     ids = [reader.read_next(PATIENCE_MS).message_id() for _ in range(2)]
     reader.close()
     message = MessageId(ids[1].partition(), ids[1].ledger_id(), ids[1].entry_id(), -1)
-    facts = Admin(b.local.admin_url).why(topic, "s", message)["facts"]
+    facts = Admin(b.local.admin_url).explain(topic, "s", message)["facts"]
     assert facts[-1]["text"] == "acknowledged in cluster a, as that has told"
 
 

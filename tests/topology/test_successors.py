@@ -10,7 +10,7 @@ from velaray.actors.partition.machine import StartAt
 from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
 from velaray.journal.memory import MemoryStore
 from velaray.topology.actor_system import Unreachable
@@ -21,14 +21,14 @@ TOPIC = TopicName.parse("persistent://public/default/t")
 
 
 async def _partition_with_a_subscription(
-    fabric: InProcessActorSystem,
+    actor_system: InProcessActorSystem,
 ) -> tuple[PartitionActor, ActorKey]:
     names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-    await fabric.call(ActorKey.catalog(), "bootstrap", names)
-    found = await fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
+    await actor_system.call(ActorKey.catalog(), "bootstrap", names)
+    found = await actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": str(TOPIC)})
     key = ActorKey.of_partition(TOPIC, found["incarnation"])
-    await fabric.address(key)
-    partition = fabric.bodies[key]
+    await actor_system.address(key)
+    partition = actor_system.actors[key]
     assert isinstance(partition, PartitionActor)
     ref = await partition.create_subscription("s", StartAt.EARLIEST, {})
     return partition, key.of_subscription("s", ref.incarnation)
@@ -38,21 +38,21 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
     """They would go on at the new place without having been told of it."""
 
     async def main() -> None:
-        fabric = InProcessActorSystem(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_body
+        actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
-        partition, brain = await _partition_with_a_subscription(fabric)
+        partition, dispatcher = await _partition_with_a_subscription(actor_system)
         channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
         for method in ("cursor", "reset"):
             assert not channel.closed
             args = [0, "seek"] if method == "reset" else None
             epoch = partition.runtime.journal.epoch + 1
             question = {"epoch": epoch, "start": 0, "method": method, "args": args}
-            await fabric.call(brain, "brain", question)
+            await actor_system.call(dispatcher, "brain", question)
         async with asyncio.timeout(5):
             while not channel.closed:
                 await asyncio.sleep(0)
-        await fabric.stop()
+        await actor_system.stop()
 
     asyncio.run(main())
 
@@ -61,21 +61,23 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
     """It isn't the consumers' fault: what they are told is `Unreachable`, which passes."""
 
     async def main() -> None:
-        fabric = InProcessActorSystem(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_body
+        actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(), make_actor
         )
-        partition, brain = await _partition_with_a_subscription(fabric)
+        partition, dispatcher = await _partition_with_a_subscription(actor_system)
         of_successor = SubscriptionChannel("s", partition, lambda *_: None, durable=True)
-        link = await fabric.open_link(brain, _DispatcherConnection(of_successor))
-        await link.request("open", [partition.runtime.journal.epoch + 1, 0, None, 0, []])
+        rpc_connection = await actor_system.open_rpc(
+            dispatcher, _DispatcherConnection(of_successor)
+        )
+        await rpc_connection.request("open", [partition.runtime.journal.epoch + 1, 0, None, 0, []])
 
         with pytest.raises(Unreachable, match="served elsewhere"):
             await partition.durable_channel("s", StartAt.EARLIEST, {})
-        ((ended, error),) = fabric.failures
+        ((ended, error),) = actor_system.failures
         assert ended == partition.key
         assert isinstance(error, Fenced)
-        assert not link.closed  # the successor's hold is as it was
-        link.close()
-        await fabric.stop()
+        assert not rpc_connection.closed  # the successor's hold is as it was
+        rpc_connection.close()
+        await actor_system.stop()
 
     asyncio.run(main())

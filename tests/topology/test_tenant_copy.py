@@ -59,7 +59,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def read(cluster: LocalCluster) -> TenantMetadata:
-    found: TenantMetadata = cluster.run(read_tenant(cluster.fabric, "acme"))
+    found: TenantMetadata = cluster.run(read_tenant(cluster.actor_system, "acme"))
     return found
 
 
@@ -99,7 +99,7 @@ def test_all_that_a_tenant_has_is_told(pair: Pair) -> None:
     ]
     assert TenantMetadata.of_json(Admin(a.admin_url).tenant_metadata("acme")) == found
     with pytest.raises(RemoteError, match="no tenant 'nobody'"):
-        a.run(read_tenant(a.fabric, "nobody"))
+        a.run(read_tenant(a.actor_system, "nobody"))
 
 
 def test_it_is_made_once_where_nothing_was(pair: Pair) -> None:

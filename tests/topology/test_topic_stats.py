@@ -161,7 +161,7 @@ def test_short_names_of_topics_mean_the_same_as_whole_ones(
     assert http("GET", f"{V2}/namespaces/public/default/topics").body.count(whole) == 1
 
     async def on_the_wire() -> None:
-        client = await RawClient.connect("127.0.0.1", cluster.front_door.port)
+        client = await RawClient.connect("127.0.0.1", cluster.proxy.port)
         client.send(pb.CommandPartitionedTopicMetadata(topic="flights", request_id=1))
         found = await client.next(pb.CommandPartitionedTopicMetadataResponse)
         assert (found.response, found.partitions) == (found.Success, 0)

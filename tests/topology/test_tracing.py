@@ -53,7 +53,7 @@ def test_deliveries_are_joined_and_wait_for_something_else() -> None:
     async def scenario(trace: Trace, runtime: Recorder) -> None:
         trace.attached(7, "carol", "host:1")
         trace.delivered([delivery(7, 0, 3), delivery(7, 3, 5), delivery(7, 9, 10)])
-        trace.stood(7, 10, 30)
+        trace.lease_report(7, 10, 30)
         assert runtime.notes == []
         trace.writing()
         ((attached, deliveries),) = (note.facts for note in runtime.notes)

@@ -15,7 +15,7 @@ from velaray.broker.coordinator.coordinator_actor import CoordinatorActor
 from velaray.broker.partition.partition_actor import PartitionActor
 from velaray.broker.subscription.messages import GetStats
 from velaray.events.ids import ActorKey, TopicName
-from velaray.geo.actor_kinds import make_body
+from velaray.geo.actor_kinds import make_actor
 from velaray.journal.memory import MemoryDisk, MemoryStore
 from velaray.topology.config import ClusterConfig
 from velaray.topology.in_process import InProcessActorSystem
@@ -32,10 +32,10 @@ class Setting:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
-        self.fabric = InProcessActorSystem(
-            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(MemoryDisk()), make_body
+        self.actor_system = InProcessActorSystem(
+            ClusterConfig("nowhere", 1, b"key", deleters=0), MemoryStore(MemoryDisk()), make_actor
         )
-        self.fabric.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
+        self.actor_system.clock_ms = lambda: self.now_ms  # type: ignore[method-assign]
         self.key: ActorKey
         self.producer: RawClient
         self.requests = 0
@@ -43,12 +43,12 @@ class Setting:
 
     async def start(self) -> None:
         names = {"cluster": "c", "service_url": "pulsar://h:1", "admin_url": "http://h:2"}
-        await self.fabric.call(ActorKey.catalog(), "bootstrap", names)
+        await self.actor_system.call(ActorKey.catalog(), "bootstrap", names)
         await self.enter()
 
     async def enter(self) -> None:
         """Connect to the topic, which is made if there is none, and to the coordinator."""
-        found = await self.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": TOPIC})
+        found = await self.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": TOPIC})
         self.key = ActorKey.of_partition(TopicName.parse(TOPIC), found["incarnation"])
         self.producer = await self.connect(self.key)
         self.producer.send(
@@ -58,20 +58,20 @@ class Setting:
         self.coordinator = await self.connect(COORDINATOR)
 
     async def connect(self, key: ActorKey) -> RawClient:
-        address = await self.fabric.reach(key)
+        address = await self.actor_system.reach(key)
         return await RawClient.connect(address.host, address.service_port)
 
     @property
     def partition(self) -> PartitionActor:
-        body = self.fabric.bodies[self.key]
-        assert isinstance(body, PartitionActor)
-        return body
+        actor = self.actor_system.actors[self.key]
+        assert isinstance(actor, PartitionActor)
+        return actor
 
     @property
     def coordinating(self) -> CoordinatorActor:
-        body = self.fabric.bodies[COORDINATOR]
-        assert isinstance(body, CoordinatorActor)
-        return body
+        actor = self.actor_system.actors[COORDINATOR]
+        assert isinstance(actor, CoordinatorActor)
+        return actor
 
     # -- the coordinator -----------------------------------------------------------
 
@@ -160,7 +160,7 @@ def run(scenario: Callable[[Setting], Awaitable[None]]) -> None:
         setting = Setting()
         await setting.start()
         await scenario(setting)
-        await setting.fabric.stop()
+        await setting.actor_system.stop()
 
     asyncio.run(main())
 
@@ -274,9 +274,9 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"1", transaction)
         await setting.coordinating.runtime.ask(Decide(transaction, commit))
-        setting.fabric.kill(COORDINATOR)
-        setting.fabric.kill(setting.key)
-        await setting.fabric.reach(COORDINATOR)
+        setting.actor_system.kill(COORDINATOR)
+        setting.actor_system.kill(setting.key)
+        await setting.actor_system.reach(COORDINATOR)
         async with asyncio.timeout(20):
             while setting.coordinating.runtime.state.unfinished:
                 await asyncio.sleep(0.01)
@@ -284,7 +284,7 @@ def test_a_verdict_outlives_the_coordinator_and_reaches_everybody(commit: bool) 
         assert not (await setting.end(transaction, commit)).HasField("error")
         assert (await setting.end(transaction, not commit)).error == pb.InvalidTxnStatus
         consumer = await setting.consume()
-        await setting.fabric.reach(setting.key)
+        await setting.actor_system.reach(setting.key)
         assert setting.partition.readable_end == 1
         if commit:
             assert await payloads(consumer, 1) == [b"1"]
@@ -300,9 +300,9 @@ def test_a_deadline_that_passed_while_nobody_was_there_aborts_at_once() -> None:
         transaction = await setting.begin(TOPIC, timeout_ms=5000)
         await setting.publish(b"1", transaction)
         await setting.publish(b"2")
-        setting.fabric.kill(COORDINATOR)
+        setting.actor_system.kill(COORDINATOR)
         setting.now_ms += 10_000
-        await setting.fabric.reach(COORDINATOR)
+        await setting.actor_system.reach(COORDINATOR)
         assert await payloads(consumer, 1) == [b"2"]
         assert setting.status(transaction) in (Status.ABORTING, Status.ABORTED)
 
@@ -313,8 +313,8 @@ def test_a_partition_wakes_the_coordinator_of_what_is_open_there() -> None:
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC, timeout_ms=5000)
         await setting.publish(b"1", transaction)
-        setting.fabric.kill(COORDINATOR)
-        setting.fabric.kill(setting.key)
+        setting.actor_system.kill(COORDINATOR)
+        setting.actor_system.kill(setting.key)
         setting.now_ms += 10_000
         await setting.publish_after(b"2")
         assert await payloads(await setting.consume(), 1) == [b"2"]
@@ -325,10 +325,10 @@ def test_a_partition_wakes_the_coordinator_of_what_is_open_there() -> None:
 def test_a_deleted_topic_stands_in_nobodys_way() -> None:
     async def scenario(setting: Setting) -> None:
         other = "persistent://public/default/other"
-        await setting.fabric.call(ActorKey.catalog(), "ensure_topic", {"topic": other})
+        await setting.actor_system.call(ActorKey.catalog(), "ensure_topic", {"topic": other})
         transaction = await setting.begin(TOPIC, other)
         await setting.publish(b"1", transaction)
-        await setting.fabric.call(ActorKey.catalog(), "delete_topic", {"topic": other})
+        await setting.actor_system.call(ActorKey.catalog(), "delete_topic", {"topic": other})
         assert not (await setting.end(transaction)).HasField("error")
         assert await payloads(await setting.consume(), 1) == [b"1"]
 
@@ -339,7 +339,7 @@ def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_vo
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
         answered, gate = asyncio.Event(), asyncio.Event()
-        call = setting.fabric.call
+        call = setting.actor_system.call
 
         async def slow(key: ActorKey, method: str, *args: Any) -> Any:
             found = await call(key, method, *args)
@@ -348,7 +348,7 @@ def test_a_verdict_that_comes_while_the_coordinator_is_asked_makes_its_answer_vo
                 await gate.wait()
             return found
 
-        setting.fabric.call = slow  # type: ignore[method-assign]
+        setting.actor_system.call = slow  # type: ignore[method-assign]
         setting.send(b"1", transaction)
         await answered.wait()
         assert not (await setting.end(transaction)).HasField("error")
@@ -418,7 +418,7 @@ def test_an_acknowledgement_counts_when_its_transaction_commits(commit: bool, cr
         assert not (await ack_in(consumer, first, transaction)).HasField("error")
         assert await backlog(setting) == 2
         if crash:
-            setting.fabric.kill(setting.key)
+            setting.actor_system.kill(setting.key)
         else:
             consumer.close()
         again = await setting.consume(kind=pb.CommandSubscribe.Shared)

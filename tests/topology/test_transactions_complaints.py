@@ -37,8 +37,8 @@ CUMULATIVE = pb.CommandAck.Cumulative
 
 
 def subscription(setting: Setting) -> SubscriptionActor:
-    (key,) = [key for key in setting.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
-    body = setting.fabric.bodies[key]
+    (key,) = [key for key in setting.actor_system.actors if key.kind is ActorKind.SUBSCRIPTION]
+    body = setting.actor_system.actors[key]
     assert isinstance(body, SubscriptionActor)
     return body
 
@@ -74,8 +74,8 @@ def test_another_ones_cumulative_acknowledgement_is_no_reason_to_forget_ones_own
         assert not answer.HasField("error")
         assert not (await setting.end(one, commit)).HasField("error")
         if crash:
-            setting.fabric.kill(setting.key)
-            setting.fabric.kill(subscription(setting).key)
+            setting.actor_system.kill(setting.key)
+            setting.actor_system.kill(subscription(setting).key)
         assert not (await setting.end(two, commit=False)).HasField("error")
         consumer.close()
         consumer = await setting.consume(kind=EXCLUSIVE)
@@ -104,8 +104,8 @@ def test_a_refused_acknowledgement_leaves_no_trace() -> None:
         assert answer.error == pb.TransactionConflict
         assert body.runtime.journal.next_sequence == written
         await setting.end(one, commit=False)  # what was refused would be taken now
-        setting.fabric.kill(body.key)
-        setting.fabric.kill(setting.key)
+        setting.actor_system.kill(body.key)
+        setting.actor_system.kill(setting.key)
         consumer = await setting.consume(kind=SHARED)
         assert not subscription(setting).runtime.state.pending
         back = [(await arrival(consumer)).entry_id for _ in range(3)]
@@ -180,7 +180,7 @@ def test_what_is_pending_is_forgotten_without_another_acknowledgement_in_a_trans
 
 
 async def journaled(setting: Setting) -> list[Any]:
-    records = replay(setting.fabric.store, setting.key.text())
+    records = replay(setting.actor_system.store, setting.key.text())
     return [decode(bytes(record.event)) async for record in records]
 
 
@@ -220,13 +220,13 @@ def test_a_late_message_of_a_finished_transaction_harms_nothing(crash: str) -> N
         await setting.end(newer, commit=False)
         await setting.end(transaction)
         if crash == "partition":
-            setting.fabric.kill(setting.key)
+            setting.actor_system.kill(setting.key)
             setting.producer = await setting.connect(setting.key)
             hello = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p")
             setting.producer.send(hello)
             await setting.producer.next(pb.CommandProducerSuccess)
         elif crash == "coordinator":
-            setting.fabric.kill(ActorKey.of_coordinator(3))
+            setting.actor_system.kill(ActorKey.of_coordinator(3))
         for sequence in (transaction, newer, newer + 1):
             setting.send(b"late", sequence)
             assert (await setting.producer.next(pb.CommandSendError)).error == pb.NotAllowedError
@@ -314,7 +314,7 @@ def test_aborts_are_recovered_from_a_checkpoint_however_many_there_were() -> Non
                 await setting.publish(b"%d" % number, transaction)
                 await setting.publish(b"plain")
                 await setting.end(transaction, commit=False)
-            setting.fabric.kill(setting.key)
+            setting.actor_system.kill(setting.key)
             setting.producer = await setting.connect(setting.key)
             hello = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, producer_name="p")
             setting.producer.send(hello)
@@ -351,7 +351,7 @@ def test_a_million_aborts_are_small_and_one_more_rewrites_one_segment() -> None:
     segments = transactions.snapshot(state.transactions)
     raw = {name: bytes(found) for name, found in segments.items()}  # type: ignore[arg-type]
     assert sum(map(len, raw.values())) < 31 * 8_400
-    transactions.settle(
+    transactions.on_checkpoint(
         state.transactions,
         {
             name: StoredSegment(name, 1, 0, len(body), segment_digest(body), partial(bytes, body))
@@ -370,10 +370,10 @@ def test_a_million_aborts_are_small_and_one_more_rewrites_one_segment() -> None:
 def run_with(settings: JournalSettings, scenario: Any) -> None:
     async def main() -> None:
         setting = Setting()
-        setting.fabric.journal_settings = settings
+        setting.actor_system.journal_settings = settings
         await setting.start()
         await scenario(setting)
-        await setting.fabric.stop()
+        await setting.actor_system.stop()
 
     asyncio.run(main())
 
@@ -386,7 +386,7 @@ def test_who_acknowledges_before_the_consumer_is_back_is_told_to_come_again() ->
         await setting.publish(b"1")
         message = await arrival(consumer)
         (transaction,) = await opened(setting, 1)
-        setting.fabric.kill(subscription(setting).key)
+        setting.actor_system.kill(subscription(setting).key)
         await consumer.next(pb.CommandCloseConsumer)
         answer = await ack_in(consumer, message, transaction)
         assert answer.error == pb.ServiceNotReady

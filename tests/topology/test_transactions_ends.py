@@ -40,7 +40,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
 
     async def scenario(setting: Setting) -> None:
         transaction = await setting.begin(TOPIC)
-        gate, call = setting.partition.gate, setting.fabric.call
+        gate, call = setting.partition.admission, setting.actor_system.call
         answered = gate._answer
 
         async def decided_meanwhile(key: Any, method: str, *args: Any) -> Any:
@@ -53,7 +53,7 @@ def test_a_verdict_right_behind_the_coordinators_answer_still_keeps_a_message_ou
             answered(what, asked, error)
             gate._open.discard(what)
 
-        setting.fabric.call = decided_meanwhile  # type: ignore[method-assign]
+        setting.actor_system.call = decided_meanwhile  # type: ignore[method-assign]
         gate._answer = and_the_verdict_came  # type: ignore[method-assign]
         setting.send(b"late", transaction)
         error = await setting.producer.next(pb.CommandSendError)
@@ -87,7 +87,7 @@ def test_a_verdict_waits_for_acknowledgements_that_are_on_their_way() -> None:
         await asked.wait()
         ending = asyncio.create_task(setting.end(transaction, commit=False))
         async with asyncio.timeout(20):
-            while setting.partition.gate.is_open((3, transaction), "s"):  # type: ignore[arg-type]
+            while setting.partition.admission.is_open((3, transaction), "s"):  # type: ignore[arg-type]
                 await asyncio.sleep(0)
         gate.set()
         assert not (await acking).HasField("error")
@@ -108,7 +108,7 @@ def test_a_terminated_topic_ends_its_transactions(commit: bool) -> None:
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"1")
         await setting.publish(b"2", transaction)
-        await setting.fabric.call(setting.key, "terminate", {})
+        await setting.actor_system.call(setting.key, "terminate", {})
         assert await payloads(consumer, 1) == [b"1"]
         assert setting.partition.readable_end == 1
         assert not (await setting.end(transaction, commit)).HasField("error")
@@ -131,7 +131,7 @@ def test_an_unloaded_topic_has_its_transactions_again(commit: bool) -> None:
         await add_subscription(setting, transaction)
         await setting.publish(b"2", transaction)
         await ack_in(consumer, message, transaction)
-        await setting.fabric.dismiss(setting.key)
+        await setting.actor_system.dismiss(setting.key)
         consumer = await setting.consume(kind=SHARED)
         assert not (await setting.end(transaction, commit)).HasField("error")
         assert await payloads(consumer, 1) == [b"2" if commit else b"1"]
@@ -151,7 +151,7 @@ def test_a_partition_that_could_not_be_read_comes_back_with_its_transactions(
         await setting.publish(b"1", transaction)
         await setting.publish(b"2")
         await setting.end(aborted, commit=False)
-        setting.fabric.kill(setting.key)
+        setting.actor_system.kill(setting.key)
         read, failures = MemoryStore.read, []
 
         async def failing(store: Any, journal: str, *args: Any) -> bytes:
@@ -183,7 +183,7 @@ def test_what_was_never_fed_to_a_new_consumer_comes_to_it_after_an_abort() -> No
         for message in messages:
             await ack_in(consumer, message, transaction)
         consumer.close()
-        await setting.fabric.dismiss(setting.key)
+        await setting.actor_system.dismiss(setting.key)
         again, other = [await setting.consume(kind=SHARED) for _ in range(2)]  # nothing stands
         other.close()
         assert not (await setting.end(transaction, commit=False)).HasField("error")
@@ -222,7 +222,7 @@ def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
         transaction = await setting.begin(TOPIC)
         await setting.publish(b"gone", transaction)
         deleted = {"topic": TOPIC}
-        await setting.fabric.call(ActorKey.catalog(), "delete_topic", deleted)
+        await setting.actor_system.call(ActorKey.catalog(), "delete_topic", deleted)
         await setting.enter()
         await setting.publish(b"kept", transaction)
         assert setting.partition.readable_end == 0
@@ -235,7 +235,7 @@ def test_a_deleted_topic_s_successor_is_told_of_what_it_took() -> None:
 def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> None:
     async def scenario(setting: Setting) -> None:
         consumer = await setting.consume(kind=SHARED)
-        asked, call = [], setting.fabric.call
+        asked, call = [], setting.actor_system.call
 
         async def listening(key: Any, method: str, *args: Any) -> Any:
             asked.append(method)
@@ -250,7 +250,7 @@ def test_the_catalog_is_not_asked_about_participants_that_are_connected() -> Non
             await ack_in(consumer, message, transaction)
             assert not (await setting.end(transaction)).HasField("error")
             await arrival(consumer)
-            setting.fabric.call = listening  # type: ignore[method-assign]
+            setting.actor_system.call = listening  # type: ignore[method-assign]
         assert asked == ["may_join"] * 2
         assert await backlog(setting) == 2
 
@@ -317,7 +317,7 @@ def test_the_partition_goes_on_by_itself_over_a_commit(commit: bool) -> None:
 
 async def superseded(setting: Setting, key: ActorKey) -> None:
     """Somebody else has the actor's journal by now, and it doesn't know that yet."""
-    store, clock_ms = setting.fabric.store, setting.fabric.clock_ms
+    store, clock_ms = setting.actor_system.store, setting.actor_system.clock_ms
     await Journal.open(store, key.text(), JournalSettings(), clock_ms=clock_ms)
 
 
@@ -328,17 +328,17 @@ def test_only_the_newest_activations_say_that_there_is_nothing_to_end() -> None:
         consumer = await setting.consume(kind=SHARED)
         await setting.publish(b"1")
         await arrival(consumer)
-        (key,) = [key for key in setting.fabric.bodies if key.kind is ActorKind.SUBSCRIPTION]
-        hand = setting.partition
+        (key,) = [key for key in setting.actor_system.actors if key.kind is ActorKind.SUBSCRIPTION]
+        partition = setting.partition
         unknown = TransactionId(3, 99)
         for subscription in (None, "s", "deleted"):
-            await hand.end_transaction(unknown, subscription, commit=True)
+            await partition.end_transaction(unknown, subscription, commit=True)
         await superseded(setting, key)
         with pytest.raises(RemoteError):  # the link to it broke: the coordinator tries again
-            await hand.end_transaction(unknown, "s", commit=True)
+            await partition.end_transaction(unknown, "s", commit=True)
         await superseded(setting, setting.key)
         for subscription in (None, "deleted"):
             with pytest.raises(Stopped):
-                await hand.end_transaction(unknown, subscription, commit=True)
+                await partition.end_transaction(unknown, subscription, commit=True)
 
     run(scenario)

@@ -42,8 +42,11 @@ def prepared(client: Client, topic: str) -> Any:
 
 def cursor(admin: Admin, topic: str) -> tuple[int, list[tuple[int, int]]]:
     (found,) = admin.describe_subscription(topic, "s").values()
-    holes = [(hole["first_offset"], hole["end_offset"]) for hole in found["first_holes"]]
-    return found["acked_before"], holes
+    acked_ranges = [
+        (acked_range["first_offset"], acked_range["end_offset"])
+        for acked_range in found["first_holes"]
+    ]
+    return found["acked_before"], acked_ranges
 
 
 def test_a_mistaken_skip_is_undone_and_acks_made_since_are_kept(
@@ -106,7 +109,7 @@ def _after_a_skip(admin: Admin, topic: str) -> list[dict[str, Any]]:
 def test_an_expiry_on_request_is_undone(cluster: LocalCluster, client: Client) -> None:
     admin = Admin(cluster.admin_url)
     prepared(client, "expired").close()
-    before_ms = cluster.fabric.clock_ms()
+    before_ms = cluster.actor_system.clock_ms()
     wait_until(lambda: expired(admin) == (6, []))
     (found,) = admin.undo("expired", "s", time_ms=before_ms).values()
     assert set(found["undone"]) == {"expire: asked for by an administrator"}

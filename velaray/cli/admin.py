@@ -45,10 +45,15 @@ class TimeType(click.ParamType):
         if value.isascii() and value.isdigit():
             return int(value)
         try:
-            moment = datetime.fromisoformat(value)
+            point_in_time = datetime.fromisoformat(value)
         except ValueError:
             self.fail(f"{value!r} is neither milliseconds nor like 2024-12-31T23:59", param, ctx)
-        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        return round(
+            (
+                point_in_time if point_in_time.tzinfo else point_in_time.replace(tzinfo=UTC)
+            ).timestamp()
+            * 1000
+        )
 
 
 _force = click.option("--force", is_flag=True, help="Also while clients are connected.")

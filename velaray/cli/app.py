@@ -15,7 +15,7 @@ from velaray.cli.admin import namespaces
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin
 from velaray.cli.compaction import topics
-from velaray.cli.history import subscriptions, why
+from velaray.cli.history import explain, subscriptions
 from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
 from velaray.cli.messages import consume, produce
@@ -177,7 +177,7 @@ def start(
     """Start a cluster and run it until Ctrl-C or SIGTERM."""
     auth = _auth(token_secret, token_public_key)
     _require_ray()
-    from velaray.admin.proxy_actor import TENURE_CHECK_S
+    from velaray.admin.proxy_actor import OWNERSHIP_CHECK_S
     from velaray.cluster import Cluster, ClusterError
     from velaray.topology.config import UnsafeBindingError
     from velaray.topology.ownership import Superseded
@@ -212,9 +212,9 @@ def start(
         click.echo(f"admin    {cluster.admin_url}")
         click.echo(f"data     {data.resolve()}")
         click.echo("velaray is running; stop it with Ctrl-C")
-        while not select.select([stopped], [], [], TENURE_CHECK_S)[0]:
+        while not select.select([stopped], [], [], OWNERSHIP_CHECK_S)[0]:
             try:
-                cluster.check_tenure()
+                cluster.check_ownership()
             except Superseded as error:
                 raise click.ClickException(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -311,6 +311,6 @@ for _command in (
     tokens,
     topics,
     transactions,
-    why,
+    explain,
 ):
     main.add_command(_command)

@@ -12,7 +12,7 @@ import click
 from velaray.broker.explain import described as facts_and_now
 from velaray.broker.explain import history_of
 from velaray.broker.history import (
-    Moment,
+    PointInTime,
     described,
     positions_of,
     published_at,
@@ -30,30 +30,30 @@ from velaray.events.ids import MessageId as StoredId
 from velaray.journal.files import FileStore
 
 # `subscriptions` is the group, with the commands of this module.
-__all__ = ["MomentType", "subscriptions", "why"]
+__all__ = ["PointInTimeType", "explain", "subscriptions"]
 
 Found = Mapping[str, Any]
 _FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
 
 
-class MomentType(click.ParamType):
+class PointInTimeType(click.ParamType):
     """A message id (when it was published), a time, or the number of an event."""
 
     name = "moment"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Moment | Position:
+    ) -> PointInTime | Position:
         """Read what was typed."""
         if value.isascii() and value.isdigit() and int(value) < _FIRST_MS:
-            return Moment(sequence=int(value))
+            return PointInTime(sequence=int(value))
         if value.count(":") == 1 and "-" not in value:
             try:
                 found = StoredId.parse(value)
             except InvalidMessageIdError as error:
                 self.fail(str(error), param, ctx)
             return Position(found.ledger_id, found.entry_id)
-        return Moment(at_ms=TimeType().convert(value, param, ctx))
+        return PointInTime(at_ms=TimeType().convert(value, param, ctx))
 
 
 @subscriptions.command("describe")
@@ -128,13 +128,13 @@ def _some(count: int | None, shown: Iterator[str]) -> str:
 @click.argument("subscription")
 @click.option(
     "--at",
-    type=MomentType(),
+    type=PointInTimeType(),
     help="A time, a message id (when that was published) or the number of an event; now if absent.",
 )
 @with_data
 @with_output
 def state(
-    show: Output, topic: str, subscription: str, at: Moment | Position | None, data: Path
+    show: Output, topic: str, subscription: str, at: PointInTime | Position | None, data: Path
 ) -> None:
     """Show the cursor of SUBSCRIPTION of TOPIC as it was, from its journal on disk.
 
@@ -142,7 +142,7 @@ def state(
     """
     store = FileStore(data)
     name = TopicName.parse(topic)
-    found = run_reading(_states(store, name, subscription, at or Moment()), store)
+    found = run_reading(_states(store, name, subscription, at or PointInTime()), store)
     if show.as_json:
         show.value(found)
         return
@@ -151,17 +151,17 @@ def state(
 
 
 async def _states(
-    store: FileStore, topic: TopicName, subscription: str, at: Moment | Position
+    store: FileStore, topic: TopicName, subscription: str, at: PointInTime | Position
 ) -> list[dict[str, Any]]:
     keys = await subscriptions_of(store, topic, subscription)
     if isinstance(at, Position) and len(keys) > 1:
         raise click.UsageError("a message id belongs to one partition: name the partition")
     found = []
     for key in keys:
-        moment = at
-        if isinstance(moment, Position):
-            moment = Moment(at_ms=await published_at(store, key, moment))
-        past = await state_at(store, key, moment)
+        point_in_time = at
+        if isinstance(point_in_time, Position):
+            point_in_time = PointInTime(at_ms=await published_at(store, key, point_in_time))
+        past = await state_at(store, key, point_in_time)
         found.append(described(past, key, await positions_of(store, key)))
     return found
 
@@ -176,8 +176,8 @@ def _past(found: Found) -> Iterator[str]:
     yield (
         f"cursor: all up to {found['markDelete']} was acknowledged (offset {found['ackedBefore']})"
     )
-    holes = found["ackedRanges"]
-    yield f"holes: {_some(len(holes), map(_span, holes))}"
+    acked_ranges = found["ackedRanges"]
+    yield f"holes: {_some(len(acked_ranges), map(_span, acked_ranges))}"
     partial = found["partial"]
     halves = (str(one["position"]) for one in partial)
     yield f"half-acknowledged batches: {_some(len(partial), halves)}"
@@ -192,7 +192,9 @@ def time_text(at_ms: int) -> str:
 @click.argument("topic")
 @click.argument("subscription")
 @click.option(
-    "--to", type=MomentType(), help="A time or the number of an event; the last move if absent."
+    "--to",
+    type=PointInTimeType(),
+    help="A time or the number of an event; the last move if absent.",
 )
 @click.option("--yes", is_flag=True, help="Do it; without this only tell what would change.")
 @with_admin
@@ -201,7 +203,7 @@ def undo(
     admin: Admin,
     topic: str,
     subscription: str,
-    to: Moment | Position | None,
+    to: PointInTime | Position | None,
     yes: bool,
 ) -> None:
     """Undo a mistaken seek, skip or expiry of SUBSCRIPTION of TOPIC.
@@ -212,9 +214,9 @@ def undo(
     """
     if isinstance(to, Position):
         raise click.UsageError("--to takes a time or the number of an event")
-    moment = to or Moment()
+    point_in_time = to or PointInTime()
     found = admin.undo(
-        topic, subscription, event=moment.sequence, time_ms=moment.at_ms, preview=True
+        topic, subscription, event=point_in_time.sequence, time_ms=point_in_time.at_ms, preview=True
     )
     failed: dict[str, str] = {}
     if yes:
@@ -264,7 +266,7 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
     help="Read the journals in this directory, and don't ask the cluster where it is now.",
 )
 @with_admin
-def why(
+def explain(
     show: Output,
     admin: Admin,
     topic: str,
@@ -279,11 +281,11 @@ def why(
     What was lost in a crash before it was written isn't told.
     """
     if data is None:
-        found = admin.why(topic, subscription, message)
+        found = admin.explain(topic, subscription, message)
     else:
         store = FileStore(data)
         name = TopicName.parse(topic)
-        found = run_reading(_why(store, name, subscription, message), store)
+        found = run_reading(_explain(store, name, subscription, message), store)
     if show.as_json:
         show.value(found)
         return
@@ -293,7 +295,7 @@ def why(
         click.echo(f"now: {found['now']['text']}")
 
 
-async def _why(
+async def _explain(
     store: FileStore, topic: TopicName, subscription: str, message: MessageId
 ) -> dict[str, Any]:
     found = await subscriptions_of(store, topic, subscription)

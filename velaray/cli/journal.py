@@ -58,7 +58,7 @@ def machine_of(key: ActorKey) -> Machine[Any]:
             from velaray.actors.schema_registry.machine import SchemaRegistryMachine
 
             return SchemaRegistryMachine()
-        case ActorKind.DELETER | ActorKind.PULLER:
+        case ActorKind.GARBAGE_COLLECTOR | ActorKind.INBOUND_REPLICATOR:
             raise Divergent(f"a {key.kind} has no journal")
 
 

@@ -36,13 +36,13 @@ _NAMED = {
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--repair", is_flag=True, help="Have orphans deleted.")
 @with_admin
-def census(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
+def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
     """Compare what is stored with what is listed and with what is to be deleted.
 
     Exits with 3 if a ledger is missing, or an orphan and not repaired, or if the manifest of a
     journal can't be read.
     """
-    found = admin.repair_ledgers() if repair else admin.ledger_census()
+    found = admin.repair_ledgers() if repair else admin.ledger_audit()
     if show.as_json or as_json:
         show.value(found)
     else:
@@ -119,7 +119,7 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
 
 def _waiting(admin: Admin) -> Found:
     """Ledgers and bytes that wait for their deletion, and how many were given up."""
-    totals = admin.ledger_census()["totals"]
+    totals = admin.ledger_audit()["totals"]
     return {**totals["pending"], "dead": totals["dead-letter"]["ledgers"]}
 
 

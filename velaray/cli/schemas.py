@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from velaray.broker.history import Moment
+from velaray.broker.history import PointInTime
 from velaray.cli.common import DEFAULT_SERVICE_URL, Command, Output, with_admin
-from velaray.cli.history import MomentType, time_text
+from velaray.cli.history import PointInTimeType, time_text
 from velaray.client.admin import Admin, NotFound
 from velaray.client.auth import AuthenticationToken
 from velaray.schemas import SchemaInfo, SchemaType
@@ -43,10 +43,12 @@ def schemas() -> None:
 @schemas.command("list")
 @_topic
 @click.option("--deleted", is_flag=True, help="Deleted versions, and the deletions, too.")
-@click.option("--as-of", type=MomentType(), help="As it was: a time, or the number of an event.")
+@click.option(
+    "--as-of", type=PointInTimeType(), help="As it was: a time, or the number of an event."
+)
 @with_admin
 def list_schemas(
-    show: Output, admin: Admin, topic: str, deleted: bool, as_of: Moment | None
+    show: Output, admin: Admin, topic: str, deleted: bool, as_of: PointInTime | None
 ) -> None:
     """List the versions of TOPIC's schema."""
     found = _versions(admin, topic, deleted, as_of)
@@ -60,7 +62,7 @@ def list_schemas(
 def _versions(admin: Admin, topic: str, deleted: bool, as_of: Any) -> list[dict[str, Any]]:
     if as_of is None:
         return admin.schemas(topic, deleted=deleted)
-    if not isinstance(as_of, Moment):
+    if not isinstance(as_of, PointInTime):
         raise click.BadParameter("give a time or the number of an event", param_hint="--as-of")
     return admin.schemas(topic, deleted=deleted, as_of_ms=as_of.at_ms, sequence=as_of.sequence)
 

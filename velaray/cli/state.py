@@ -129,8 +129,8 @@ def _subscription(state: SubscriptionState) -> dict[str, Any]:
     return {
         "created": state.created,
         "ackedBefore": cursor.acked_before,
-        "ackedRanges": [list(hole) for hole in cursor.holes()],
+        "ackedRanges": [list(acked_range) for acked_range in cursor.acked_ranges()],
         "partial": {
-            str(offset): mask_to_words(remaining) for offset, remaining in cursor.all_partials()
+            str(offset): mask_to_words(ack_set) for offset, ack_set in cursor.all_partials()
         },
     }

@@ -20,7 +20,7 @@ from velaray.actors.sets.offset_sets import Range, gaps
 from velaray.actors.sets.ranges import RangeSet
 from velaray.actors.subscription.cursor import words_to_mask
 from velaray.actors.subscription.machine import SubscriptionMachine, SubscriptionState
-from velaray.broker.history import Moment, NoHistory, replayed_to
+from velaray.broker.history import NoHistory, PointInTime, replayed_to
 from velaray.events.codec import decode
 from velaray.events.events_pb2 import EntryAppended
 from velaray.events.ids import ActorKey, Position
@@ -30,7 +30,7 @@ from velaray.journal.store import LedgerStore
 from velaray.wire.replication import REPLICATOR_PREFIX
 from velaray.wire.replication_pb2 import SubscriptionProgress
 
-_NOW = Moment()
+_NOW = PointInTime()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class _Acked:
             return cls(RangeSet([(0, start)] if start else []), {})
         state: SubscriptionState = found.state
         cursor = state.cursor
-        whole = RangeSet(cursor.holes())
+        whole = RangeSet(cursor.acked_ranges())
         if mark := max(cursor.acked_before, start):
             whole.add(0, mark)
         return cls(whole, dict(cursor.all_partials()))

@@ -23,7 +23,7 @@ from velaray.client.schema.base import T as V
 from velaray.client.service_info import AutoClusterFailover, ServiceInfo
 from velaray.client.table_view import TableView as AioTableView
 from velaray.schemas import SchemaInfo
-from velaray.sync.commit_sequence import CommitSeries
+from velaray.sync.commit_sequence import CommitSequence
 from velaray.sync.consumer import Consumer, ThreadInbox
 from velaray.sync.listeners import Workers
 from velaray.sync.loop import LoopThread
@@ -138,12 +138,12 @@ class Client:
 
     new_transaction = transaction
 
-    def commit_series(self, name: str) -> CommitSeries:
+    def commit_sequence(self, name: str) -> CommitSequence:
         """The series of commits of this name, which begins with its first commit.
 
-        Raises as `velaray.aio.Client.commit_series`.
+        Raises as `velaray.aio.Client.commit_sequence`.
         """
-        return CommitSeries(self._thread, self._run(self._client.commit_series(name)))
+        return CommitSequence(self._thread, self._run(self._client.commit_sequence(name)))
 
     def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none.

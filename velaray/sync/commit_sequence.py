@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from velaray.client.commit_sequence import CommitSeries as AioCommitSeries
+from velaray.client.commit_sequence import CommitSequence as AioCommitSequence
 from velaray.events.ids import TransactionId
 from velaray.sync.loop import LoopThread
 from velaray.sync.transaction import Transaction
 
 
-class CommitSeries:
-    """Commits that are numbered and count once, as `velaray.client.commit_sequence.CommitSeries`.
+class CommitSequence:
+    """Commits that are numbered and count once, as `velaray.client.commit_sequence.CommitSequence`.
 
-    Made by `velaray.Client.commit_series`. Methods wait, and raise as those of its asyncio twin.
+    Made by `velaray.Client.commit_sequence`. Methods wait, and raise as those of its asyncio twin.
     """
 
-    def __init__(self, thread: LoopThread, inner: AioCommitSeries) -> None:
+    def __init__(self, thread: LoopThread, inner: AioCommitSequence) -> None:
         self._thread = thread
         self._inner = inner
 

@@ -38,8 +38,10 @@ class AcknowledgementHandlers:
         if found is None:
             # Java's client has no class for ConsumerNotFound, and fails a transaction on it.
             code = pb.ServiceNotReady if in_transaction else pb.ConsumerNotFound
-            why = "the consumer is not connected: subscribe again and repeat the acknowledgement"
-            self._refuse(command, code, why)
+            problem = (
+                "the consumer is not connected: subscribe again and repeat the acknowledgement"
+            )
+            self._refuse(command, code, problem)
             return
         consumer = found.consumer
         individual = command.ack_type == pb.CommandAck.Individual
@@ -54,7 +56,7 @@ class AcknowledgementHandlers:
         elif individual:
             consumer.acknowledges()
             self._acknowledge(found, command)
-        elif remote_ids.is_foreign(found.partition.log, position_of(command)):
+        elif remote_ids.is_remote(found.partition.log, position_of(command)):
             self._acknowledge_remote(found, command)
         else:
             consumer.acknowledges()
@@ -89,8 +91,8 @@ class AcknowledgementHandlers:
                 position = Position(data.ledgerId, data.entryId)
                 offset = remote_ids.offset_of(log, position, -1)
                 if offset < 0 and remote_ids.is_nobodys(log, position):
-                    why = f"message {position} is unknown: it was of another topic, or moved"
-                    self._refuse(command, pb.NotAllowedError, why)
+                    problem = f"message {position} is unknown: it was of another topic, or moved"
+                    self._refuse(command, pb.NotAllowedError, problem)
                     return
                 if offset < 0:
                     continue  # trimmed away, so it was acknowledged before

@@ -30,8 +30,8 @@ def find_partition(partitions: LocalPartitions, client: Client, text: str) -> Ho
 def check_name(client: Client, name: str, what: str) -> None:
     """Raise `RemoteError` (NOT_ALLOWED) if only replicators may ``what`` under this name."""
     if name.startswith(REPLICATOR_PREFIX) and not client.info.is_system:
-        why = f"only replicators may {what} {name!r}: take a name without {REPLICATOR_PREFIX!r}"
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        problem = f"only replicators may {what} {name!r}: take a name without {REPLICATOR_PREFIX!r}"
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
 
 
 def check_source(
@@ -44,8 +44,8 @@ def check_source(
     """
     own = config.name
     if source == own:
-        why = f"{name!r} replicates from cluster {own!r}, which this is"
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        problem = f"{name!r} replicates from cluster {own!r}, which this is"
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
     if info.is_system:  # an actor of this cluster reads from the other one
         return
     secret, proof = config.replication_secret, metadata.get(PROOF, "")
@@ -67,8 +67,8 @@ def check_home(client: Client, partition: HostedPartition) -> None:
     home = partition.availability.home
     if home is not None and follows_home(client):
         topic = partition.key.topic_name
-        why = f"cluster {home} serves the clients of its tenant; look {topic} up again"
-        raise RemoteError(Reason.ELSEWHERE, why)
+        problem = f"cluster {home} serves the clients of its tenant; look {topic} up again"
+        raise RemoteError(Reason.ELSEWHERE, problem)
 
 
 def check_accepts_entries(client: Client, partition: HostedPartition) -> None:

@@ -62,7 +62,7 @@ class ConnectedProducer:
         self.refused = ""
         """The reason why a replicator's entries are refused from now on. After a refused entry the
         later ones must not be stored, because that would change their order."""
-        self.connected_ms = partition.fabric.clock_ms()
+        self.connected_ms = partition.actor_system.clock_ms()
         self.traffic = Flow(self.connected_ms)
         self.metadata: dict[str, str] = {}
         self.access = AccessMode.SHARED

@@ -145,8 +145,8 @@ class ProducerHandlers:
         for refused in answer.refused:
             assert isinstance(refused, ConnectedProducer)
             refused.owner.forget(refused)
-            why = "another producer took over"
-            refused.owner.client.error(refused.request_id, pb.ProducerFenced, why)
+            problem = "another producer took over"
+            refused.owner.client.error(refused.request_id, pb.ProducerFenced, problem)
         if answer.raise_epoch:
             await self._raise_epoch(producer)
         await self._succeed(producer)
@@ -161,7 +161,7 @@ class ProducerHandlers:
         """Refuse a cluster that has lost its data: its positions name other messages now."""
         if data_id:
             args = {"cluster": source, "data_id": data_id}
-            await partition.fabric.call(ActorKey.catalog(), "meet_cluster", args)
+            await partition.actor_system.call(ActorKey.catalog(), "meet_cluster", args)
 
     def _answer_waiting(self, producer: ConnectedProducer) -> None:
         self.client.connection.send(
@@ -283,8 +283,8 @@ class ProducerHandlers:
             if producer.ready:
                 self.client.spawn(self._close_after_receipts(producer))
             else:
-                code, why = pb.ServiceNotReady, "look the topic up again"
-                self.client.error(producer.request_id, code, why)
+                code, problem = pb.ServiceNotReady, "look the topic up again"
+                self.client.error(producer.request_id, code, problem)
 
     async def _close_after_receipts(self, producer: ConnectedProducer) -> None:
         """Close a producer after its last receipt. Its client sends all other entries to the home

@@ -61,7 +61,7 @@ class PublishPath(Protocol):
     """The part of a partition that admits producers and stores their entries."""
 
     registry: ProducerRegistry
-    gate: TransactionAdmission
+    admission: TransactionAdmission
     pending_bytes: int
     """The size of the entries that were received and aren't durable yet."""
 
@@ -212,7 +212,7 @@ class HostedPartition:
     """A partition that this process hosts, by its parts."""
 
     key: ActorKey
-    fabric: ActorSystem
+    actor_system: ActorSystem
     availability: Availability
     log: PartitionLog
     publishing: PublishPath

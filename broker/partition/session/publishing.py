@@ -54,8 +54,8 @@ class PublishHandlers:
             self._refuse(producer, send, pb.NotAllowedError, problem)
             return
         transaction = None if send.txn_id is None else TransactionId(*send.txn_id)
-        gate = producer.partition.publishing.gate
-        if producer.held or not (transaction is None or gate.is_open(transaction)):
+        admission = producer.partition.publishing.admission
+        if producer.held or not (transaction is None or admission.is_open(transaction)):
             self._hold(producer, send, entry)
         else:
             self._publish(producer, send, entry)
@@ -94,8 +94,8 @@ class PublishHandlers:
         if send.txn_id is None:
             return None
         try:
-            gate = producer.partition.publishing.gate
-            await gate.pass_through(TransactionId(*send.txn_id))
+            admission = producer.partition.publishing.admission
+            await admission.pass_through(TransactionId(*send.txn_id))
         except CALL_ERRORS as error:
             # Clients give up on this code only; on others they send the entry again.
             final = isinstance(error, RemoteError) and error.kind in _FINAL
@@ -122,8 +122,8 @@ class PublishHandlers:
     ) -> None:
         """Refuse an entry; of a replicator, also all entries that it sends later."""
         if producer.source is not None:
-            why = f"an entry before it was refused: {problem}"
-            producer.refused = producer.refused or why
+            consequence = f"an entry before it was refused: {problem}"
+            producer.refused = producer.refused or consequence
         producer.refuse_in_turn(send, code, problem)
 
     def _publish_replicated(

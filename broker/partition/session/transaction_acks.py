@@ -65,9 +65,9 @@ class TransactionAcks:
         consumer, partition = found
         channel, log = consumer.channel, partition.log
         if not channel.durable:
-            why = "a reader has nothing that a transaction could acknowledge"
-            raise RemoteError(Reason.NOT_ALLOWED, why)
-        async with partition.publishing.gate.through(transaction, channel.name):
+            problem = "a reader has nothing that a transaction could acknowledge"
+            raise RemoteError(Reason.NOT_ALLOWED, problem)
+        async with partition.publishing.admission.through(transaction, channel.name):
             request: AckEntriesInTransaction | AckEntriesBeforeInTransaction
             if command.ack_type == pb.CommandAck.Individual:
                 last, request = await _individual(log, consumer, transaction, command)
@@ -128,10 +128,10 @@ async def _cumulative(
     """Return what `_individual` does."""
     channel = consumer.channel
     if len(command.message_id) != 1:
-        why = "a cumulative acknowledgement in a transaction names one message"
-        raise RemoteError(Reason.NOT_ALLOWED, why)
+        problem = "a cumulative acknowledgement in a transaction names one message"
+        raise RemoteError(Reason.NOT_ALLOWED, problem)
     position, words = position_of(command), remaining_words(command.message_id[0])
-    if remote_ids.is_foreign(log, position):
+    if remote_ids.is_remote(log, position):
         offset, words = await remote_ids.before(log, channel, position, words)
     else:
         offset = log.table(channel.compacted).at_or_before(position)

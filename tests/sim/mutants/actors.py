@@ -15,7 +15,7 @@ from velaray.actors.partition import machine as partition
 from velaray.actors.partition.delayed import DelayedIndex
 from velaray.actors.partition.ledger_table import LedgerTable
 from velaray.actors.partition.machine import PartitionMachine
-from velaray.actors.sets import acknowledged_ranges as holes
+from velaray.actors.sets import acknowledged_ranges as acked_ranges
 from velaray.actors.subscription import dead_letters, redelivery
 from velaray.actors.subscription import machine as subscription
 from velaray.actors.subscription.cursor import Cursor
@@ -52,7 +52,7 @@ def _without_segments(original: Any) -> Any:
 
 
 def _count_no_redelivery(original: Any) -> Any:
-    def end_deliveries(self: InFlightTracker, ranges: Any, in_vain: Any) -> None:
+    def end_deliveries(self: InFlightTracker, ranges: Any, failed_deliveries: Any) -> None:
         original(self, ranges, ())
 
     return end_deliveries
@@ -96,7 +96,7 @@ def _drop_acks(original: Any) -> Any:
     return decide
 
 
-def _lose_a_hole(original: Any) -> Any:
+def _lose_a_acked_range(original: Any) -> Any:
     def encode(acked: Any, partial: Any, size: int) -> bytes:
         return bytes(original(type(acked)(list(acked)[:-1]), partial, size))
 
@@ -132,9 +132,9 @@ def _take_a_part_for_the_whole(original: Any) -> Any:
 
 def _keep_ranges_at_a_reset(original: Any) -> Any:
     def reset(self: Cursor, next_offset: int) -> None:
-        holes = [part for part in self._holes if part[0] > next_offset]
+        acked_ranges = [part for part in self._acked_ranges if part[0] > next_offset]
         original(self, next_offset)
-        for first, end in holes:
+        for first, end in acked_ranges:
             self.ack_range(first, end)
 
     return reset
@@ -174,7 +174,7 @@ def _debit_entries(original: Any) -> Any:
 def _serve_inactive_consumers(original: Any) -> Any:
     def dispatch(self: SingleActive, out: list[Any]) -> None:
         active = self._active
-        for consumer in self._books.consumers.values():
+        for consumer in self._in_flight.consumers.values():
             self._active = consumer
             original(self, out)
         self._active = active
@@ -185,11 +185,11 @@ def _serve_inactive_consumers(original: Any) -> Any:
 def _pass_over_what_the_active_one_held(original: Any) -> Any:
     def elect(self: SingleActive, joined: Attached | None) -> Any:
         previous = self._active
-        held = [] if previous is None else list(self._books.held.of(previous.spec.consumer_id))
+        held = [] if previous is None else list(self._in_flight.held.of(previous.spec.consumer_id))
         changes = original(self, joined)
         if self._active is not previous:
             for first, end in held:
-                self._books.waiting.discard(first, end)
+                self._in_flight.waiting.discard(first, end)
         return changes
 
     return elect
@@ -254,7 +254,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "lose-a-range-on-roll-over": Mutant(
         "a checkpoint lacks the last acknowledged range",
-        ((holes, "encode_segment", _lose_a_hole),),
+        ((acked_ranges, "encode_segment", _lose_a_acked_range),),
         within=20,
     ),
     "acknowledge-one-too-many": Mutant(

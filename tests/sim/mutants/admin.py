@@ -48,7 +48,7 @@ def _reuse_an_incarnation(original: Any) -> Any:
 
 
 def _sweep_nothing(original: Any) -> Any:
-    async def sweep(fabric: Any, topic: Any) -> int:
+    async def sweep(actor_system: Any, topic: Any) -> int:
         return 1
 
     return sweep

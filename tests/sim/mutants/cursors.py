@@ -9,7 +9,7 @@ from velaray.actors.sets.bitmaps import Bitmap
 from velaray.actors.subscription.cursor import Cursor
 
 
-def _count_holes_too(original: Any) -> Any:
+def _count_acked_ranges_too(original: Any) -> Any:
     def backlog(self: Cursor, end_offset: int) -> int:
         return max(end_offset - self.acked_before, 0)
 
@@ -17,11 +17,11 @@ def _count_holes_too(original: Any) -> Any:
 
 
 def _take_the_newest_ack_set(original: Any) -> Any:
-    def ack_partial(self: Cursor, offset: int, remaining: int) -> None:
-        if remaining and not self.is_acked(offset):
-            self._holes.put_mask(offset, remaining)
+    def ack_partial(self: Cursor, offset: int, ack_set: int) -> None:
+        if ack_set and not self.is_acked(offset):
+            self._acked_ranges.put_mask(offset, ack_set)
         else:
-            original(self, offset, remaining)
+            original(self, offset, ack_set)
 
     return ack_partial
 
@@ -52,7 +52,7 @@ def _forget_what_is_beyond(original: Any) -> Any:
 MUTANTS: dict[str, Mutant] = {
     "count-ranges-as-backlog": Mutant(
         "a backlog is everything behind the mark",
-        ((Cursor, "backlog", _count_holes_too),),
+        ((Cursor, "backlog", _count_acked_ranges_too),),
         within=20,
     ),
     "take-the-newest-ack-set": Mutant(

@@ -14,7 +14,7 @@ from velaray.actors.partition.origins import NOWHERE, Origin, Origins
 from velaray.actors.subscription import machine as subscription
 from velaray.actors.subscription import progress_translation
 from velaray.actors.subscription.cursor import Cursor
-from velaray.actors.subscription.remote_progress import Ahead, Foreign
+from velaray.actors.subscription.remote_progress import Ahead, TakenProgress
 from velaray.broker.partition.session import publishing
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
 from velaray.broker.subscription import progress_exporter
@@ -114,8 +114,8 @@ def _never_settled(original: Any) -> Any:
 
 
 def _nothing_waits(original: Any) -> Any:
-    def restore(segments: Any) -> Foreign:
-        found: Foreign = original(segments)
+    def restore(segments: Any) -> TakenProgress:
+        found: TakenProgress = original(segments)
         found.waiting.clear()
         return found
 
@@ -156,7 +156,7 @@ def _as_own_positions(original: Any) -> Any:
     return here
 
 
-def _without_holes(original: Any) -> Any:
+def _without_acked_ranges(original: Any) -> Any:
     def window(*arguments: Any) -> Any:
         found = original(*arguments)
         ranges = found.ranges
@@ -182,8 +182,8 @@ def _without_parts(original: Any) -> Any:
 
 
 def _new_every_time(original: Any) -> Any:
-    def news(foreign: Foreign, command: Any) -> Any:
-        return original(replace(foreign, taken=Cursor()), command)
+    def news(remote: TakenProgress, command: Any) -> Any:
+        return original(replace(remote, taken=Cursor()), command)
 
     return news
 
@@ -284,7 +284,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "report-gaps-as-acknowledged": _mutant(
         "progress reports the first and the last acknowledged entry beyond the mark as one range",
-        *(progress_exporter, "window", _without_holes, 50),
+        *(progress_exporter, "window", _without_acked_ranges, 50),
     ),
     "report-parts-of-batches-as-whole": _mutant(
         "a partly acknowledged batch is reported as a whole",

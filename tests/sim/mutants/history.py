@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.sim.mutants.mutant import Mutant, do_nothing
 from velaray.broker import history
-from velaray.broker.history import Moment
+from velaray.broker.history import PointInTime
 from velaray.broker.subscription import undoing
 from velaray.events.events_pb2 import MarkDeleted
 
@@ -16,7 +16,7 @@ def _begin_too_late(original: Any) -> Any:
 
 
 def _go_too_far(original: Any) -> Any:
-    def is_before(self: Moment, sequence: int, at_ms: int) -> bool:
+    def is_before(self: PointInTime, sequence: int, at_ms: int) -> bool:
         return original(self, sequence - 1, at_ms)
 
     return is_before
@@ -34,7 +34,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "see-one-event-of-the-future": Mutant(
         "a past state contains the next event",
-        ((Moment, "is_before", _go_too_far),),
+        ((PointInTime, "is_before", _go_too_far),),
         within=20,
     ),
     "undo-acknowledgements-too": Mutant(

@@ -55,12 +55,15 @@ def _lease_without_limits(original: Any) -> Any:
     return begin
 
 
-_NO_BOOKS = ((PendingHashes, "given", do_nothing), (InFlightTracker, "_check_pending", do_nothing))
+_NOT_IN_FLIGHT = (
+    (PendingHashes, "given", do_nothing),
+    (InFlightTracker, "_check_pending", do_nothing),
+)
 
 MUTANTS: dict[str, Mutant] = {
     "skip-the-draining": Mutant(
         "a key's new consumer doesn't wait for the former one's entries",
-        (*_NO_BOOKS, (PendingHashes, "taken", do_nothing)),
+        (*_NOT_IN_FLIGHT, (PendingHashes, "taken", do_nothing)),
         within=60,
     ),
     "free-a-key-too-early": Mutant(

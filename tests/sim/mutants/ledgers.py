@@ -27,17 +27,17 @@ def _delete_later(original: Any) -> Any:
     return dispose
 
 
-def _announce_last(original: Any) -> Any:
-    async def bury(store: Any, journal: str, announce: Any) -> None:
+def _enqueue_last(original: Any) -> Any:
+    async def purge(store: Any, journal: str, enqueue_deletion: Any) -> None:
         gone: list[int] = []
 
         async def note(ledger_ids: Any) -> None:
             gone.extend(ledger_ids)
 
         await original(store, journal, note)
-        await announce(gone)
+        await enqueue_deletion(gone)
 
-    return bury
+    return purge
 
 
 def _give_up(original: Any) -> Any:
@@ -84,17 +84,17 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "purge-before-enqueueing": Mutant(
         "a deleted actor's journal is dead before its ledgers are enqueued",
-        ((deletion, "bury", _announce_last),),
+        ((deletion, "purge", _enqueue_last),),
         300,
     ),
     "enqueue-no-purge": Mutant(
         "the ledgers of a deleted actor aren't enqueued for deletion",
-        ((deletion, "announce", do_nothing_async),),
+        ((deletion, "enqueue_deletion", do_nothing_async),),
         30,
     ),
     "drop-without-enqueueing": Mutant(
         "trimmed ledgers are dropped from the manifest and not enqueued",
-        ((ledger_keeper, "announce", do_nothing_async),),
+        ((ledger_keeper, "enqueue_deletion", do_nothing_async),),
         100,
     ),
     "drop-what-recovery-needs": Mutant(

@@ -86,7 +86,7 @@ def _cache_once(original: Any) -> Any:
 
 def _forget_parts_that_are_acknowledged(original: Any) -> Any:
     def grant(self: SubscriptionChannel, number: int, grant: Grant) -> None:
-        grant.remaining = []
+        grant.ack_set = []
         original(self, number, grant)
 
     return grant
@@ -101,7 +101,7 @@ def _tell_at_once(original: Any) -> Any:
 
 def _publish_anew(original: Any) -> Any:
     async def publish(self: DeadLetterMover, at: Any, entry: Any, number: int, *rest: Any) -> None:
-        anew = round(self._partition.fabric.clock_ms()) + number
+        anew = round(self._partition.actor_system.clock_ms()) + number
         await original(self, at, entry, anew, *rest)
 
     return publish
@@ -206,7 +206,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "keep-consumers-without-a-dispatcher": Mutant(
         "a partition keeps its consumers when the dispatcher is lost",
-        ((_DispatcherConnection, "on_link_closed", do_nothing),),
+        ((_DispatcherConnection, "on_rpc_closed", do_nothing),),
         within=20,
     ),
     "answer-the-newest-request": Mutant(

@@ -68,7 +68,7 @@ def _at_once(*kinds: type) -> Callable[[Any], Any]:
             if not isinstance(command, kinds):
                 return await original(self, command)
             runtime = self.runtime
-            now_ms = self.fabric.clock_ms()
+            now_ms = self.actor_system.clock_ms()
             reply = runtime._machine.decide(runtime.state, command, now_ms).reply
             if isinstance(reply, Refusal):
                 return await original(self, command)
@@ -94,7 +94,7 @@ def _send_verdicts_before_deciding(original: Any) -> Any:
         if known is not None and known.status is Status.OPEN and command.commit:
             what = {"coordinator": self.number, "sequence": known.sequence, "commit": True}
             for topic in list(known.partitions):
-                await self.endings._tell(Untold(topic, None, 0), {**what, "subscription": None})
+                await self.completion._tell(Untold(topic, None, 0), {**what, "subscription": None})
         return await original(self, command)
 
     return end
