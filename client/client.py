@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
+from warnings import warn
 
 from velaray.client.cluster_in_use import ClusterInUse
 from velaray.client.commit_sequence import CommitSequence, find_commit_sequence
@@ -164,6 +165,11 @@ class Client:
         Raises as `new_transaction`, and `InvalidConfiguration` for an empty name.
         """
         return await find_commit_sequence(self._at_coordinators(), name)
+
+    async def commit_series(self, name: str) -> CommitSequence:
+        """Deprecated name of `commit_sequence`."""
+        warn("commit_series is now called commit_sequence", DeprecationWarning, stacklevel=2)
+        return await self.commit_sequence(name)
 
     def _at_coordinators(self) -> Coordinators:
         core = self._live()

@@ -74,11 +74,11 @@ def lost(found: dict[str, Any]) -> int:
 
 def test_a_cluster_at_rest_has_only_listed_ledgers(cluster: LocalCluster, run: Run) -> None:
     make_journal(cluster, a_topic("orders"), 4)
-    found = as_json(run("census", "--json"))
+    found = as_json(run("audit", "--json"))
     totals = {state: each["ledgers"] for state, each in found["totals"].items()}
     assert totals.pop("listed") >= 5 and not any(totals.values())
     assert found["kinds"]["partition"]["listed"]["ledgers"] == 4
-    shown = run("census").output
+    shown = run("audit").output
     assert "orphan" in shown and "missing" in shown and "partition" in shown
 
 
@@ -87,22 +87,22 @@ def test_orphans_are_found_and_repaired(cluster: LocalCluster, run: Run) -> None
     journal = make_journal(cluster, key)
     first, second, *rest = listed(journal)
     cluster.run(journal.drop_from_manifest([first, second]))  # nobody was told
-    found = as_json(run("census", "--json", code=3))
+    found = as_json(run("audit", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first, second]
     assert found["totals"]["orphan"]["bytes"] > 0
-    assert f"{first} of {key.text()}" in run("census", code=3).output
-    assert "2 orphans are to be deleted now" in run("census", "--repair").output
+    assert f"{first} of {key.text()}" in run("audit", code=3).output
+    assert "2 orphans are to be deleted now" in run("audit", "--repair").output
     wait_until(lambda: stored(cluster, key) == rest)
-    assert lost(as_json(run("census", "--json"))) == 0
+    assert lost(as_json(run("audit", "--json"))) == 0
 
 
 def test_what_is_listed_and_gone_is_missing(cluster: LocalCluster, run: Run) -> None:
     key = a_topic("orders")
     first = listed(make_journal(cluster, key))[0]
     cluster.run(cluster.actor_system.store.delete_ledger(key.text(), first))
-    found = as_json(run("census", "--json", code=3))
+    found = as_json(run("audit", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["missing"]] == [first]
-    assert as_json(run("census", "--repair", "--json", code=3))["announced"] == 0
+    assert as_json(run("audit", "--repair", "--json", code=3))["announced"] == 0
     assert as_json(run("describe", str(first), "-o", "json"))["state"] == "missing"
 
 
@@ -119,19 +119,19 @@ def test_a_manifest_that_cannot_be_read_is_named_and_the_others_are_counted(
     assert isinstance(store, FileStore)
     damaged = Path(store.location(bad.text())) / str(version)
     damaged.write_bytes(bytes([data[0] ^ 0xFF]) + data[1:])
-    found = as_json(run("census", "--json", code=3))
+    found = as_json(run("audit", "--json", code=3))
     (unread,) = found["unreadable"]
     assert unread["journal"] == bad.text()
     assert "corrupt at byte" in unread["why"] and str(store.root) not in unread["why"]
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [orphan]
     assert found["totals"]["listed"]["ledgers"] >= 3
-    assert f"  {bad.text()}: " in run("census", code=3).output
+    assert f"  {bad.text()}: " in run("audit", code=3).output
     assert as_json(run("describe", str(orphan), "-o", "json"))["state"] == "orphan"
     assert "corrupt" in run("describe", str(first), code=1).output
-    assert as_json(run("census", "--repair", "--json", code=3))["announced"] == 1
+    assert as_json(run("audit", "--repair", "--json", code=3))["announced"] == 1
     damaged.write_bytes(data)
     wait_until(lambda: orphan not in stored(cluster, good))
-    assert lost(as_json(run("census", "--json"))) == 0
+    assert lost(as_json(run("audit", "--json"))) == 0
 
 
 def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) -> None:
@@ -144,7 +144,7 @@ def test_what_waits_for_a_deleter_is_pending(cluster: LocalCluster, run: Run) ->
     assert described["state"] == "listed" and described["journal"] == key.text()
     assert described["pending"] or described["deadLetters"]
     wait_for(cluster, deleted=1)
-    assert lost(as_json(run("census", "--json"))) == 0
+    assert lost(as_json(run("audit", "--json"))) == 0
 
 
 def test_waiting_ends_when_all_is_deleted(cluster: LocalCluster, run: Run) -> None:
@@ -202,14 +202,14 @@ def test_a_dead_letter_is_tried_again_once_the_fault_is_gone(
     assert (letter["ledgerId"], letter["journal"]) == (first, key.text())
     assert letter["tries"] == 3 and letter["component"] == "managed-ledger"
     assert str(first) in run("dlq", "list").output
-    found = as_json(run("census", "--json"))
+    found = as_json(run("audit", "--json"))
     assert found["totals"]["dead-letter"]["ledgers"] == 1 and lost(found) == 0
     assert "given up: dead letter" in run("describe", str(first)).output
     refusing.times = 0
     assert run("dlq", "retry", letter["id"]).output == "1 deletions are tried again\n"
     wait_until(lambda: first not in stored(cluster, key))
     assert as_json(run("dlq", "list", "-o", "json")) == []
-    assert lost(as_json(run("census", "--json"))) == 0
+    assert lost(as_json(run("audit", "--json"))) == 0
     wait_until(lambda: not cluster.run(has_work(cluster.actor_system)))
     assert "neither stored nor listed" in run("describe", str(first), code=1).output
 
@@ -234,11 +234,11 @@ def test_a_dead_letter_that_is_forgotten_leaves_an_orphan(cluster: LocalCluster,
     (gone,) = [each for each in letters if each["ledgerId"] == first]
     assert as_json(run("dlq", "forget", gone["id"], "-o", "json")) == {"forgotten": 1}
     assert as_json(run("dlq", "list", "-o", "json")) == [kept]
-    found = as_json(run("census", "--json", code=3))
+    found = as_json(run("audit", "--json", code=3))
     assert [each["ledgerId"] for each in found["ledgers"]["orphan"]] == [first]
     assert [each["ledgerId"] for each in found["ledgers"]["dead-letter"]] == [second]
     refusing.times = 0
-    run("census", "--repair")
+    run("audit", "--repair")
     wait_for(cluster, deleted=1)
     run("dlq", "forget", gone["id"], code=1)
 

@@ -7,8 +7,10 @@ import sys
 import warnings
 
 import pytest
+from click.testing import CliRunner
 
 import velaray
+from velaray.cli.app import main
 from velaray.moved import MOVED
 
 
@@ -38,3 +40,16 @@ def test_public_paths_give_no_warning() -> None:
 def test_a_module_that_never_was_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("velaray.nothing")
+
+
+@pytest.mark.parametrize(
+    ("old", "more"),
+    [
+        (["why"], ["t", "s", "1:1", "--data", "."]),
+        (["ledgers", "census"], ["--admin-url", "http://127.0.0.1:1"]),
+    ],
+)
+def test_an_old_command_is_hidden_and_works_with_a_warning(old: list[str], more: list[str]) -> None:
+    runner = CliRunner()
+    assert f"  {old[-1]} " not in runner.invoke(main, [*old[:-1], "--help"]).output
+    assert f"command {old[-1]!r} is deprecated" in runner.invoke(main, [*old, *more]).output

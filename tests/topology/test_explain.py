@@ -1,4 +1,4 @@
-"""What `velaray why` tells of a message, from a cluster in this process and from its journals."""
+"""What `velaray messages explain` reports, from a cluster in this process and from its journals."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_command_asks_the_cluster_or_reads_the_disk(
     consumer.acknowledge(consumer.receive(5000))
     wait_until(lambda: now(cluster, "shown", message) == "acknowledged")
     text = f"{message.ledger_id()}:{message.entry_id()}"
-    words = ["why", "shown", "s", text]
+    words = ["messages", "explain", "shown", "s", text]
     asked = CliRunner().invoke(
         main, [*words, "--admin-url", cluster.admin_url], catch_exceptions=False
     )

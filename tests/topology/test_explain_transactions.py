@@ -1,4 +1,4 @@
-"""What `velaray why` and a subscription's description tell of messages and transactions."""
+"""What `velaray messages explain` and subscription descriptions report of transactions."""
 
 from __future__ import annotations
 
@@ -64,8 +64,18 @@ class Topic:
     def on_disk(self, message: velaray.MessageId) -> list[str]:
         """What the journals alone tell."""
         wanted = f"{message.ledger_id()}:{message.entry_id()}"
-        words = ["why", self.name, "s", wanted, "--data", str(self.data), "-o", "json"]
-        read = CliRunner().invoke(main, words, catch_exceptions=False)
+        words = [
+            "messages",
+            "explain",
+            self.name,
+            "s",
+            wanted,
+            "--data",
+            str(self.data),
+            "-o",
+            "json",
+        ]
+        read = CliRunner().invoke(main, [*words, "-o", "json"], catch_exceptions=False)
         found = [fact["what"] for fact in json.loads(read.stdout)["facts"]]
         return [what for what in found if what not in ("counted", "returned")]
 

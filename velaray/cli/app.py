@@ -15,7 +15,7 @@ from velaray.cli.admin import namespaces
 from velaray.cli.clusters import clusters
 from velaray.cli.common import Commands, Output, with_admin
 from velaray.cli.compaction import topics
-from velaray.cli.history import explain, subscriptions
+from velaray.cli.history import messages, subscriptions, why
 from velaray.cli.journal import journal
 from velaray.cli.ledgers import ledgers
 from velaray.cli.messages import consume, produce
@@ -310,7 +310,8 @@ for _command in (
     tenants,
     tokens,
     topics,
+    messages,
     transactions,
-    explain,
+    why,
 ):
     main.add_command(_command)

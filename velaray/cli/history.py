@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from velaray.events.ids import MessageId as StoredId
 from velaray.journal.files import FileStore
 
 # `subscriptions` is the group, with the commands of this module.
-__all__ = ["PointInTimeType", "explain", "subscriptions"]
+__all__ = ["PointInTimeType", "messages", "subscriptions", "why"]
 
 Found = Mapping[str, Any]
 _FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
@@ -256,7 +257,7 @@ def _undone(found: Found, done: bool) -> Iterator[str]:
     )
 
 
-@click.command("why")
+@click.command("explain")
 @click.argument("topic")
 @click.argument("subscription")
 @click.argument("message", type=MessageIdType())
@@ -293,6 +294,16 @@ def explain(
         click.echo(f"{time_text(fact['at_ms'])}  {fact['text']}")
     if found["now"] is not None:
         click.echo(f"now: {found['now']['text']}")
+
+
+@click.group()
+def messages() -> None:
+    """Follow single messages."""
+
+
+messages.add_command(explain)
+why = copy(explain)
+why.name, why.hidden, why.deprecated = "why", True, True
 
 
 async def _explain(

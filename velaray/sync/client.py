@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from warnings import warn
 
 from velaray.client.client import Client as AioClient
 from velaray.client.consumer_base import SubscribedTopics
@@ -144,6 +145,11 @@ class Client:
         Raises as `velaray.aio.Client.commit_sequence`.
         """
         return CommitSequence(self._thread, self._run(self._client.commit_sequence(name)))
+
+    def commit_series(self, name: str) -> CommitSequence:
+        """Deprecated name of `commit_sequence`."""
+        warn("commit_series is now called commit_sequence", DeprecationWarning, stacklevel=2)
+        return self.commit_sequence(name)
 
     def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none.
