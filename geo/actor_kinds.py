@@ -1,4 +1,4 @@
-"""Which body an actor gets, by its kind."""
+"""Creates actors by their kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from velaray.wire.replication import REPLICATOR_PREFIX
 
 
 def make_actor(key: ActorKey, actor_system: ActorSystem) -> ActorBase:
-    """The body for ``key``. Imports only what that kind needs: actor processes stay small."""
+    """The actor for ``key``. Imports only what its kind needs, so processes stay small."""
     match key.kind:
         case ActorKind.CATALOG:
             from velaray.broker.catalog.catalog_actor import CatalogActor

@@ -1,4 +1,4 @@
-"""Connects a partition with other clusters: implements the protocols that the partition knows.
+"""Connects a partition with other clusters by implementing the protocols of the partition.
 
 See `velaray.broker.partition.geo_replication`.
 """
@@ -60,7 +60,7 @@ class PartitionGeo:
         }
 
     def begin(self) -> None:
-        """Start what runs as long as the partition does."""
+        """Start the tasks that run as long as the partition."""
         self._partition.spawn(self.replication.follow())
         self._partition.spawn(self.snapshots.run())
         self.transactions.begin()
@@ -85,7 +85,7 @@ class PartitionGeo:
         return await self.described()
 
     async def _inbound(self, args: dict[str, Any]) -> dict[str, Any]:
-        """What the pullers of this partition say of themselves, by cluster; None: not now."""
+        """The status of each inbound replicator, by cluster; None if it doesn't answer."""
         return await self.inbound.statuses()
 
     async def _import_progress(self, args: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
+from warnings import warn
 
 from velaray.client.admin.clusters import Clusters
 from velaray.client.admin.connection import DEFAULT_URL, AdminConnection, Requests
@@ -20,6 +21,17 @@ from velaray.client.admin.transactions import Transactions
 GroupT = TypeVar("GroupT")
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
+
+
+def _deprecated(name: str, call: Callable[P, ResultT]) -> Callable[P, ResultT]:
+    """``call`` under an old name, with a warning that tells the new one."""
+
+    @wraps(call)
+    def warning(*args: P.args, **kwargs: P.kwargs) -> ResultT:
+        warn(f"this method is now called {name}", DeprecationWarning, stacklevel=2)
+        return call(*args, **kwargs)
+
+    return warning
 
 
 def _call(
@@ -129,7 +141,7 @@ class Admin(AdminConnection):
     describe_subscription = _call(Subscriptions, Subscriptions.describe)
     expire = _call(Subscriptions, Subscriptions.expire)
     explain = _call(Subscriptions, Subscriptions.explain)
-    why = _call(Subscriptions, Subscriptions.explain)
+    why = _deprecated("explain", explain)
     undo = _call(Subscriptions, Subscriptions.undo)
     peek = _call(Subscriptions, Subscriptions.peek)
 
@@ -146,7 +158,7 @@ class Admin(AdminConnection):
     pending_ack_stats = _call(Transactions, Transactions.pending_ack_stats)
 
     ledger_audit = _call(Ledgers, Ledgers.audit)
-    ledger_census = _call(Ledgers, Ledgers.audit)
+    ledger_census = _deprecated("ledger_audit", ledger_audit)
     repair_ledgers = _call(Ledgers, Ledgers.repair)
     ledger = _call(Ledgers, Ledgers.get)
     dead_ledgers = _call(Ledgers, Ledgers.dead)

@@ -1,4 +1,4 @@
-"""The two ends of a puller: a replicator that brings here what another cluster publishes."""
+"""The two ends of an inbound replicator, which copies what another cluster publishes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from velaray.wire.stamping import Judged, judge_pulled
 
 
 class PulledSource(Source):
-    """A partition of another cluster, from its first entry on."""
+    """Source: a partition of another cluster, from its first entry on."""
 
     def command(self) -> pb.CommandSubscribe:
-        """As every source, with a subscription that is made if need be; the topic isn't."""
+        """Subscribe; creates the subscription if it doesn't exist, but never the topic."""
         command = super().command()
         command.durable = True
         command.initialPosition = pb.CommandSubscribe.Earliest
@@ -35,7 +35,7 @@ class PulledSource(Source):
         return command
 
     async def schema(self, version: bytes) -> pb.Schema:
-        """What a version is there. Raises `NoSuchSchema`, `VelarayError`."""
+        """The schema of a version there. Raises `NoSuchSchema`, `VelarayError`."""
         if self._connection is None:
             raise SourceLost(f"not connected to {self._topic}")
         command = pb.CommandGetSchema(topic=str(self._topic), schema_version=version)
@@ -51,7 +51,7 @@ class PulledSource(Source):
 
 
 class Pulling(Ends):
-    """From another cluster to this one; ``key`` is the puller's."""
+    """From another cluster to this one; ``key`` is that of the inbound replicator."""
 
     _source: PulledSource | None = None
 
@@ -73,7 +73,7 @@ class Pulling(Ends):
         return self._source
 
     async def _prepare(self, lookup: Lookup) -> None:
-        """Raises `CannotReplicate` if the topic isn't there as it is here."""
+        """Check the topic. Raises `CannotReplicate` if its shape there differs from here."""
         topic = self.key.topic_name.topic
         found = await self.actor_system.call(ActorKey.catalog(), "topic", {"topic": str(topic)})
         here = found["partitions"]
@@ -96,7 +96,7 @@ class Pulling(Ends):
         return Target(way, topic, self.remote.name, own, epoch, on_confirmed, on_lost)
 
     async def meet(self, target: Target) -> None:
-        """See `Ends`: it is this one."""
+        """See `Ends`: the target is this cluster."""
 
     async def schema(self, version: bytes) -> pb.Schema:
         """See `Ends`."""

@@ -1,6 +1,6 @@
-"""A partition's side of being pulled: one puller for each cluster that policy ``pullFrom`` names.
+"""Runs an inbound replicator for each cluster that the policy ``pullFrom`` of a topic names.
 
-As long as there is one, the partition doesn't sleep: what is published elsewhere is to come soon.
+The partition stays active while it has one, so that remote messages arrive soon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class InboundKeeper:
-    """The pullers of one partition."""
+    """The inbound replicators of one partition."""
 
     def __init__(self, partition: PartitionActor) -> None:
         self._partition = partition
@@ -29,7 +29,7 @@ class InboundKeeper:
         self._closed = False
 
     def apply(self, pull: Mapping[str, Any]) -> None:
-        """The clusters to pull from are these, by name, with how to reach them."""
+        """Set the source clusters: by name, with their addresses."""
         if self._closed:
             return
         for name, told in pull.items():
@@ -59,7 +59,7 @@ class InboundKeeper:
             kept.task.cancel()
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have the puller run. Raises what `ActorSystem.open_rpc` raises, and `RemoteError`."""
+        """Start the inbound replicator. Raises as `ActorSystem.open_rpc`, and `RemoteError`."""
         partition = self._partition
         self._lives += 1
         rpc_connection = await partition.actor_system.open_rpc(
@@ -70,22 +70,22 @@ class InboundKeeper:
         return rpc_connection
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Tell a puller its settings. Raises as links do."""
+        """Send an inbound replicator its settings. Raises what `RpcConnection.request` raises."""
         epoch = self._partition.runtime.journal.epoch
         with self._partition.superseded_if_fenced():
             await rpc_connection.request("pull", [epoch, self._lives, remote.told()])
 
     async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
-        """A puller asks its partition nothing."""
+        """Refuse requests: inbound replicators send none."""
         raise RemoteError("not allowed", "a partition answers no requests here")
 
     @property
     def active(self) -> bool:
-        """Whether anything is pulled."""
+        """Whether there is an inbound replicator."""
         return bool(self._kept)
 
     async def statuses(self) -> dict[str, dict[str, Any] | None]:
-        """What each puller says of itself, by its cluster; None if it can't be asked now."""
+        """The status of each inbound replicator, by cluster; None if it doesn't answer."""
         asked = dict(sorted(self._kept.items()))
         found = await asyncio.gather(*map(self._status, asked.values()))
         return dict(zip(asked, found, strict=True))
@@ -101,7 +101,7 @@ class InboundKeeper:
         return None
 
     def close(self) -> None:
-        """The partition is about to leave: nothing is pulled any more."""
+        """Stop all inbound replication, before the partition stops."""
         self._closed = True
         for name in list(self._kept):
             self._drop(name)

@@ -1,7 +1,7 @@
-"""How far another cluster's subscriptions are, read from what its admin interface tells of a topic.
+"""Subscription progress of another cluster, read from the admin statistics of a topic.
 
-``internalStats``, as Pulsar has them, say of each cursor up to where all is acknowledged, and what
-is besides, in whole entries. Of batches that are acknowledged in part they say nothing.
+Pulsar's ``internalStats`` give the mark-delete position of each cursor and the individually
+acknowledged ranges, in whole entries. They don't show partly acknowledged batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from velaray.wire.replication import PULL_PREFIX, REPLICATOR_PREFIX
 from velaray.wire.replication_pb2 import OriginProgress, SubscriptionProgress
 
 RANGES_PER_PART = 10_000
-"""So many ranges travel together."""
+"""The most ranges in one message."""
 
 _SYSTEMS = ("pulsar.dedup", "__compaction")
 _POSITION = re.compile(r"(-?\d+):(-?\d+)\Z")
@@ -24,7 +24,7 @@ _RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
 
 
 class MalformedStats(ValueError):
-    """The statistics aren't as Pulsar has them; the message says what is wrong."""
+    """The statistics don't have Pulsar's form; the message says what is wrong."""
 
 
 class Range(NamedTuple):
@@ -36,23 +36,23 @@ class Range(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """What a subscription has acknowledged: all up to a position (None: nothing), and besides."""
+    """Acknowledged entries: the mark-delete position (None: nothing), and ranges beyond it."""
 
     up_to: Position | None
     besides: tuple[Range, ...] = ()
 
 
 class TopicStats:
-    """What one partition's ``internalStats`` say."""
+    """The parsed ``internalStats`` of one partition."""
 
     def __init__(self, found: Mapping[str, Any]) -> None:
-        """Raises `MalformedStats`."""
+        """Parse the statistics. Raises `MalformedStats`."""
         try:
             self._entries = {
                 int(each["ledgerId"]): int(each["entries"]) for each in found["ledgers"]
             }
             self._cursors = {name: dict(each) for name, each in found["cursors"].items()}
-            if self._entries:  # of the ledger that is written to, Pulsar says it elsewhere
+            if self._entries:  # Pulsar reports the size of the open ledger elsewhere
                 newest = max(self._entries)
                 current = int(found.get("currentLedgerEntries", 0))
                 self._entries[newest] = max(self._entries[newest], current)
@@ -60,7 +60,7 @@ class TopicStats:
             raise MalformedStats(f"internalStats: {type(error).__name__}: {error}") from error
 
     def cursors(self) -> dict[str, Cursor]:
-        """Of all subscriptions that are a user's, readers among them. Raises `MalformedStats`."""
+        """Progress of all user subscriptions, readers included. Raises `MalformedStats`."""
         return {
             name: self._cursor(name)
             for name in sorted(self._cursors)
@@ -68,8 +68,8 @@ class TopicStats:
         }
 
     def backlog(self, name: str) -> int | None:
-        """How many entries are behind all that a subscription has acknowledged; None if there is
-        no such subscription. Raises `MalformedStats`."""
+        """The number of entries behind the acknowledged ones of a subscription; None if it doesn't
+        exist. Raises `MalformedStats`."""
         if name not in self._cursors:
             return None
         ledger_id, entry_id = self._mark(name)
@@ -95,11 +95,11 @@ class TopicStats:
         ledger_id, entry_id = mark
         if entry_id >= 0:
             return mark
-        # Before a ledger's first entry: up to the last one of whichever ledger was before it.
+        # Before the first entry of a ledger: the last entry of the ledger before it.
         return Position(ledger_id - 1, LAST_ENTRY) if ledger_id > 0 else None
 
     def _ranges(self, ledger_id: int, before: int, last_ledger: int, last: int) -> Iterator[Range]:
-        """What is behind (ledger, before), up to (last ledger, last)."""
+        """The entries behind (ledger, before), up to (last ledger, last)."""
         for each in sorted({ledger_id, last_ledger, *self._entries}):
             if ledger_id <= each <= last_ledger:
                 first = before + 1 if each == ledger_id else 0
@@ -118,8 +118,8 @@ def _position(text: Any) -> Position:
 def parts(
     cluster: str, name: str, properties: Mapping[str, str], before: Cursor | None, now: Cursor
 ) -> list[bytes]:
-    """What a subscription has by now and hadn't before, as messages of `SubscriptionProgress`;
-    of one of which nothing was told before (None), it's told at least that there is one."""
+    """New progress of a subscription, as `SubscriptionProgress` messages. Without a former state
+    (None) there is at least one message, which makes the subscription known."""
     known = set() if before is None else set(before.besides)
     new = [each for each in now.besides if each not in known]
     up_to = now.up_to if before is None or now.up_to != before.up_to else None

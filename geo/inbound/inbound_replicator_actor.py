@@ -1,8 +1,8 @@
-"""The body of a puller: what another cluster publishes to a partition comes here by it.
+"""Inbound replicator: copies what another cluster publishes to a partition.
 
-It owns no journal: how far it is, its subscription in the other cluster says, and what came twice
-the partition knows. The partition's keeper (`velaray.geo.inbound.inbound_keeper`) opens a link
-and says ``pull``; as long as that link is open, it is done.
+It has no journal. Its subscription in the other cluster holds its position, and the partition
+drops duplicates. The partition (`velaray.geo.inbound.inbound_keeper`) opens an RPC connection and
+requests ``pull``. The replicator runs as long as that connection is open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from velaray.topology.metrics import Labels, Sample
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 
 LIVES = 1 << 12
-"""Of one activation of a partition so many lives of its puller are told apart."""
+"""How many starts of an inbound replicator one activation of a partition can distinguish."""
 
 
 class _Work:
-    """A replicator that pulls, and who looks after the subscriptions."""
+    """A running replicator, and the task that follows the subscriptions."""
 
     def __init__(
         self, actor_system: ActorSystem, key: ActorKey, epoch: int, remote: Remote
@@ -45,7 +45,7 @@ class _Work:
         )
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.replicator.run())
             group.create_task(self.subscriptions.run())
@@ -57,7 +57,7 @@ class _Work:
         return await self.subscriptions.export(name, since)
 
     def status(self) -> dict[str, Any]:
-        """For people, and for who ends it."""
+        """The state for operators, and for ending the import."""
         found = self.subscriptions
         status = self.replicator.status()
         return {
@@ -70,7 +70,7 @@ class _Work:
 
 
 class InboundReplicatorActor(ActorBase):
-    """Pulls while its partition wants it."""
+    """Replicates while its partition is connected."""
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
@@ -85,7 +85,7 @@ class InboundReplicatorActor(ActorBase):
     # -- life ------------------------------------------------------------------------
 
     async def start(self) -> Address:
-        """Listen for the keeper."""
+        """Listen for the partition."""
         host = self.actor_system.config.host
         return Address(host, 0, await self.rpc_connections.start(host))
 
@@ -94,23 +94,23 @@ class InboundReplicatorActor(ActorBase):
         return not self.rpc_connections.rpc_connections
 
     async def stop(self) -> None:
-        """Leave, once what is confirmed here is acknowledged there."""
+        """Stop, after acknowledging there what is stored here."""
         self.rpc_connections.stop()
         self._end()
         if self._ending:
             await asyncio.wait(self._ending)
 
     def abort(self) -> None:
-        """Stop as a crash would."""
+        """Stop at once, like a crash."""
         if self._work is not None:
             self._work.replicator.abort()
         self.rpc_connections.abort()
         self._end()
 
-    # -- the keeper --------------------------------------------------------------------
+    # -- the partition --------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``status``: what it does, None if nothing; and what every actor answers."""
+        """Answer ``status`` (None if nothing runs), and the calls that every actor answers."""
         match method:
             case "status":
                 return None if self._work is None else self._work.status()
@@ -143,7 +143,7 @@ class InboundReplicatorActor(ActorBase):
         return [Sample(name, labels, value) for name, value in known.items()]
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """``pull`` makes this link the keeper's, with these settings; calls."""
+        """``pull`` makes this the controlling connection and sets the settings; other calls too."""
         if method != "pull":
             return await self.call(method, args)
         epoch, life, told = args
@@ -168,10 +168,10 @@ class InboundReplicatorActor(ActorBase):
         self._running.add_done_callback(self._ended)
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Nobody sends a puller notices."""
+        """Ignore notices: none are sent."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Without its keeper nothing is pulled: it comes back."""
+        """Stop replicating when the controlling connection closes. The partition reconnects."""
         if rpc_connection is self._control:
             self._control = None
             self._end()

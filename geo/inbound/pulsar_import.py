@@ -1,7 +1,7 @@
-"""Taking a tenant over from another cluster, Pulsar's as a rule, by pulling.
+"""Import a tenant from another cluster, usually Pulsar, by inbound replication.
 
-`take_over` makes here what the tenant has there, and sets policy ``pullFrom``; `statuses` says how
-far it is; `finish` ends it. All can be done again, after a crash or because there is something new.
+`take_over` creates what the tenant has there and sets the policy ``pullFrom``, `statuses` reports
+progress, and `finish` ends the import. Each can be repeated, after a crash or for new topics.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import CLIENT_VERSION, pull_subscription
 
 LAST_LOOK_S = 30.0
-"""So long `finish` waits for subscriptions to be looked at once more."""
+"""How long `finish` waits for another look at the subscriptions."""
 LOOKS = 2
-"""Of so many looks the last one began after it was asked for."""
+"""The number of looks after which the last one surely began after the request."""
 SHOWN = 5
-"""So many things are told of that keep it from the end."""
+"""The most obstacles that an error names."""
 _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was done, or would be, and what people should know besides."""
+    """The steps that were or would be done, and remarks for the operator."""
 
     steps: tuple[str, ...]
     notes: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As the admin interface tells it."""
+        """As JSON for the admin interface."""
         return {"steps": list(self.steps), "notes": list(self.notes)}
 
 
 async def take_over(
     actor_system: ActorSystem, tenant: str, cluster: str, token: str | None, *, dry_run: bool
 ) -> Report:
-    """Have a tenant here with all that it has in ``cluster``, and pull its topics from there.
+    """Create a tenant with all that it has in ``cluster``, and replicate its topics from there.
 
-    ``token`` is the caller's, for this cluster. Raises `RemoteError`: NOT_FOUND if cluster or
-    tenant aren't known, NOT_ALLOWED if this cluster has no number of its own, CONFLICT if what is
-    here has another shape, UNAVAILABLE if the other cluster doesn't answer. Until then nothing
-    was changed; after another error a part may be done, and all may be done again.
+    ``token`` is the caller's, for this cluster. Raises `RemoteError`: NOT_FOUND for an
+    unknown cluster or tenant, NOT_ALLOWED if this cluster has no number, CONFLICT if a resource
+    here has another shape, UNAVAILABLE if the other cluster doesn't answer. These errors change
+    nothing. After another error a part may be done; repeat the call.
     """
     _check_number(actor_system)
     remote = await _remote(actor_system, cluster)
@@ -120,7 +120,7 @@ async def _remote(actor_system: ActorSystem, cluster: str) -> Remote:
 
 
 async def _there(actor_system: ActorSystem, tenant: str) -> There:
-    """What is here, as the place that things are brought to."""
+    """The state of the tenant here."""
     known = await actor_system.call(ActorKey.catalog(), "clusters")
     try:
         metadata = await read_own(actor_system, tenant)
@@ -132,7 +132,7 @@ async def _there(actor_system: ActorSystem, tenant: str) -> There:
 
 
 def _plan(found: FoundTenant, cluster: str, there: There) -> list[Step]:
-    """Raises `RemoteError` (CONFLICT)."""
+    """Check for conflicts. Raises `RemoteError` (CONFLICT)."""
     here = there.metadata
     wanted = TenantMetadata(
         found.tenant,
@@ -162,7 +162,7 @@ def _namespace(name: str, found: FoundTenant, here: TenantMetadata | None) -> Na
 
 
 def _topic(found: FoundTopic, known: TopicMetadata | None) -> TopicMetadata:
-    """What it is to be: what is here besides stays."""
+    """The wanted state. Other resources here stay."""
     if known is None:
         return TopicMetadata(found.partitions, {}, found.policies, (), found.subscriptions)
     new = {
@@ -178,14 +178,14 @@ def _topic(found: FoundTopic, known: TopicMetadata | None) -> TopicMetadata:
 
 
 def _sources(there: There, namespace: str) -> set[str]:
-    """Where a namespace is pulled from by now."""
+    """The clusters that a namespace is replicated from now."""
     metadata = there.metadata
     known = None if metadata is None else metadata.namespaces.get(namespace)
     return set() if known is None else set(known.policies.get(PULL_FROM) or ())
 
 
 def _new_schemas(found: FoundTenant, there: There) -> Iterator[tuple[str, int, SchemaInfo]]:
-    """The schemas that aren't here: their topics, their numbers there, and what they are."""
+    """The missing schemas: their topics, their versions there, and their definitions."""
     for topic, one in sorted(found.topics.items()):
         space = TopicName.parse(topic).namespace_name
         spaces = {} if there.metadata is None else there.metadata.namespaces
@@ -197,7 +197,7 @@ def _new_schemas(found: FoundTenant, there: There) -> Iterator[tuple[str, int, S
 
 
 async def _register(actor_system: ActorSystem, topic: str, schema: SchemaInfo) -> None:
-    """What was taken there is taken here."""
+    """Register each schema without a compatibility check: the other cluster accepted it."""
     name = TopicName.parse(topic)
     found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
     key = ActorKey.of_schema_registry(name, found["incarnation"])
@@ -219,19 +219,19 @@ async def _pull(
         await actor_system.call(catalog, "remove_policy", {**scope, "name": PULL_FROM})
 
 
-# -- how far it is ---------------------------------------------------------------------
+# -- progress ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A partition that is pulled, from which clusters."""
+    """A partition with inbound replication, and its source clusters."""
 
     key: ActorKey
     clusters: tuple[str, ...]
 
 
 async def pulled_partitions(actor_system: ActorSystem, tenant: str) -> list[Pulled]:
-    """Those of a tenant. Raises `RemoteError` (NOT_FOUND) if there is no such tenant."""
+    """The imported partitions of a tenant. Raises `RemoteError` (NOT_FOUND) if it is unknown."""
     catalog, found = ActorKey.catalog(), []
     for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
         for topic in await actor_system.call(catalog, "topics", {"namespace": namespace}):
@@ -247,7 +247,7 @@ async def pulled_partitions(actor_system: ActorSystem, tenant: str) -> list[Pull
 
 
 async def statuses(actor_system: ActorSystem, tenant: str) -> list[dict[str, Any]]:
-    """What pullers of a tenant say, one row for each partition and cluster. Raises as
+    """The status of each inbound replicator of a tenant, by partition and cluster. Raises as
     `pulled_partitions`, and what `ActorSystem.call` raises."""
     partitions = await pulled_partitions(actor_system, tenant)
     answers = await each(partitions, lambda found: actor_system.call(found.key, "pulls"))
@@ -281,10 +281,10 @@ def _row(topic: str, cluster: str, found: Mapping[str, Any] | None) -> dict[str,
 
 
 async def finish(actor_system: ActorSystem, tenant: str, cluster: str, *, force: bool) -> Report:
-    """Pull nothing more from ``cluster``, once all is here that is there; with ``force``, at once.
+    """End the import from ``cluster``, once everything has arrived; with ``force``, at once.
 
-    Producers that go on here go on with their sequence ids. Raises `RemoteError`: NOT_FOUND if
-    nothing of the tenant is pulled from there, CONFLICT if something isn't here yet.
+    Producers that continue here keep their sequence ids. Raises `RemoteError`: NOT_FOUND if
+    nothing of the tenant is imported from there, CONFLICT if something hasn't arrived.
     """
     partitions = [
         found
@@ -323,7 +323,7 @@ async def _check_all_is_here(
 
 
 async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin) -> list[str]:
-    """Topics that are there and aren't pulled."""
+    """Topics there that aren't imported."""
     here = {found.key.topic_name for found in partitions}
     spaces = sorted({name.namespace_name for name in here})
     problems = []
@@ -334,14 +334,14 @@ async def _missing(tenant: str, partitions: Sequence[Pulled], admin: RemoteAdmin
                 new = [name for name in topic.members(count) if name not in here]
                 problems += [f"{name} is new there: import once more" for name in new]
     except NotThere:
-        return []  # the namespace is gone there, and what was in it
+        return []  # the namespace was deleted there
     except CannotReplicate as error:
         raise RemoteError(Reason.UNAVAILABLE, str(error)) from error
     return problems
 
 
 async def _unfinished(actor_system: ActorSystem, tenant: str, cluster: str) -> list[str]:
-    """What isn't here after subscriptions were looked at once more."""
+    """The missing parts after another look at the subscriptions."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LAST_LOOK_S
     rows = await _rows(actor_system, tenant, cluster)
@@ -373,7 +373,7 @@ def _problems(rows: Sequence[Mapping[str, Any]], begun: Mapping[str, int]) -> It
 
 
 async def _stop(actor_system: ActorSystem, tenant: str, cluster: str) -> AsyncIterator[str]:
-    """Take the cluster out of the policies of the tenant's namespaces and topics; says which."""
+    """Remove the cluster from the policies of the tenant; yields the changed scopes."""
     catalog = ActorKey.catalog()
     for namespace in await actor_system.call(catalog, "namespaces", {"tenant": tenant}):
         scopes = [{"namespace": namespace}]
@@ -387,7 +387,7 @@ async def _stop(actor_system: ActorSystem, tenant: str, cluster: str) -> AsyncIt
 
 
 async def _gone(actor_system: ActorSystem, key: ActorKey, cluster: str) -> None:
-    """Return when a partition has no puller any more."""
+    """Wait until a partition has no inbound replicator."""
     async with asyncio.timeout(LAST_LOOK_S):
         while cluster in await actor_system.call(key, "pulls"):
             await asyncio.sleep(_PAUSE_S)
@@ -396,7 +396,7 @@ async def _gone(actor_system: ActorSystem, key: ActorKey, cluster: str) -> None:
 async def _leave(
     actor_system: ActorSystem, admin: RemoteAdmin, partitions: Sequence[Pulled]
 ) -> list[str]:
-    """Delete the subscriptions there that pulled; says which are left."""
+    """Delete the subscriptions of the import there; returns those that are left."""
     name = pull_subscription(actor_system.config.name)
 
     async def delete(found: Pulled) -> str:

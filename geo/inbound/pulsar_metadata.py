@@ -1,6 +1,6 @@
-"""What a tenant has in another cluster, read from its admin interface as Pulsar's tools do.
+"""Read the metadata of a tenant from the admin interface of another cluster.
 
-Policies that nobody knows here, and topics that can't be here, are left out and named.
+Unknown policies, and topics that can't exist here, are left out and listed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from velaray.topology.fan_out import each
 _NOT_ALLOWED = 405
 _NOT_IMPLEMENTED = 501
 _WHERE_FIELDS = frozenset({"replication_clusters", "pull_from"})
-"""Where a namespace is replicated to is another matter here."""
+"""Fields about replication, which this cluster sets by itself."""
 _VELARAYS = frozenset(
     {
         *(REPLICATION, PULL_FROM, "deadLetter"),
         *("schemaJsonAllowLegacyJacksonFormat", "schemaProtobufNativeFieldCheck"),
     }
 )
-"""Policies of topics that Pulsar doesn't have, or that aren't taken over."""
+"""Topic policies that Pulsar doesn't have, or that aren't imported."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class FoundTenant:
 
 
 async def read_tenant(admin: RemoteAdmin, tenant: str) -> FoundTenant:
-    """Everything but messages. Raises `NotThere`, `CannotReplicate`, `MalformedStats`."""
+    """Read everything but messages. Raises `NotThere`, `CannotReplicate`, `MalformedStats`."""
     told = await admin.get(f"tenants/{quote(tenant)}") or {}
     found = FoundTenant(tenant, sorted(told.get("adminRoles") or ()))
     for namespace in await admin.get(f"namespaces/{quote(tenant)}"):
@@ -70,7 +70,7 @@ async def read_tenant(admin: RemoteAdmin, tenant: str) -> FoundTenant:
 
 
 async def topics_of(admin: RemoteAdmin, namespace: str) -> tuple[dict[TopicName, int], list[str]]:
-    """The topics of a namespace with their partitions, and what can't be a topic here. Raises
+    """The topics of a namespace with their partitions, and those that can't exist here. Raises
     `CannotReplicate`."""
     names = await admin.get(f"persistent/{namespace}/partitioned")
     partitioned = [TopicName.parse(name) for name in names]
@@ -143,7 +143,7 @@ async def _read_subscriptions(admin: RemoteAdmin, name: TopicName) -> dict[str, 
         cursors = TopicStats(await admin.get(f"{path_of(name)}/internalStats")).cursors()
         stats = (await admin.get(f"{path_of(name)}/stats"))["subscriptions"] if cursors else {}
     except NotThere:
-        return {}  # nobody has used this partition yet
+        return {}  # the partition was never used
     read = {sub: properties_of(stats.get(sub)) for sub in cursors}
     return {sub: properties for sub, properties in read.items() if properties is not None}
 

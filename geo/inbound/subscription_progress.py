@@ -1,4 +1,4 @@
-"""How far the subscriptions of another cluster are: looked up there, and told here."""
+"""Reads the subscription progress of another cluster and applies it here."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from velaray.wire.replication import REPLICATED_SUBSCRIPTION
 logger = logging.getLogger("velaray")
 
 POLL_S = 1.0
-"""How often it is looked."""
+"""The interval between looks."""
 SHARE = 4
-"""It is waited at least so many times as long as looking takes."""
+"""The least pause between looks, as a multiple of the time that a look takes."""
 
 
 class PulledSubscriptions:
     """The durable subscriptions of one partition of another cluster."""
 
     def __init__(self, admin: RemoteAdmin, topic: TopicName, own: str, progress: Progress) -> None:
-        """``own`` is the name of the puller's subscription there; ``progress`` is told what is
-        new of all others, and has it brought here."""
+        """``own`` is the replicator's subscription there. ``progress`` gets the changes of all
+        other subscriptions and sends them here."""
         self._admin = admin
         self._path = path_of(topic)
         self._own = own
         self._progress = progress
-        # By name; None: a reader's, which leaves no trace.
+        # By name; None for a reader, which isn't replicated.
         self._properties: dict[str, dict[str, str] | None] = {}
         self._cursors: dict[str, Cursor] = {}
-        #: How many entries there aren't acknowledged by the puller; None if that isn't known.
+        #: The backlog of the replicator there, in entries; None if unknown.
         self.backlog: int | None = None
-        #: How often it was looked successfully.
+        #: The number of successful looks.
         self.rounds = 0
-        #: Why it can't be looked now, if so.
+        #: The error of the last look, if it failed.
         self.reason = ""
 
     async def run(self) -> None:
-        """Look again and again, for ever."""
+        """Look at intervals until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -78,7 +78,7 @@ class PulledSubscriptions:
         self.rounds += 1
 
     async def export(self, name: str, since: Any) -> dict[str, Any]:
-        """What is new of a subscription since a token that this gave; see `Progress`."""
+        """The progress of a subscription since a token of an earlier call; see `Progress`."""
         now = self._cursors.get(name)
         if now is None:
             raise RemoteError(Reason.NOT_FOUND, f"no subscription {name!r} there")
@@ -86,7 +86,7 @@ class PulledSubscriptions:
         return {"token": now, "parts": parts(self._admin.cluster, name, properties, since, now)}
 
     async def permits(self) -> int | None:
-        """How many permits the puller has there; None if that isn't known."""
+        """The permits of the replicator there; None if unknown."""
         with suppress(CannotReplicate, KeyError, TypeError, ValueError, IndexError):
             stats = await self._admin.get(f"{self._path}/stats")
             return int(stats["subscriptions"][self._own]["consumers"][0]["availablePermits"])
@@ -94,7 +94,7 @@ class PulledSubscriptions:
 
 
 def properties_of(stats: Any) -> dict[str, str] | None:
-    """Those of a subscription; None if it isn't durable, or is gone again."""
+    """The acknowledged entries of a subscription; None if it isn't durable or was deleted."""
     if not isinstance(stats, dict) or not stats.get("isDurable", True):
         return None
     properties = {str(key): str(value) for key, value in stats["subscriptionProperties"].items()}

@@ -1,4 +1,4 @@
-"""What replicators, and coordinators, ask a partition about transactions that go to other clusters.
+"""Calls of replicators and coordinators about transactions that go to other clusters.
 
 See `velaray.actors.partition.outgoing_transactions`.
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
 
 AT_ONCE = 1000
-"""So many transactions are told in one answer."""
+"""The most transactions in one answer."""
 
 
 async def name_participants(
     partition: PartitionActor, replication: OutgoingReplication, args: dict[str, Any]
 ) -> None:
-    """Partitions of a committed transaction whose entries go to the same clusters: durable, and
-    replicators are told, when this returns."""
+    """Store the partitions of a committed transaction whose entries go to the same clusters, and
+    notify replicators. They are durable when this returns."""
     transaction = TransactionId(args["coordinator"], args["sequence"])
     await _ask(partition, NameParticipants(transaction, args["clusters"]))
     await partition.read_certain(lambda state: None)  # perhaps there was nothing to write
@@ -41,11 +41,11 @@ async def name_participants(
 async def committed(
     partition: PartitionActor, cluster: str, args: dict[str, Any]
 ) -> dict[str, Any]:
-    """The transactions that a cluster waits for, those behind number ``after``, durably: number,
-    transaction, offset and position of the last entry, participants. And the participants of
-    ``unnamed`` ones that have become known. Participants are None until they are.
+    """The durable transactions for a cluster behind number ``after``: number, transaction, offset
+    and position of the last entry, and participants (None until they are known). Also the
+    participants of ``unnamed`` transactions that have become known.
 
-    ``complete``: up to where no other entry is of any; None if there are more.
+    ``complete`` is the end of the log that these transactions cover; None if there are more.
     """
     after, unnamed = args["after"], args["unnamed"]
 
@@ -83,14 +83,14 @@ def _topics(
 
 
 def _decided(state: PartitionState) -> Position:
-    """Where the first entry is that isn't decided, or will be."""
+    """The position of the first undecided entry, or the end of the log."""
     if state.max_read_offset < state.end_offset:
         return state.table.position_of(state.max_read_offset)
     return state.table.next_position()
 
 
 async def confirm_replicated(partition: PartitionActor, cluster: str, numbers: list[int]) -> None:
-    """A cluster knows that it has all of these transactions, from here."""
+    """Note that a cluster has received all entries of these transactions from here."""
     await _ask(partition, ConfirmReplicated(cluster, numbers))
 
 

@@ -1,12 +1,11 @@
-"""What subscriptions of a partition have, for other clusters: by origin and position, in parts.
+"""Export the progress of a partition's subscriptions to other clusters, by origin and position.
 
-The brain says what is new by offset (`velaray.actors.subscription.progress_exports`); the partition
-knows where those entries are in the cluster that stored them first. What this cluster stored first
-is told by its own positions, and so is what came from a cluster that isn't a *peer*: it goes on
-from here as if it had been published here.
+The dispatcher reports new progress by offset (`velaray.actors.subscription.progress_exports`). The
+partition maps these offsets to positions in the cluster that stored the entries first. Entries
+that were first stored here have positions of this cluster. So have entries from a cluster that
+isn't a *peer*: they are forwarded as if they had been published here.
 
-Of entries that are trimmed away it is told that they are acknowledged, as far as it's known where
-they were.
+Trimmed entries are exported as acknowledged if their positions are known.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
 
 PART_BYTES = 64 << 10
-"""No part is larger, but for what surrounds it."""
+"""The largest part, without its envelope."""
 PARTS = 8
-"""About so many are made for one call."""
+"""About the most parts of one call."""
 _RANGE_BYTES = 26
 _BATCH_BYTES = 22
 _WORD_BYTES = 9
 _COUNT_BYTES = 36
 _NOWHERE = 1 << 62
 _STEPS = 1000
-"""So many runs of other clusters' entries are passed over to find the newest own one."""
+"""The most runs of remote entries that the search for the newest local entry skips."""
 _LOOKS = (
     *(GetMark, GetDetails, ExportProgress, FindUnacked, GetHoldings, GetPendingAcks, GetAckStatus),
     *(GetStats, GetUnacked, LocateEntry),
@@ -60,14 +59,14 @@ _LOOKS = (
 
 
 class Changes:
-    """Counts, for each durable subscription, how often it may have got something new to tell."""
+    """A version for each durable subscription, which grows when its progress may have changed."""
 
     def __init__(self, partition: PartitionActor) -> None:
         self._partition = partition
         self._counts: Counter[str] = Counter()
 
     def note(self, name: str) -> None:
-        """It may have; of those that aren't durable, or deleted, nothing is kept."""
+        """Count a possible change. Non-durable and deleted subscriptions have no version."""
         there = self._partition.runtime.state.subscriptions
         if name in there:
             self._counts[name] += 1
@@ -81,7 +80,7 @@ class Changes:
             self.note(name)
 
     def revisions(self, *, all_of_them: bool) -> dict[str, list[int]]:
-        """Of all whose progress is to go to other clusters. Asks nobody."""
+        """The versions of all subscriptions whose progress is replicated. Sends no request."""
         partition = self._partition
         epoch, there = partition.runtime.journal.epoch, partition.runtime.state.subscriptions
         return {
@@ -93,7 +92,7 @@ class Changes:
 
 
 class Place(NamedTuple):
-    """``size`` entries in a row: in a ledger of their origin, and here."""
+    """``size`` consecutive entries: their place at the origin and here."""
 
     cluster: str
     ledger_id: int
@@ -103,7 +102,7 @@ class Place(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The local offset behind them."""
+        """The local offset behind the entries."""
         return self.offset + self.size
 
 
@@ -111,7 +110,7 @@ class Places:
     """Where a partition's entries are in the clusters that stored them first."""
 
     def __init__(self, state: PartitionState, own: str, peers: Collection[str] | None) -> None:
-        """Without ``peers`` all clusters are."""
+        """Without ``peers`` every cluster is a peer."""
         self._table = state.table
         self._own = own
         self._origins = {
@@ -122,20 +121,20 @@ class Places:
 
     @property
     def known_from(self) -> int:
-        """Before this offset all is this cluster's own, as far as that is known."""
+        """The offset before which every entry is this cluster's own, by what is recorded."""
         return min((origin.first_offset for origin in self._origins.values()), default=_NOWHERE)
 
     def up_to(self, mark: int) -> dict[str, Position]:
-        """Up to which position all that this cluster stored first is acknowledged, if all before
-        ``mark`` is.
+        """The position up to which this cluster's own entries are acknowledged if every entry
+        before ``mark`` is.
 
-        Nothing is said so of other clusters: they may have stored what never came here.
+        Other clusters have no such position: they may have stored entries that never came here.
         """
         own = self._own_before(mark)
         return {self._own: own} if own >= (0, 0) else {}
 
     def came(self, first: int, end: int) -> Iterator[Place]:
-        """Of the entries at offsets ``first`` to ``end`` - 1 those of other clusters."""
+        """The entries of other clusters at offsets ``first`` to ``end`` - 1."""
         return (place for place in self.of(first, end) if place.cluster != self._own)
 
     def _own_before(self, mark: int) -> Position:
@@ -173,7 +172,7 @@ class Places:
 
 
 class Parts:
-    """Progress of one subscription, as it is sent: in messages of bounded size."""
+    """Progress of one subscription in messages of bounded size."""
 
     def __init__(self, name: str, properties: Mapping[str, str]) -> None:
         self._name = name
@@ -189,28 +188,28 @@ class Parts:
         return len(self._done) >= PARTS
 
     def begin(self, up_to: Mapping[str, Position]) -> None:
-        """Of each origin all is acknowledged up to there."""
+        """Add the positions up to which every entry of an origin is acknowledged."""
         self._make_room(0)
         for cluster, position in up_to.items():
             at = self._origin(cluster, 30).up_to
             at.ledger_id, at.entry_id = position
 
     def acked(self, place: Place) -> None:
-        """These entries are acknowledged."""
+        """Add acknowledged entries."""
         _fill(self._origin(place.cluster, _RANGE_BYTES).acked.add(), place)
 
     def in_part(self, place: Place, words: list[int]) -> None:
-        """Of this batch these messages remain."""
+        """Add the messages that remain of a batch."""
         origin = self._origin(place.cluster, _BATCH_BYTES + len(words) * _WORD_BYTES)
         origin.partial.add(ledger=place.ledger_id, entry=place.entry_id, remaining=words)
 
     def delivered(self, place: Place, times: int) -> None:
-        """These were delivered in vain."""
+        """Add entries whose deliveries failed."""
         counted = self._origin(place.cluster, _COUNT_BYTES).delivered.add(times=times)
         _fill(counted.entries, place)
 
     def take(self) -> list[bytes]:
-        """All of it."""
+        """All parts."""
         self._end()
         return self._done
 
@@ -244,7 +243,7 @@ def _fill(entries: EntryRange, place: Place) -> None:
 
 
 def _add(parts: Parts, found: Mapping[str, Any], places: Places) -> None:
-    """What a brain says is new."""
+    """New progress as a dispatcher reports it."""
     if found["begins"]:
         parts.begin(places.up_to(found["mark"]))
     for first, end in found["ranges"]:
@@ -275,18 +274,18 @@ async def _ask(partition: PartitionActor, name: str, request: ExportProgress) ->
 
 
 async def export_progress(partition: PartitionActor, args: dict[str, Any]) -> dict[str, Any]:
-    """What is new of ``subscription`` for ``cluster``, which has all up to the token ``since``.
+    """The progress of ``subscription`` since the token ``since``, for ``cluster``.
 
-    Returns ``parts``, each a SubscriptionProgress, ``token``, and whether there is ``more``: then
-    it is to be asked with that token again, at once. What isn't acknowledged is never told, nor
-    what is pending in a transaction. Raises `RemoteError` (NOT_FOUND) if there is no such
-    subscription, and as `PartitionActor.ask_subscription` does.
+    Returns ``parts`` (each a SubscriptionProgress), ``token``, and ``more``: whether to ask again
+    with that token at once. The parts name only acknowledged entries, never acknowledgements that
+    are pending in a transaction. Raises `RemoteError` (NOT_FOUND) for an unknown subscription, and
+    what `PartitionActor.ask_subscription` raises.
     """
     name, cluster, given = args["subscription"], args["cluster"], args.get("since")
     peers = None if args.get("peers") is None else sorted(args["peers"])
     since, before = (None, peers) if given is None else given
     if before != peers:
-        since = None  # what it has is told by other positions
+        since = None  # its entries have positions of another cluster
     known = await partition.runtime.read(lambda state: state.subscriptions.get(name))
     if known is None:
         raise RemoteError(Reason.NOT_FOUND, f"{partition.topic} has no subscription {name!r}")
@@ -302,10 +301,10 @@ async def export_progress(partition: PartitionActor, args: dict[str, Any]) -> di
 
 
 async def replicated_subscriptions(changes: Changes, args: dict[str, Any]) -> dict[str, list[int]]:
-    """The durable subscriptions whose progress is to go to other clusters (``all``: every one but
-    replicators), with a value that is another one whenever there may be something new.
+    """The durable subscriptions whose progress is replicated, each with a version that changes
+    when its progress may have changed. ``all`` includes every one but replicators.
 
-    No sleeping subscription is woken for this.
+    Doesn't activate passive subscriptions.
     """
     return changes.revisions(all_of_them=bool(args.get("all")))
 

@@ -1,4 +1,4 @@
-"""Asking another cluster's admin interface, velaray's or Pulsar's."""
+"""Client for the admin interface of another cluster, velaray's or Pulsar's."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NOT_FOUND = 404
 
 
 def path_of(topic: TopicName) -> str:
-    """Where a topic, or one partition of it, is found."""
+    """The admin path of a topic or partition."""
     suffix = f"-partition-{topic.partition}" if topic.partition >= 0 else ""
     return f"persistent/{topic.namespace_name}/{quote(topic.local, safe='')}{suffix}"
 
 
 class NotThere(CannotReplicate):
-    """The other cluster hasn't what is asked for."""
+    """The other cluster answers that the resource doesn't exist."""
 
 
 class Refused(CannotReplicate):
-    """The other cluster answers, and not as it should; ``status`` is that of HTTP."""
+    """The other cluster answers with an error; ``status`` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class Refused(CannotReplicate):
 
 
 class RemoteAdmin:
-    """One request at a time, each over a connection of its own."""
+    """Sends one request at a time, each over its own connection."""
 
     def __init__(self, remote: Remote) -> None:
         self.cluster = remote.name
@@ -46,14 +46,14 @@ class RemoteAdmin:
             self._headers["Authorization"] = f"Bearer {remote.token}"
 
     async def get(self, path: str) -> Any:
-        """The parsed answer; None if it is empty. ``path`` is that behind ``/admin/v2/``.
+        """The parsed answer; None if it is empty. ``path`` is relative to ``/admin/v2/``.
 
         Raises `NotThere`, `CannotReplicate`.
         """
         return await self.request("GET", path)
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
-        """As `get`, of any method; a ``body`` that isn't None is sent as JSON."""
+        """Like `get`, with any method. Sends ``body`` as JSON unless it is None."""
         url = f"{self._url}/admin/v2/{path}"
         data = None if body is None else json.dumps(body)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -78,8 +78,8 @@ class RemoteAdmin:
     async def _follow(
         self, session: aiohttp.ClientSession, method: str, url: str, data: str | None
     ) -> tuple[int, str]:
-        """A server of Pulsar's sends the asker on to the one that has the topic; that is to have
-        the token as well, which nobody sends on by itself."""
+        """Follow a redirect to the broker that owns the topic, with the token. The HTTP client
+        doesn't send the token to another host by itself."""
         for _ in range(MAX_REDIRECTS):
             async with session.request(
                 method, url, data=data, headers=self._headers, allow_redirects=False

@@ -1,14 +1,14 @@
-"""What subscriptions of other clusters have, taken in by this partition's subscriptions.
+"""Apply the subscription progress of other clusters to this partition's subscriptions.
 
-A replicator sends progress beside the entries. What of it is here is acknowledged at the brain at
-once. What isn't waits at the brain (`velaray.actors.subscription.remote_progress`), and a channel
-delivers nothing that came from that cluster before it is *settled*: before the brain was asked what
-waits of it, and has taken that in. Without a channel nothing is delivered; then it is settled soon
-after it came, or, if this activation doesn't know what waits, before the partition looks what may
-be trimmed.
+Replicators send progress beside the entries. The dispatcher acknowledges entries that are already
+here at once. Progress for entries that haven't arrived waits in the subscription's state
+(`velaray.actors.subscription.remote_progress`). A channel delivers an entry from another cluster
+only after it is *settled*: the waiting progress for it was looked up and applied. A subscription
+without a channel is settled soon after the entries arrive. If this activation doesn't know what
+waits, it settles before the partition decides what may be trimmed.
 
-A receipt says that all is durable, here or at the brain. What was under way when either died is
-sent again; that changes nothing of what was taken in.
+A receipt means that all of the progress is durable. Progress that was in transit during a crash is
+sent again. Applying it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from velaray.broker.partition.subscription_channel import SubscriptionChannel
 
 AT_ONCE = 4096
-"""So many ranges, or parts of batches, are told to a brain together."""
+"""The most ranges, or parts of batches, in one call to a dispatcher."""
 
 SETTLE_S = 0.1
-"""What came for subscriptions that nobody reads is settled so often at most."""
+"""The least interval between rounds that settle subscriptions without consumers."""
 
 
 class Ask(Protocol):
@@ -60,40 +60,40 @@ class Ask(Protocol):
 
 
 class Settled(NamedTuple):
-    """From which origins something waits still; what is before the offset doesn't."""
+    """The origins whose progress still waits. Entries before the offset are settled."""
 
     waits: frozenset[str]
     before: int
 
 
 class RemoteProgress:
-    """Takes in progress for the subscriptions of one partition."""
+    """Applies progress to the subscriptions of one partition."""
 
     def __init__(self, partition: PartitionActor) -> None:
         self._partition = partition
         self._locks: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
-        # By subscription and origin: up to where "all up to" was taken in, or waits.
+        # By subscription and origin: the end of the prefix that is applied or waits.
         self._up_to: dict[tuple[int, str], Position] = {}
-        # By subscription: of what something waits, and what had come when that was settled.
+        # By subscription: the origins that wait, and the last entries at the last settling.
         self._settled: dict[int, dict[str, Position]] = {}
-        # By subscription's name and cluster: when that was heard of last.
+        # By subscription name and cluster: the time of the last report.
         self._heard: dict[tuple[str, str], int] = {}
-        # Subscriptions that nobody reads, of which something waits.
+        # Subscriptions without consumers whose progress waits.
         self._resting: dict[str, SubscriptionRef] = {}
         self._settling: asyncio.Task[None] | None = None
 
     def _lock(self, ref: SubscriptionRef) -> asyncio.Lock:
-        """Held by who takes in, so that what waits isn't dropped while more is added."""
+        """Lock that keeps waiting progress from being dropped while more is added."""
         return self._locks.setdefault(ref.incarnation, asyncio.Lock())
 
-    # -- what replicators send -----------------------------------------------------
+    # -- progress from replicators -----------------------------------------------------
 
     async def take(self, source: str, raw: bytes) -> None:
-        """Take in a part of the progress of a subscription of ``source``, durably.
+        """Apply a part of the progress of a subscription of ``source``, durably.
 
-        The subscription is created, at the earliest, if there is none. Raises `RemoteError`
-        (INVALID if it can't be read), `Unreachable`, `TimeoutError`; then it may have been taken in
-        as well, and can be sent again.
+        Creates the subscription at the earliest position if it doesn't exist. Raises `RemoteError`
+        (INVALID for a malformed part), `Unreachable` and `TimeoutError`. After an error the part
+        may have been applied; sending it again is safe.
         """
         part = read_part(source, raw)
         with self._partition.fence.passing("import_progress"):
@@ -101,7 +101,7 @@ class RemoteProgress:
         self._heard[part.subscription, source] = self._partition.actor_system.clock_ms()
 
     def heard_ms(self, subscription: str, source: str) -> int | None:
-        """When ``source`` told last what its subscription has; None: not since this activation."""
+        """Time of the last report from ``source``; None if there was none in this activation."""
         return self._heard.get((subscription, source))
 
     async def _take(self, source: str, part: Part) -> None:
@@ -114,7 +114,7 @@ class RemoteProgress:
             since = {origin: self._up_to_of(ref, origin) for origin in part.origins}
             channel = partition.channels.get(name)
             if channel is not None:
-                channel.may_wait(part.origins)  # what comes from now on isn't looked for
+                channel.may_wait(part.origins)  # entries that arrive from now on weren't looked up
             own = partition.config.name
             look = functools.partial(_look, own=own, told=part.origins, since=since)
             found = await partition.runtime.read(look)
@@ -124,7 +124,7 @@ class RemoteProgress:
                 channel.waits_for(waits)
             elif waits:
                 self._resting[name] = ref
-                self.came()  # perhaps since it was looked for
+                self.came()  # perhaps after the look-up
             for origin, told in part.origins.items():
                 self._up_to[ref.incarnation, origin] = max(since[origin], told.up_to)
             known = self._settled.get(ref.incarnation)
@@ -151,7 +151,7 @@ class RemoteProgress:
         """Have the subscription apply what was found; returns the origins with anything waiting."""
         partition, (progress, oldest) = self._partition, found
         if progress.last > partition.synced_offset:
-            await partition.sync()  # a cursor is never ahead of what is there
+            await partition.sync()  # a cursor is never ahead of the log
         waits: list[str] = []
         for page, last in _pages(progress):
             channel = partition.channels.get(name)
@@ -167,10 +167,10 @@ class RemoteProgress:
         partition.maintenance.touched(name)
         return frozenset(waits)
 
-    # -- what came meanwhile -------------------------------------------------------
+    # -- entries that arrived -------------------------------------------------------
 
     async def settle_channel(self, channel: SubscriptionChannel) -> None:
-        """Have what came acknowledged as far as that waits; the channel is told."""
+        """Apply waiting progress to entries that arrived, and report it to the channel."""
         state = self._partition.runtime.state
         known = state.subscriptions.get(channel.name)
         if known is None:
@@ -186,18 +186,18 @@ class RemoteProgress:
             self.came()  # perhaps more than its consumers had asked for
 
     def came(self) -> None:
-        """Entries may have become durable that are replicated."""
+        """Note that replicated entries may have become durable."""
         if self._resting and (self._settling is None or self._settling.done()):
             self._settling = self._partition.spawn(self._settle_resting())
 
     async def _settle_resting(self) -> None:
-        """Settle what waits while nobody reads, as long as there is something to settle."""
+        """Settle subscriptions without consumers until nothing waits."""
         while any(self._due(ref) for ref in self._resting.values()):
             for name, ref in list(self._resting.items()):
                 if name in self._partition.channels:
-                    del self._resting[name]  # that sees to it
+                    del self._resting[name]  # the channel settles it
                     continue
-                with contextlib.suppress(*TRANSIENT_OR_STORE):  # whoever is next does it
+                with contextlib.suppress(*TRANSIENT_OR_STORE):  # the next round does it
                     await self.settle_at_rest(name, ref)
                     if self._settled.get(ref.incarnation):
                         continue
@@ -205,7 +205,7 @@ class RemoteProgress:
             await asyncio.sleep(SETTLE_S)
 
     def _due(self, ref: SubscriptionRef) -> bool:
-        """Whether anything came, of what something may wait, since that was settled."""
+        """Whether entries arrived since the last settling, for which progress may wait."""
         came = self._partition.runtime.state.origins
         known = self._settled.get(ref.incarnation)
         if known is None:
@@ -213,7 +213,7 @@ class RemoteProgress:
         return any(came.last(origin) > before for origin, before in known.items())
 
     async def settle_at_rest(self, name: str, ref: SubscriptionRef) -> None:
-        """The same for a subscription that nobody reads, if anything came since it was last."""
+        """Settle a subscription without consumers if entries arrived since the last time."""
         if self._due(ref):
             await self._settle(ref, self._asking(name))
 
@@ -245,18 +245,18 @@ def _look(
     told: Mapping[str, Ahead],
     since: Mapping[str, Position] | None = None,
 ) -> tuple[Here, int]:
-    """What is here of progress, and from which offset on it matters."""
+    """The part of progress whose entries are here, and the first offset that it concerns."""
     return here(state, own, told, since), _oldest(state)
 
 
 def _oldest(state: PartitionState) -> int:
-    """What is before it nobody gets any more; who reads compacted may."""
+    """The first offset that a subscription may deliver; compacted reads begin at 0."""
     return 0 if state.compactions.current is not None else state.first_offset
 
 
 def _pages(found: Here) -> Iterator[tuple[Here, bool]]:
-    """The same in parts that aren't too large, and whether it's the last one; that has what is
-    ahead."""
+    """Split progress into bounded parts; the flag marks the last part, which has the entries
+    that aren't here yet."""
     most = max(len(found.ranges), len(found.partial), len(found.counts), 1)
     for start in range(0, most, AT_ONCE):
         end = start + AT_ONCE

@@ -1,4 +1,4 @@
-"""Making sure that another cluster has the topic that is replicated to it, in the same shape."""
+"""Ensures that a replicated topic exists in the other cluster with the same partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _EXISTS = 409
 
 
 async def ensure_topic(lookup: Lookup, remote: Remote, topic: TopicName, partitions: int) -> None:
-    """Have ``topic`` with as many partitions there as here (0: it has none); it is made, or gets
-    more, if need be.
+    """Ensure that ``topic`` has as many partitions there as here (0 for a plain topic). Creates
+    the topic or adds partitions if needed.
 
     Raises `CannotReplicate`, which says what to do, and what look-ups raise.
     """

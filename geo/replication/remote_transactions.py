@@ -1,12 +1,14 @@
-"""A partition's side of other clusters' transactions: it tells keepers, and is one.
+"""A partition's part in transactions of other clusters, as participant and as deciding partition.
 
-See `velaray.actors.partition.remote_transactions`. What is complete here is told to the keeper
-until it has been heard, and now and then again until the verdict comes: so that a keeper that
-crashed runs again. What was judged here is told to all partitions until all have applied it.
+See `velaray.actors.partition.remote_transactions`. A participant reports a complete transaction to
+its deciding partition until that confirms, and repeats the report until the verdict comes: this
+activates a deciding partition that crashed. The deciding partition sends its verdict to all
+participants until all have applied it.
 
-A keeper forgets what is over. So before it takes down the first arrival of a transaction that it
-doesn't know, it asks the partition whether that still waits: what was on its way for long may be of
-one that is over.
+Finished transactions are dropped from the state. Before a deciding partition records the first
+report of an unknown
+transaction it asks the participant whether the transaction still waits: a late report may belong
+to a finished one.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 FIRST_REMINDER_S = 5.0
 LONGEST_REMINDER_S = 300.0
-"""How often a keeper is told again what it has been told."""
+"""The interval between repeated reports to a deciding partition."""
 AT_ONCE = 256
-"""So many calls at most are under way, over all transactions."""
+"""The most concurrent calls, over all transactions."""
 SETTLE_S = 10.0
 
 ResultT = TypeVar("ResultT")
@@ -59,7 +61,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(slots=True)
 class _Telling:
-    """Telling the keeper of a transaction that is complete here."""
+    """The report of a complete transaction to its deciding partition."""
 
     task: asyncio.Task[None]
     heard: asyncio.Event
@@ -67,7 +69,7 @@ class _Telling:
 
 
 class RemoteTransactionSide:
-    """Transactions of other clusters, of one partition."""
+    """The transactions of other clusters in one partition."""
 
     def __init__(self, partition: PartitionActor, ended: Callable[[], None]) -> None:
         """``ended`` is called when more may be readable."""
@@ -75,7 +77,7 @@ class RemoteTransactionSide:
         self._on_end = ended
         self._doing: set[asyncio.Task[Any]] = set()
         self._telling: dict[TransactionId, _Telling] = {}
-        self._untold: dict[TransactionId, set[str]] = {}  # partitions, of the verdict
+        self._untold: dict[TransactionId, set[str]] = {}  # partitions that the verdict concerns
         self._ending: dict[TransactionId, asyncio.Task[None]] = {}
         self._errors: dict[TransactionId, str] = {}
         self._keys: dict[str, ActorKey] = {}
@@ -85,7 +87,7 @@ class RemoteTransactionSide:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def begin(self) -> None:
-        """Go on with what a former activation had begun."""
+        """Continue the work of the former activation."""
         arriving = self._partition.runtime.state.arriving
         for transaction in arriving.complete:
             self._tell(transaction)
@@ -96,25 +98,25 @@ class RemoteTransactionSide:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is to be told something that he doesn't know."""
+        """Whether a report or a verdict is unconfirmed."""
         untold = any(not each.heard.is_set() for each in self._telling.values())
         return untold or bool(self._ending)
 
     def reason(self, transaction: TransactionId) -> str:
-        """What went wrong last about a transaction; empty if nothing did."""
+        """The last error about a transaction; empty if there is none."""
         telling = self._telling.get(transaction)
         return (telling.error if telling else "") or self._errors.get(transaction, "")
 
     # -- completions -------------------------------------------------------------------
 
     async def take(self, cluster: str, payload: bytes) -> None:
-        """A replicator says what is complete: durable when this returns. Raises `RemoteError`."""
+        """Record transactions that a replicator reports complete, durably. Raises `RemoteError`."""
         topic = self._partition.topic
         command = TakeComplete(cluster, list(_completions(cluster, payload, topic)))
         await self._to_the_end(self._take(command))
 
     async def _to_the_end(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Do it also if the caller leaves: what is taken down by then must be gone on with."""
+        """Complete the work even if the caller is cancelled."""
         doing = asyncio.ensure_future(work)
         self._doing.add(doing)
         doing.add_done_callback(self._done)
@@ -123,15 +125,15 @@ class RemoteTransactionSide:
     def _done(self, doing: asyncio.Task[Any]) -> None:
         self._doing.discard(doing)
         if not doing.cancelled():
-            doing.exception()  # whoever wanted to know may have left
+            doing.exception()  # the caller may be gone
 
     async def _take(self, command: TakeComplete) -> None:
         for transaction in (await self._ask(command)).transactions:
             self._tell(transaction)
 
     def _tell(self, transaction: TransactionId) -> None:
-        """Have the keeper know that the transaction is complete here, until it is over; one that is
-        nowhere else is over at once."""
+        """Report a complete transaction to its deciding partition until it is finished. One with
+        no other participant is finished at once."""
         if transaction not in self._telling:
             heard = asyncio.Event()
             task = self._partition.spawn(self._keep_telling(transaction))
@@ -168,7 +170,7 @@ class RemoteTransactionSide:
         self._telling.pop(transaction, None)
 
     async def settle(self) -> dict[str, str]:
-        """Have keepers know all that is complete here; returns why some can't, by transaction."""
+        """Report all complete transactions; returns the errors, by transaction."""
         waiting = [each.heard.wait() for each in self._telling.values()]
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -184,15 +186,15 @@ class RemoteTransactionSide:
     async def end(
         self, transaction: TransactionId, *, commit: bool, over: bool, judged: bool = True
     ) -> None:
-        """Apply a verdict, durably; again, it changes nothing. See `EndRemote`.
+        """Apply a verdict, durably and idempotently. See `EndRemote`.
 
-        Raises `RemoteError`: CONFLICT if it is to be given up without a verdict (``judged``) but
-        is complete, or to be committed but was given up.
+        Raises `RemoteError`: CONFLICT to give up a complete transaction without a verdict
+        (``judged``), or to commit one that was given up.
         """
         ended = await self._ask(EndRemote(transaction, commit, over, judged))
         if ended.entries:
             self._partition.meter.transaction_ended(commit=commit)
-        # Perhaps nothing was written: a newer activation may have what this one doesn't know.
+        # Nothing may have been written: a newer activation may know more than this one.
         await self._partition.read_certain(lambda state: None)
         telling = self._telling.pop(transaction, None) if over else None
         if telling is not None and telling.task is not asyncio.current_task():
@@ -200,10 +202,11 @@ class RemoteTransactionSide:
         self._on_end()
 
     async def give_up(self, cluster: str | None) -> dict[str, int]:
-        """Give up what isn't released, of one cluster or of all: how many were and weren't.
+        """Give up unreleased transactions of one cluster, or of all; returns the counts of those
+        given up and of those released.
 
-        Raises `RemoteError` and `Unreachable` if that can't be known of one: then others may have
-        been given up. Ask again.
+        Raises `RemoteError` and `Unreachable` if one can't be decided. Others may have been given
+        up then; repeat the call.
         """
         committed = 0
         waiting = self._waiting(cluster)
@@ -218,7 +221,7 @@ class RemoteTransactionSide:
         return [each for each in found if cluster is None or _is_of(each, cluster)]
 
     async def _give_up(self, transaction: TransactionId) -> bool:
-        """Whether it is released all the same."""
+        """Whether it is released anyway."""
         topics = self._partition.runtime.state.arriving.complete.get(transaction)
         commit = False
         if topics is None:
@@ -238,12 +241,12 @@ class RemoteTransactionSide:
         except RemoteError as error:
             if error.kind != Reason.NOT_FOUND:
                 raise
-            # Without its keeper nobody can ever release it.
-        if transaction in self._partition.runtime.state.arriving.complete:  # the keeper is quick
+            # Without its deciding partition it can never be released.
+        if transaction in self._partition.runtime.state.arriving.complete:  # it was faster
             await self.end(transaction, commit=commit, over=commit or len(topics) == 1)
         return commit
 
-    # -- as the keeper -----------------------------------------------------------------
+    # -- as the deciding partition -----------------------------------------------------------------
 
     async def arrived(
         self,
@@ -254,7 +257,7 @@ class RemoteTransactionSide:
         given_up: bool,
         again: bool,
     ) -> None:
-        """It is complete at ``topic``: durable when this returns. Raises `RemoteError`."""
+        """Record that it is complete at ``topic``, durably. Raises `RemoteError`."""
         async with self._locks.setdefault(transaction, asyncio.Lock()):
             if transaction not in self._kept and not await self._waits(topic, transaction):
                 return
@@ -264,11 +267,11 @@ class RemoteTransactionSide:
             )
         known = self._kept.get(transaction)
         if again and judged.commit is None and known is not None:
-            for missing in known.missing:  # one of them may be asleep since it crashed
+            for missing in known.missing:  # a participant may have crashed and be passive
                 self._partition.spawn(self._wake(missing))
 
     async def give_up_kept(self, transaction: TransactionId, topics: list[str]) -> bool:
-        """Give it up, unless it is released: whether it is. Raises `RemoteError`."""
+        """Give it up unless it is released; returns whether it is. Raises `RemoteError`."""
         async with self._locks.setdefault(transaction, asyncio.Lock()):
             judged = await self._to_the_end(self._judge(GiveUp(transaction, topics)))
         return bool(judged.commit)
@@ -283,7 +286,7 @@ class RemoteTransactionSide:
         return self._partition.runtime.state.arriving.kept
 
     async def _waits(self, topic: str, transaction: TransactionId) -> bool:
-        """Whether it is complete at ``topic`` and not over."""
+        """Whether it is complete at ``topic`` and unfinished."""
         found: bool = await self._call(topic, "foreign_waits", {"transaction": list(transaction)})
         return found
 
@@ -306,7 +309,7 @@ class RemoteTransactionSide:
             del self._ending[transaction]
 
     async def _end_everywhere(self, transaction: TransactionId) -> None:
-        """Until all partitions have applied the verdict where it has arrived."""
+        """Send the verdict until all participants have applied it."""
         untold = self._untold[transaction]
         backoff = self._partition.actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
@@ -314,7 +317,7 @@ class RemoteTransactionSide:
             await asyncio.gather(*(self._end_at(topic, transaction, commit) for topic in untold))
             if not untold:
                 if self._kept[transaction].missing:
-                    return  # it goes on when it arrives there
+                    return  # continues when the transaction arrives there
                 with suppress(RemoteError):  # the disk is full
                     await self._ask(ForgetRemote(transaction))
                     del self._untold[transaction]
@@ -346,7 +349,7 @@ class RemoteTransactionSide:
         actor_system = self._partition.actor_system
         async with self._room:
             key = self._keys.get(topic)
-            if key is None or actor_system.shared_rpc(key) is None:  # who is connected exists
+            if key is None or actor_system.shared_rpc(key) is None:  # a connected partition exists
                 found = await actor_system.call(ActorKey.catalog(), "topic", {"topic": topic})
                 key = ActorKey.of_partition(TopicName.parse(topic), found["incarnation"])
                 self._keys[topic] = key
@@ -372,7 +375,7 @@ def _told(state: PartitionState, transaction: TransactionId, **more: Any) -> dic
 
 
 def _completions(cluster: str, payload: bytes, here: str) -> Iterable[Completion]:
-    """What a marker says. Raises `RemoteError` (INVALID)."""
+    """Parse a marker. Raises `RemoteError` (INVALID)."""
     try:
         marker = TransactionsComplete.FromString(payload)
         for each in marker.transactions:
@@ -397,7 +400,7 @@ def _transaction(args: dict[str, Any]) -> TransactionId:
 
 
 async def remote_arrived(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
-    """To a keeper: a transaction is complete at a partition."""
+    """Call to a deciding partition: a transaction is complete at a partition."""
     verdict = {"given_up": args["given_up"], "again": args["again"]}
     topic, topics = args["topic"], args["topics"]
     await side.arrived(_transaction(args), topic, topics, **verdict)
@@ -410,17 +413,17 @@ async def remote_waits(partition: PartitionActor, args: dict[str, Any]) -> bool:
 
 
 async def end_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> None:
-    """The verdict of a transaction's keeper."""
+    """The verdict of the deciding partition."""
     await side.end(_transaction(args), commit=args["commit"], over=True)
 
 
 async def give_up_kept(side: RemoteTransactionSide, args: dict[str, Any]) -> bool:
-    """To a keeper: give a transaction up, unless it is released; returns whether it is."""
+    """Call to a deciding partition: give up unless released; returns whether released."""
     return await side.give_up_kept(_transaction(args), args["topics"])
 
 
 async def settle_remote(side: RemoteTransactionSide, args: dict[str, Any]) -> dict[str, str]:
-    """Have keepers know all that is complete here; returns what they can't be told, and why."""
+    """Report all complete transactions; returns the failed reports with their errors."""
     return await side.settle()
 
 

@@ -1,8 +1,7 @@
-"""A partition's side of its replication: one replicator for each cluster that the policy names.
+"""Runs the replicators of a partition: one for each cluster that the policy names.
 
-The keeper has the subscription made that a replicator reads with, its actor run, and both deleted
-when the policy doesn't name the cluster any more. A partition may sleep while its replicators
-have nothing to do.
+Creates the subscription and the actor of each replicator, and deletes both when the policy no
+longer names the cluster. A partition may be passivated while its replicators are idle.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger("velaray")
 
 SYNC_S = 0.1
-"""How often it is looked what is new of subscriptions' progress."""
+"""The interval between looks for new progress of subscriptions."""
 EXACT = "exact"
 STATUS_TIMEOUT_S = 5.0
 
 
 class Keeper(Protocol):
-    """Who has replicators run."""
+    """What `Kept` needs of its owner."""
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have one run, which has its link then. Raises what `ActorSystem.open_rpc` raises, and
+        """Start a replicator and connect to it. Raises what `ActorSystem.open_rpc` raises, and
         `RemoteError`."""
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Tell it its settings. Raises as links do."""
+        """Send it its settings. Raises what `RpcConnection.request` raises."""
 
     async def answer(self, cluster: str, method: str, args: dict[str, Any]) -> Any:
-        """What the one for a cluster asks. Raises what the partition's call raises, and
-        `RemoteError` if it isn't a question."""
+        """Answer a request of the replicator of a cluster. Raises what the partition's call
+        raises, and `RemoteError` for an unknown method."""
 
 
 class Kept:
-    """One replicator, as its partition has it."""
+    """One replicator, from the partition's side."""
 
     def __init__(
         self, keeper: Keeper, remote: Remote, backoff: Backoff, *, earliest: bool = False
@@ -68,14 +67,14 @@ class Kept:
         self.task: asyncio.Task[None] | None = None
 
     def change(self, remote: Remote) -> None:
-        """The settings are others."""
+        """Apply changed settings."""
         if remote != self.remote:
             self.remote = remote
             self.quiet = False
             self._news.set()
 
     async def run(self) -> None:
-        """Have the replicator run, for ever."""
+        """Keep the replicator running until cancelled."""
         while True:
             try:
                 rpc_connection = await self._keeper.connect(self)
@@ -98,7 +97,7 @@ class Kept:
                 await self._keeper.tell(rpc_connection, self.remote)
 
     def follow(self, revisions: Mapping[str, Any]) -> None:
-        """These subscriptions are to go there, and are so far."""
+        """Set the versions of the subscriptions to export, and send those that changed."""
         changed = {
             name: revision
             for name, revision in revisions.items()
@@ -114,12 +113,12 @@ class Kept:
         return await self._keeper.answer(self.remote.name, method, args)
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """``state``: whether it has nothing to do, and whether it is connected."""
+        """``state``: whether it is idle, and whether it is connected."""
         if method == "state":
             self.quiet, self.connected = args
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """It comes back, or another activation of it."""
+        """Reconnect to the replicator or its next activation."""
         self._news.set()
 
 
@@ -133,10 +132,10 @@ class ReplicationKeeper:
         self._received: dict[str, Received] = {}
         self._closed = False
 
-    # -- what the catalog says ---------------------------------------------------------
+    # -- settings from the catalog ---------------------------------------------------------
 
     async def begin(self, replication: Mapping[str, Any]) -> None:
-        """Have the subscriptions before anything is published; then as `apply`.
+        """Create the subscriptions before anything is published, then apply as `apply` does.
 
         Raises `RemoteError` if they can't be made.
         """
@@ -147,7 +146,7 @@ class ReplicationKeeper:
         self.apply(replication)
 
     def apply(self, replication: Mapping[str, Any]) -> None:
-        """The clusters to replicate to are these, by name, with what concerns them."""
+        """Set the target clusters: by name, with their settings."""
         if self._closed or is_systems(self._partition.key.topic_name):
             return
         for name, told in replication.items():
@@ -181,7 +180,7 @@ class ReplicationKeeper:
 
     async def _run(self, kept: Kept) -> None:
         dropping = self._dropping.get(kept.remote.name)
-        if dropping is not None:  # it was named, and not, and is again: it begins anew
+        if dropping is not None:  # named again after a removal: replication starts anew
             await asyncio.wait([dropping])
         await kept.run()
 
@@ -219,7 +218,7 @@ class ReplicationKeeper:
         return int(reply.incarnation)
 
     async def connect(self, kept: Kept) -> RpcConnection:
-        """Have the replicator run. Raises what `ActorSystem.open_rpc` raises, and
+        """Start the replicator. Raises what `ActorSystem.open_rpc` raises, and
         `RemoteError`."""
         partition, name = self._partition, kept.remote.name
         incarnation = await self._ensure(name, earliest=kept.earliest)
@@ -230,7 +229,7 @@ class ReplicationKeeper:
         return rpc_connection
 
     async def tell(self, rpc_connection: RpcConnection, remote: Remote) -> None:
-        """Tell a replicator its settings. Raises as links do."""
+        """Send a replicator its settings. Raises what `RpcConnection.request` raises."""
         epoch = self._partition.runtime.journal.epoch
         with self._partition.superseded_if_fenced():
             await rpc_connection.request("replicate", [epoch, remote.told()])
@@ -238,7 +237,7 @@ class ReplicationKeeper:
     # -- progress of subscriptions -----------------------------------------------------
 
     async def follow(self) -> None:
-        """Tell replicators which subscriptions may have something new, for ever."""
+        """Notify replicators of subscriptions with new progress, until cancelled."""
         while True:
             await asyncio.sleep(SYNC_S)
             for all_of_them in (False, True):
@@ -250,7 +249,7 @@ class ReplicationKeeper:
                     and kept.remote.all_subscriptions is all_of_them
                 ]
                 if wanting:
-                    with suppress(*TRANSIENT_OR_STORE):  # it is asked again soon
+                    with suppress(*TRANSIENT_OR_STORE):  # the next round asks again
                         found = await self._ask("replicated_subscriptions", {"all": all_of_them})
                         for kept in wanting:
                             kept.follow(found)
@@ -274,35 +273,35 @@ class ReplicationKeeper:
 
     @property
     def connected(self) -> set[str]:
-        """The clusters that nothing keeps replicators from."""
+        """The clusters whose replicators are connected."""
         return {name for name, kept in self._kept.items() if kept.connected}
 
     def settings(self) -> dict[str, Remote]:
-        """The clusters that this is replicated to, by name."""
+        """The clusters that the topic is replicated to, by name."""
         return {name: kept.remote for name, kept in self._kept.items()}
 
     def mark(self, cluster: str, key: str, kind: Marker, payload: bytes, behind: int = 0) -> None:
-        """Have a replicator send a marker behind all entries below offset ``behind``, in place of
-        any other of this ``key`` that waits. It may be lost, like the replicator."""
+        """Send a marker through a replicator, behind all entries below offset ``behind``. It
+        replaces a waiting marker of the same ``key``, and is lost if the replicator stops."""
         kept = self._kept.get(cluster)
         if kept is not None and kept.rpc_connection is not None:
             kept.rpc_connection.notify("marker", [key, int(kind), payload, behind])
 
     def tell_transactions(self) -> None:
-        """More is known of transactions that go to other clusters."""
+        """Notify replicators of news about transactions that go to other clusters."""
         for kept in self._kept.values():
             if kept.rpc_connection is not None:
                 kept.rpc_connection.notify("transactions", None)
 
-    # -- what is told of it ---------------------------------------------------------------
+    # -- status ---------------------------------------------------------------
 
     @property
     def remotes(self) -> list[str]:
-        """The clusters that this is replicated to."""
+        """The clusters that the topic is replicated to."""
         return sorted(self._kept)
 
     async def status(self, name: str) -> dict[str, Any] | None:
-        """What a replicator says of itself; None if it can't be asked now."""
+        """The status of a replicator; None if it doesn't answer."""
         kept = self._kept.get(name)
         if kept is None or kept.rpc_connection is None:
             return None
@@ -314,7 +313,7 @@ class ReplicationKeeper:
         return None
 
     def count_received(self, name: str, messages: int, size: int) -> None:
-        """Something came from another cluster."""
+        """Count an entry from another cluster."""
         received = self._received.get(name)
         if received is None:
             received = self._received[name] = Received(
@@ -324,26 +323,26 @@ class ReplicationKeeper:
         received.traffic.bytes += size
 
     def received(self, name: str) -> dict[str, float]:
-        """How much comes of another cluster a second."""
+        """The rate of entries from another cluster."""
         received = self._received.get(name)
         if received is None:
             return {"rate_in": 0.0, "throughput_in": 0.0}
         return received.rates(self._partition.actor_system.clock_ms() / 1000)
 
-    # -- sleeping ----------------------------------------------------------------------
+    # -- passivation ----------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
-        """Whether the topic is replicated to anywhere."""
+        """Whether the topic is replicated."""
         return bool(self._kept)
 
     @property
     def quiet(self) -> bool:
-        """Whether no replicator has anything to do."""
+        """Whether every replicator is idle."""
         return not self._dropping and all(kept.quiet for kept in self._kept.values())
 
     def rest(self) -> None:
-        """The partition is about to leave in good order: who has nothing to do won't wake it."""
+        """Announce a stop in good order, so that idle replicators don't activate the partition."""
         self._closed = True
         for kept in self._kept.values():
             if kept.rpc_connection is not None:
@@ -351,7 +350,7 @@ class ReplicationKeeper:
 
 
 def _rate(found: Mapping[str, int] | None) -> tuple[float, float]:
-    """Messages and bytes a second; 0 or less: without limit."""
+    """Messages and bytes per second; 0 or less means no limit."""
     if found is None:
         return 0.0, 0.0
     period_s = found.get("ratePeriodInSecond", 1)

@@ -1,4 +1,4 @@
-"""Replication of a partition as people and meters ask about it: one row for each other cluster."""
+"""Replication status and metrics of a partition: one row for each other cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNKNOWN: dict[str, Any] = {
     "progress_pending_since_ms": 0,
     "progress_reason": "",
 }
-"""What is told of a replicator that doesn't answer now."""
+"""The status of a replicator that doesn't answer."""
 
 
 async def replication(
@@ -60,7 +60,7 @@ async def _described(
     elif found["oldest_ms"]:
         lag_ms = now_ms - found["oldest_ms"]
     elif found["connected"]:
-        lag_ms = 0  # all that came is confirmed, and about to be acknowledged
+        lag_ms = 0  # everything is confirmed and about to be acknowledged
     else:
         lag_ms = await partition.maintenance.backlog.age_ms(mark)
     since_ms = found.pop("progress_pending_since_ms")
@@ -78,7 +78,7 @@ async def _described(
 async def replication_samples(
     partition: PartitionActor, replicators: ReplicationKeeper
 ) -> list[Sample]:
-    """What replicators measure, with Pulsar's names where it has them."""
+    """Metrics of replicators, with Pulsar's names where it has them."""
     labels = Labels(partition.config.name, partition.key)
     samples = []
     for name, found in (await replication(partition, replicators)).items():

@@ -1,8 +1,8 @@
-"""What a replicator holds: entries that came from its partition and aren't confirmed yet.
+"""The unconfirmed entries of a replicator.
 
-It asks for so many messages that about `WINDOW` entries and `WINDOW_BYTES` are held. Permits are of
-messages while the window is of entries: how many messages the next ones have is told by the
-smallest of those that came lately, and whoever reads stops if far more came.
+The window requests about `WINDOW` entries and `WINDOW_BYTES`. Permits count messages, while the
+window counts entries: it estimates the messages of the next entries by the smallest recent ones,
+and reading pauses if far more arrive.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from velaray.events.ids import Position, TransactionId
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 WINDOW = 20_000
-"""Fewer small ones don't keep both ends at work."""
+"""Fewer small entries don't keep both ends busy."""
 WINDOW_BYTES = 16 << 20
 FIRST_SIZE = WINDOW_BYTES // 16
-"""Before anything came, entries are taken for so large."""
+"""The assumed size of entries before the first one."""
 _FORGET = 0.99
 
 
@@ -43,8 +43,8 @@ class Window:
         self._unsent: deque[Held] = deque()
         self._unconfirmed: deque[Held] = deque()
         self._bytes = 0
-        self._size = float(FIRST_SIZE)  # how large the next ones may well be
-        self._messages = 1.0  # how few messages the next ones may well have
+        self._size = float(FIRST_SIZE)  # the estimated size of the next entries
+        self._messages = 1.0  # the estimated messages of the next entries
         self.permits = 0
 
     def __len__(self) -> int:
@@ -52,16 +52,16 @@ class Window:
 
     @property
     def overfull(self) -> bool:
-        """Whether what is held is far more than it should be: entries weren't as thought."""
+        """Whether far more is held than intended, because the estimates were wrong."""
         return self._bytes > 2 * WINDOW_BYTES or len(self._held) > 2 * WINDOW
 
     @property
     def oldest_ms(self) -> int:
-        """When the first of all that isn't confirmed was published; 0 if nothing is held."""
+        """The publish time of the oldest unconfirmed entry; 0 if there is none."""
         return self._held[0].published_ms if self._held else 0
 
     def take(self, held: Held) -> None:
-        """An entry came."""
+        """Add an entry."""
         self.permits -= held.messages
         self._held.append(held)
         self._bytes += held.size
@@ -73,24 +73,24 @@ class Window:
             self._unsent.append(held)
 
     def next_unsent(self) -> Held | None:
-        """What is to be sent next."""
+        """The next entry to send."""
         return self._unsent[0] if self._unsent else None
 
     def sent(self) -> None:
-        """`next_unsent` is under way; it is read again if it has to be sent again."""
+        """Mark `next_unsent` as sent. It is read again if it must be sent again."""
         held = self._unsent.popleft()
         held.outgoing = None
         self._unconfirmed.append(held)
 
     def confirmed(self, count: int) -> list[Held]:
-        """So many of those that are under way are there, the oldest; returns them."""
+        """Mark the oldest sent entries as confirmed; returns them."""
         found = [self._unconfirmed.popleft() for _ in range(count)]
         for held in found:
             held.done = True
         return found
 
     def settle(self) -> Position | None:
-        """Let go of what is done and has nothing undone before it; the last such, if any."""
+        """Drop the confirmed prefix; returns the last position in it, if any."""
         position = None
         while self._held and self._held[0].done:
             done = self._held.popleft()
@@ -99,7 +99,7 @@ class Window:
         return position
 
     def wanted(self) -> int:
-        """How many more messages to ask for now; they count as asked for. 0: not worth it."""
+        """The messages to request now, which count as requested; 0 for too few."""
         room = min(WINDOW - len(self._held), int((WINDOW_BYTES - self._bytes) / self._size))
         if not self._held:
             room = max(room, 1)

@@ -1,9 +1,9 @@
-"""One partition's replication to one other cluster: entries go there in order, once each.
+"""Replicates one partition to one other cluster: entries in order, each once.
 
-It reads its own subscription as its only consumer, and publishes to the same partition of the
-other cluster. What the other cluster has confirmed is acknowledged, up to the first entry that it
-hasn't. When anything breaks, all that isn't acknowledged is read and sent again: the other cluster
-knows by the source position what it has already. See docs/decisions/0024-geo-replication.md.
+The replicator is the only consumer of its subscription, and a producer of the same partition in the
+other cluster. It acknowledges the confirmed prefix of the entries. After any failure it reads and
+sends all unacknowledged entries again; the other cluster recognizes duplicates by their source
+positions. See docs/decisions/0024-geo-replication.md.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ logger = logging.getLogger("velaray")
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 ACK_S = 0.1
-"""What is confirmed is acknowledged so much later at the latest."""
+"""The longest delay between a confirmation and its acknowledgement."""
 ACK_ENTRIES = 500
-"""Or when so many are confirmed."""
+"""The number of confirmed entries that are acknowledged without delay."""
 REST_S = 30.0
-"""After so long without anything to do the other cluster's partition is let go of: it may sleep."""
+"""The idle time after which the target connection closes, so that the partition there may rest."""
 
 LOOK_S = 5.0
-"""How often it is looked whether there is nothing to do, and nothing comes by mistake."""
+"""The interval of checks for idleness and for lost permits."""
 SOURCE_PAUSE_S = 1.0
-"""A partition that is about to sleep closes its consumers; subscribing at once would wake it."""
+"""A partition closes its consumers before passivation. Subscribing at once would activate it."""
 
 
 class State(StrEnum):
-    """What a replicator is doing."""
+    """The state of a replicator."""
 
     CONNECTING = "connecting"
     REPLICATING = "replicating"
     RESTING = "resting"
     WAITING = "waiting"
-    """It can't go on, for the reason that it gives, and tries again."""
+    """It is blocked for the given reason, and retries."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a replicator has done since it started."""
+    """Counters of a replicator since it started."""
 
     entries: int = 0
     messages: int = 0
@@ -132,31 +132,31 @@ class Replicator:
         self._throttled: asyncio.TimerHandle | None = None
         self._paused = False
         self._understands = True  # markers of velaray's own
-        self._was_quiet = False  # when the source was lost, and still
+        self._was_quiet = False  # when the source was lost, if it still is
 
-    # -- what others ask ---------------------------------------------------------------
+    # -- status ---------------------------------------------------------------
 
     @property
     def quiet(self) -> bool:
-        """Whether all that came is confirmed and acknowledged, and nothing keeps more away."""
+        """Whether everything is confirmed and acknowledged, and nothing blocks the source."""
         fine = self.connected
         idle = not self._window and self._unacked is None
         return fine and idle and not self._has_side_work
 
     @property
     def _has_side_work(self) -> bool:
-        """Whether something is to be brought there besides entries."""
+        """Whether progress, markers or transactions wait to be sent."""
         transactions = self._transactions is not None and self._transactions.pending
         return transactions or self.markers.pending or (self._exact and self.progress.pending)
 
     @property
     def connected(self) -> bool:
-        """Whether nothing keeps it from the other cluster."""
+        """Whether it is connected with the other cluster."""
         return self.state in (State.REPLICATING, State.RESTING)
 
     @property
     def _exact(self) -> bool:
-        """Whether the other cluster is to have the progress of subscriptions, as far as known."""
+        """Whether subscription progress is replicated."""
         return self.remote.progress == "exact" and self._understands
 
     @property
@@ -166,11 +166,11 @@ class Replicator:
 
     @property
     def finished(self) -> bool:
-        """Whether it was `quiet` when the partition let go of it, or is."""
+        """Whether it is `quiet`, or was when the partition disconnected."""
         return self._was_quiet or self.quiet
 
     def status(self) -> dict[str, Any]:
-        """For people and meters."""
+        """The status for operators and metrics."""
         counts, now_s = self.counts, self._actor_system.clock_ms() / 1000
         return {
             "state": str(self.state),
@@ -192,7 +192,7 @@ class Replicator:
         }
 
     def change(self, remote: Remote) -> None:
-        """Other settings: what concerns the connection holds from the next one on, made now."""
+        """Apply new settings. Changed connection settings cause a new connection."""
         before, self._ends.remote = self.remote, remote
         if before.rate != remote.rate:
             self._set_rate()
@@ -212,7 +212,7 @@ class Replicator:
     # -- life --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         while True:
             self._enter(State.CONNECTING)
             pause = 0.0
@@ -228,7 +228,7 @@ class Replicator:
             await self._pause(max(self._backoff.delay(), pause))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until the other cluster is to be reached in another way."""
+        """Wait for a time, or until the connection settings change."""
         self._redirected.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -238,12 +238,12 @@ class Replicator:
         if reason and reason != self.reason:
             logger.warning("%s waits: %s", self._key, reason)
         self.state = state
-        if state is not State.CONNECTING:  # what was the matter is so until that is over
+        if state is not State.CONNECTING:  # the error stays until then
             self.reason = reason
         self._told()
 
     async def _replicate(self) -> None:
-        """Go on until something breaks; raises what it was."""
+        """Replicate until something fails; raises the error."""
         self._lost = asyncio.get_running_loop().create_future()
         self._window = Window()
         while True:
@@ -293,7 +293,7 @@ class Replicator:
             self._break(error)
 
     def on_side_work(self) -> None:
-        """There may be more to be brought there besides entries, or less."""
+        """Note a change of what waits besides entries."""
         self._changes += 1
         if self._has_side_work:
             self._busy.set()
@@ -312,7 +312,7 @@ class Replicator:
         self._ask_for_more()
 
     async def _until_rest(self) -> None:
-        """Return when nothing was to be done for long. Raises what breaks."""
+        """Return after a long idle time. Raises what fails."""
         loop = asyncio.get_running_loop()
         busy_at = loop.time()
         while True:
@@ -340,8 +340,8 @@ class Replicator:
             await self._lost
 
     async def _count_permits(self) -> None:
-        """An entry that is of other messages than it says takes other permits: nothing may come
-        any more though it seems so here."""
+        """Repair lost permits: an entry with a wrong message count takes other permits than
+        counted here, and delivery may stop."""
         if not self._window:
             counted = await self._permits()
             if counted is not None and not self._window:
@@ -355,10 +355,10 @@ class Replicator:
     def _break(self, error: Exception) -> None:
         if hasattr(self, "_lost") and not self._lost.done():
             self._lost.set_exception(error)
-            self._lost.exception()  # whoever waits for it may have ended
+            self._lost.exception()  # its caller may have ended
 
     def abort(self) -> None:
-        """Cut the connections, as a crash would; whoever runs this cancels that."""
+        """Cut the connections, like a crash. The caller cancels `run`."""
         if self._target is not None:
             self._target.abort()
         if self._source is not None:
@@ -421,7 +421,7 @@ class Replicator:
 
     def _send_more(self) -> None:
         if self.state is not State.REPLICATING:
-            return  # it isn't reached yet: what was sent to it would be lost
+            return  # not connected yet: sent entries would be lost
         while self._target is not None and self._throttled is None and self._learning is None:
             held = self._window.next_unsent()
             if held is None:
@@ -449,7 +449,7 @@ class Replicator:
             self._throttle(held)
 
     def _is_of(self, transaction: TransactionId, position: Position) -> bool | None:
-        """Whether the entry is of this transaction; None if that is to be learnt before."""
+        """Whether the entry belongs to this transaction; None if that must be looked up."""
         if self._transactions is None or not self._understands:
             return False
         is_of = self._transactions.is_of(transaction, position)
@@ -458,14 +458,14 @@ class Replicator:
         return is_of
 
     def _learn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Find out what must be known of the next entry; nothing is sent before it is."""
+        """Look up what the next entry needs, such as its schema, before it is sent."""
         learning = asyncio.ensure_future(work)
         self._learning = learning
         learning.add_done_callback(self._learnt)
 
     def _learnt(self, learning: asyncio.Task[None]) -> None:
         if self._learning is not learning:
-            return  # it's another connection's by now
+            return  # it belongs to a later connection
         self._learning = None
         if learning.cancelled():
             return
@@ -476,7 +476,7 @@ class Replicator:
             self._send_more()
 
     def _throttle(self, held: Held) -> None:
-        """Send nothing more while this is ahead of its rate."""
+        """Pause while the rate limit is exceeded."""
         if self._rate is None:
             return
         loop = asyncio.get_running_loop()
@@ -528,7 +528,7 @@ class Replicator:
 
 
 def _messages(entry: bytes) -> int:
-    """How many permits an entry took that isn't replicated, as far as it can be read."""
+    """The permits of an entry that isn't replicated, if it can be read."""
     try:
         return message_count(entry)
     except MalformedEntryError:

@@ -1,9 +1,9 @@
-"""The body of a subscription that is a replicator: its brain, and what reads it and sends it on.
+"""Actor of a replicator: a subscription, the task that reads it, and the sender to a cluster.
 
-The partition's keeper (`velaray.geo.replication.replication_keeper`) opens a link and says
-``replicate``; as long as that link is open, it is done. The keeper's notice ``rest`` says that the
-partition is about to sleep. If the link breaks otherwise, or something is left to do, the partition
-is woken.
+The partition (`velaray.geo.replication.replication_keeper`) opens an RPC connection and requests
+``replicate``. The replicator runs as long as that connection is open. The notice ``rest``
+announces that the partition is about to be passivated. If the connection breaks without it, or
+work is left, the replicator activates the partition again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from velaray.topology.transient import NO_ANSWER
 from velaray.wire.replication import Marker
 
 UNLOADED_S = 3.0
-"""A partition that was stopped in good order is woken so much later if something is left to do: the
-whole cluster may be about to stop."""
+"""Delay before a partition that stopped in good order is activated again for work that is left:
+the whole cluster may be stopping."""
 
 
 class ReplicatorActor(SubscriptionActor):
-    """A subscription's body that replicates while its partition wants it."""
+    """A subscription actor that replicates while its partition is connected."""
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         super().__init__(key, actor_system)
@@ -48,8 +48,8 @@ class ReplicatorActor(SubscriptionActor):
         self._lives = 0
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """``replicate`` makes this link the keeper's, with these settings; ``status`` is asked
-        by whoever wants to know."""
+        """``replicate`` makes this the controlling connection and sets the settings; ``status``
+        is open to every caller."""
         if method == "replicate":
             epoch, told = args
             self._take_control(rpc_connection, epoch, Remote.of(told))
@@ -57,8 +57,8 @@ class ReplicatorActor(SubscriptionActor):
         return await super().on_request(rpc_connection, method, args)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``status``: what the replicator does; None if nobody wants it to. ``describe`` tells it
-        as well."""
+        """``status``: the state of the replicator; None if it isn't running. ``describe`` includes
+        it."""
         status = None if self._replicator is None else self._replicator.status()
         if method == "status":
             return status
@@ -104,7 +104,7 @@ class ReplicatorActor(SubscriptionActor):
         return next((each["permits"] for each in stats["consumers"]), None)
 
     async def _export(self, name: str, since: Any) -> dict[str, Any]:
-        """Ask the partition what is new of a subscription. Raises as links do."""
+        """Request new progress of a subscription from the partition."""
         if self._control is None or self._replicator is None:
             raise RpcConnectionClosed("the partition isn't connected")
         remote = self._replicator.remote
@@ -112,14 +112,14 @@ class ReplicatorActor(SubscriptionActor):
             "subscription": name,
             "cluster": remote.name,
             "since": since,
-            # What came from elsewhere goes on from here as if it had been published here.
+            # Entries from other clusters are forwarded as if they had been published here.
             "peers": [] if remote.everything else None,
         }
         found: dict[str, Any] = await self._control.request("export_progress", args)
         return found
 
     async def _ask(self, method: str, args: dict[str, Any]) -> Any:
-        """Ask the partition something about transactions. Raises as links do."""
+        """Send the partition a request about transactions."""
         if self._control is None:
             raise RpcConnectionClosed("the partition isn't connected")
         return await self._control.request(method, args)
@@ -139,8 +139,8 @@ class ReplicatorActor(SubscriptionActor):
             self._control.notify("state", state)
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """``rest``, ``progress``, ``marker`` and ``transactions`` come from the keeper; all else
-        from the hand."""
+        """``rest``, ``progress``, ``marker`` and ``transactions`` come over the controlling
+        connection; other notices over the partition's channel."""
         if rpc_connection is not self._control:
             super().on_notice(rpc_connection, method, args)
         elif method == "rest":
@@ -154,7 +154,7 @@ class ReplicatorActor(SubscriptionActor):
             self._transactions.news()
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Without its keeper nothing is replicated; somebody has to wake it."""
+        """Stop replicating, and activate the partition again if work is left."""
         super().on_rpc_closed(rpc_connection)
         if rpc_connection is self._control:
             self._lose_control(lost=True)
@@ -172,7 +172,7 @@ class ReplicatorActor(SubscriptionActor):
             self._activating = self.spawn(self._wake(self.actor_system.backoff(first)))
 
     async def _wake(self, backoff: Backoff) -> None:
-        """Have the partition run until its keeper is back, or the topic is gone."""
+        """Activate the partition until it reconnects or its topic is deleted."""
         partition = ActorKey.of_partition(self.key.topic_name, self.key.topic_incarnation)
         while self._control is None:
             await backoff.wait()
@@ -187,7 +187,7 @@ class ReplicatorActor(SubscriptionActor):
                 continue
 
     async def stop(self) -> None:
-        """As every body, once what is confirmed is acknowledged."""
+        """Stop, after acknowledging what the other cluster confirmed."""
         self._ending = True
         running = self._running
         if running is not None:
@@ -197,12 +197,12 @@ class ReplicatorActor(SubscriptionActor):
         await super().stop()
 
     def abort(self) -> None:
-        """As a crash would."""
+        """Stop at once, like a crash."""
         if self._replicator is not None:
             self._replicator.abort()
         super().abort()
 
     def idle(self) -> bool:
-        """Whether no partition and no caller is connected, and none has to be woken."""
+        """Whether there is no connection and no partition to activate."""
         activating = self._activating is not None and not self._activating.done()
         return super().idle() and not activating

@@ -1,4 +1,4 @@
-"""The two ends of a replicator: how a partition of this cluster, or of another one, is reached."""
+"""Connections of a replicator to a partition of this cluster or of another one."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ OPERATION_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_MS = 5_000
 
 Prepare = Callable[[Lookup], Awaitable[None]]
-"""Makes sure that the other cluster has the topic as it must be."""
+"""Ensures that the other cluster has the topic with the right shape."""
 
 
 class Way(Protocol):
-    """Leads to one partition, once; when the connection is lost, make another."""
+    """A way to one partition, for one connection."""
 
     async def connect(self) -> Connection:
-        """A connection to whoever serves the partition.
+        """Connect to the owner of the partition.
 
-        Raises `VelarayError`, `OSError`, `TimeoutError` and what is the way's own.
+        Raises `VelarayError`, `OSError`, `TimeoutError` and the errors of the implementation.
         """
 
     def abort(self) -> None:
-        """Cut it."""
+        """Cut the connection."""
 
     async def close(self) -> None:
-        """Leave, once all that was sent is out."""
+        """Close, after everything is written out."""
 
 
 class OwnWay:
@@ -103,4 +103,4 @@ class RemoteWay:
         try:
             await self._pool.close()
         finally:
-            self._pool.abort()  # if nobody waits for it any more: else the consumer stayed there
+            self._pool.abort()  # even without a caller: else the consumer would stay

@@ -1,4 +1,4 @@
-"""What a replicator must know of its two ends, and those of one that sends to another cluster."""
+"""The two ends of a replicator, and those of one that sends to another cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from velaray.wire.stamping import Judged, judge
 
 
 class Ends(abc.ABC):
-    """Where entries of one partition come from and where they go to. Sources and targets are
-    made anew for each connection, as ``remote`` says then."""
+    """The source and the target of one partition's entries. Each connection makes new ones
+    from the present ``remote``."""
 
     def __init__(self, actor_system: ActorSystem, key: ActorKey, remote: Remote) -> None:
         """``key`` is of an actor of the partition; ``remote`` is the other cluster."""
@@ -42,13 +42,13 @@ class Ends(abc.ABC):
 
     @abc.abstractmethod
     def source(self, on_entries: OnEntries, on_lost: Callable[[SourceLost], None]) -> Source:
-        """A source that isn't open yet."""
+        """A new source, not yet open."""
 
     @abc.abstractmethod
     def target(
         self, epoch: int, on_confirmed: OnConfirmed, on_lost: Callable[[Exception], None]
     ) -> Target:
-        """A target that isn't open yet."""
+        """A new target, not yet open."""
 
     @abc.abstractmethod
     async def meet(self, target: Target) -> None:
@@ -62,7 +62,7 @@ class Ends(abc.ABC):
 
     @abc.abstractmethod
     def judge(self, entry: bytes, too_old_ms: int) -> Judged:
-        """What is to be done with an entry."""
+        """Decide what to do with an entry."""
 
 
 class Pushing(Ends):

@@ -1,7 +1,7 @@
-"""Markers that a partition sends to another cluster besides progress: Pulsar's, of snapshots.
+"""Pulsar's snapshot markers, which a partition sends to another cluster.
 
-One that answers where this cluster is goes behind all that the answer is about. Of those that say
-the same, such as how far one subscription is, the newest alone goes.
+A marker that answers with a position is sent behind all entries before that position. A newer
+marker of the same key, such as the progress of one subscription, replaces a waiting one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ logger = logging.getLogger("velaray")
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 LOOK_S = 0.05
-"""How often it is looked whether a marker's time has come."""
+"""The interval between looks for markers that are due."""
 MOST = 1000
-"""So many wait; then the oldest is dropped: it would hardly be waited for any more."""
+"""The most waiting markers. Beyond it the oldest is dropped, which is likely outdated."""
 
 Send = Callable[[Marker, bytes], Awaitable[None]]
-"""Brings a marker there; what it says is durable when this returns."""
+"""Sends a marker; its effect is durable there when this returns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +37,10 @@ class _Waiting:
 
 
 class Markers:
-    """Those of one partition towards one cluster."""
+    """The markers of one partition for one cluster."""
 
     def __init__(self, told: Callable[[], None]) -> None:
-        """``told`` is called when one has come or gone."""
+        """``told`` is called when a marker is added or removed."""
         self._told = told
         self._waiting: dict[str, _Waiting] = {}
         self._news = asyncio.Event()
@@ -50,7 +50,7 @@ class Markers:
 
     @property
     def pending(self) -> bool:
-        """Whether any waits."""
+        """Whether a marker waits."""
         return bool(self._waiting)
 
     def put(self, key: str, kind: Marker, payload: bytes, behind: int) -> None:
@@ -98,6 +98,6 @@ class Markers:
         return None
 
     def _drop(self, key: str, marker: _Waiting) -> None:
-        if self._waiting.get(key) is marker:  # else there is a newer one
+        if self._waiting.get(key) is marker:  # otherwise there is a newer one
             del self._waiting[key]
         self._told()

@@ -1,8 +1,8 @@
-"""How subscriptions' progress goes to another cluster: beside the entries, as soon as it is made.
+"""Sends subscription progress to another cluster, beside the entries.
 
-The partition says which subscriptions may have something new. Of each the replicator asks for what
-came since the last export that the other cluster has confirmed, and sends that. It may come there
-late, again, or before the entries that it is about.
+The partition announces subscriptions with new progress. For each one the replicator requests the
+progress since the last export that the other cluster confirmed, and sends it. Progress may arrive
+late, twice, or before its entries.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ logger = logging.getLogger("velaray")
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 AT_ONCE = 8
-"""So many subscriptions, and so many parts of one, are under way together."""
+"""The most concurrent subscriptions, and the most concurrent parts of one."""
 
 Export = Callable[[str, Any], Awaitable[dict[str, Any]]]
-"""What is new of a subscription since a token, and the next token; whether there is more."""
+"""New progress of a subscription since a token, the next token, and whether there is more."""
 Send = Callable[[bytes], Awaitable[None]]
-"""Brings a part to the other cluster; it's durable there when this returns."""
+"""Sends a part; it is durable in the other cluster when this returns."""
 
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """A subscription: what was said of it, and what the other cluster has."""
+    """A subscription: its announced version, and what the other cluster has."""
 
     revision: Any
     changed_ms: int
@@ -47,11 +47,11 @@ class _Followed:
 
 
 class Progress:
-    """Of all subscriptions of one partition, towards one cluster. What that has is remembered
-    from one connection to the next."""
+    """Progress of all subscriptions of one partition for one cluster. The confirmed state outlasts
+    connections."""
 
     def __init__(self, clock_ms: Callable[[], int], told: Callable[[], None]) -> None:
-        """``told`` is called whenever `pending` may be another one."""
+        """``told`` is called when `pending` may have changed."""
         self._clock_ms = clock_ms
         self._told = told
         self._followed: dict[str, _Followed] = {}
@@ -60,17 +60,17 @@ class Progress:
 
     @property
     def pending(self) -> bool:
-        """Whether the other cluster lacks anything."""
+        """Whether the other cluster lacks progress."""
         return any(each.dirty for each in self._followed.values())
 
     @property
     def oldest_ms(self) -> int:
-        """Since when it lacks something; 0 if it doesn't."""
+        """The time since which it lacks progress; 0 if it doesn't."""
         since = [each.changed_ms for each in self._followed.values() if each.dirty]
         return min(since, default=0)
 
     def change(self, revisions: Mapping[str, Any], gone: Sequence[str]) -> None:
-        """These subscriptions may have something new, and those are deleted."""
+        """Note subscriptions with new progress, and deleted ones."""
         for name, revision in revisions.items():
             known = self._followed.get(name)
             if known is None:
@@ -85,12 +85,12 @@ class Progress:
         self._told()
 
     def forget(self) -> None:
-        """The other cluster isn't to have any of it."""
+        """Forget everything: progress isn't replicated any more."""
         self._followed.clear()
         self._told()
 
     async def run(self, export: Export, send: Send) -> None:
-        """Bring what is new there, for ever. What fails is tried again."""
+        """Send new progress until cancelled. Failed sends are retried."""
         backoff = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
         while True:
             self._news.clear()
@@ -109,7 +109,7 @@ class Progress:
                 backoff.reset()
 
     async def _bring(self, name: str, export: Export, send: Send) -> Exception | None:
-        """The error that keeps it, if any."""
+        """The error that blocks it, if any."""
         followed = self._followed[name]
         revision = followed.revision
         try:
@@ -124,7 +124,7 @@ class Progress:
                 self._followed.pop(name, None)  # it was deleted
                 return None
             if self._followed.get(name) is followed:
-                self._followed[name] = self._followed.pop(name)  # others come first
+                self._followed[name] = self._followed.pop(name)  # others are first
             return error
         followed.confirmed, followed.begun = revision, True
         return None

@@ -1,4 +1,4 @@
-"""The schemas of what is replicated: which version at the source is which one at the target."""
+"""Maps schema versions of the source to versions of the target."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from velaray.wire.schemas import NO_VERSION
 
 
 class NoSuchSchema(Exception):
-    """The source doesn't know what a version is."""
+    """The source doesn't know a schema version."""
 
 
 Find = Callable[[bytes], Awaitable[pb.Schema]]
-"""What a version is at the source. Raises `NoSuchSchema`, and what questions raise."""
+"""The schema of a version at the source. Raises `NoSuchSchema`, and request errors."""
 
 
 class Translation:
-    """Of one connection to the target: there, versions may be others for the next one."""
+    """The mapping for one connection to the target. The next connection learns it anew."""
 
     def __init__(self, find: Find, topic: TopicName, target: Target) -> None:
         self._find = find
@@ -30,12 +30,12 @@ class Translation:
         self._known = {NO_VERSION: NO_VERSION}
 
     def get(self, version: bytes) -> bytes | None:
-        """What a version is there; None if that has to be learnt."""
+        """The target version of a version; None if it must be looked up."""
         return self._known.get(version)
 
     async def learn(self, version: bytes, position: Position) -> None:
-        """Find out what a version is there; it becomes one if need be. The entry at ``position``
-        needs it.
+        """Look up the target version of a version, and register the schema if needed. The entry
+        at ``position`` needs it.
 
         Raises `CannotReplicate` if the target doesn't take the schema, or the source doesn't
         know it; `VelarayError`, `RemoteError`, `Unreachable` if that can't be known now.

@@ -1,4 +1,4 @@
-"""What a replicator is told by its partition, and why it may be unable to do it."""
+"""Settings of a replicator, and the error for what it can't do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from velaray.events.portable import PortableError
 
 
 class CannotReplicate(PortableError):
-    """The other cluster isn't, or doesn't take, what is needed; the text says what to do. It is
-    tried again."""
+    """The other cluster lacks or refuses something; the text says what to do. The replicator
+    tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The other cluster, and what of it concerns this topic.
+    """The other cluster, and the settings of this topic for it.
 
     ``progress`` says how subscriptions' progress goes there: "exact", "snapshots" or "" (not at
     all), that of ``all_subscriptions`` or of those that ask for it. Entries older than ``ttl_ms``
@@ -39,11 +39,11 @@ class Remote:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Remote:
-        """From what `told` made."""
+        """Parse the result of `told`."""
         return cls(**{**told, "rate": tuple(told["rate"]), "others": tuple(told["others"])})
 
     def told(self) -> dict[str, Any]:
-        """As it crosses a link."""
+        """The form for an RPC connection."""
         return {
             "name": self.name,
             "service_url": self.service_url,

@@ -1,4 +1,4 @@
-"""Where a replicator gets entries: it is the only consumer of its subscription, over the wire."""
+"""Source of a replicator: the only consumer of its subscription, over the wire protocol."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OnEntries = Callable[[Sequence[tuple[Delivery, bytes]]], None]
 
 
 class SourceLost(NotConnected):
-    """The partition closed the consumer, or is gone."""
+    """The partition closed the consumer or disconnected."""
 
 
 class Source:
-    """One consumer on one connection; when it's lost, make another."""
+    """One consumer on one connection."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Source:
         on_entries: OnEntries,
         on_lost: Callable[[SourceLost], None],
     ) -> None:
-        """``topic`` is the partition's; ``on_entries`` gets what came together."""
+        """``topic`` is the partition's; ``on_entries`` gets the entries of one read."""
         self._way = way
         self._topic = topic
         self._subscription = subscription
@@ -44,7 +44,7 @@ class Source:
         self._closed = False
 
     async def open(self) -> None:
-        """Subscribe; nothing comes before `flow`.
+        """Subscribe; no entries arrive before `flow`.
 
         Raises `VelarayError`, `OSError`, `TimeoutError` and what the way raises.
         """
@@ -54,7 +54,7 @@ class Source:
         await connection.request(self.command(), REQUEST_TIMEOUT_S)
 
     def command(self) -> pb.CommandSubscribe:
-        """How it subscribes."""
+        """The command that subscribes."""
         return pb.CommandSubscribe(
             topic=str(self._topic),
             subscription=self._subscription,
@@ -64,12 +64,12 @@ class Source:
         )
 
     def flow(self, permits: int) -> None:
-        """Ask for so many more messages."""
+        """Request more messages."""
         if self._connection is not None:
             self._connection.send(pb.CommandFlow(consumer_id=CONSUMER_ID, messagePermits=permits))
 
     def acknowledge(self, position: Position) -> None:
-        """Never again anything up to ``position``, once that is durable; nobody waits for it."""
+        """Acknowledge everything up to ``position``, without waiting."""
         if self._connection is not None:
             self._connection.send(
                 pb.CommandAck(
@@ -80,7 +80,7 @@ class Source:
             )
 
     def pause(self, paused: bool) -> None:
-        """Take in nothing for now, or go on."""
+        """Pause or resume reading."""
         if self._connection is not None:
             if paused:
                 self._connection.pause_reading()
@@ -99,13 +99,13 @@ class Source:
             self._on_entries(came)
 
     def on_closed(self, connection: Connection) -> None:
-        """The partition let go of its consumer, or is gone."""
+        """The partition closed its consumer or disconnected."""
         if not self._closed:
             self._hand_over()
             self._on_lost(SourceLost(f"the partition closed the consumer of {self._topic}"))
 
     def on_end_of_topic(self) -> None:
-        """There will be nothing more; the subscription goes on all the same."""
+        """The topic is terminated; the subscription stays."""
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -113,6 +113,6 @@ class Source:
         self._way.abort()
 
     async def close(self) -> None:
-        """Leave, once all that was sent is out."""
+        """Close, after everything is written out."""
         self._closed = True
         await self._way.close()

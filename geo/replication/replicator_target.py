@@ -1,4 +1,4 @@
-"""Where a replicator brings entries: it is a producer of a partition, over the wire."""
+"""Target of a replicator: a producer of a partition, over the wire protocol."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PRODUCER_ID = 1
 REQUEST_TIMEOUT_S = 10.0
 
 OnConfirmed = Callable[[int, bool], None]
-"""Called with how many of the oldest unconfirmed entries are durable there, and whether they were
-there already."""
+"""Called with the number of the oldest unconfirmed entries that are durable there, and whether they
+were duplicates."""
 
 
 class Target:
-    """One producer on one connection; when it's lost, make another."""
+    """One producer on one connection."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Target:
         self._way = way
         self._topic = topic
         self._source = source
-        #: The name of the cluster that this is in.
+        #: The name of the target's cluster.
         self.cluster = cluster
         self._name = replicator_name(source, cluster)
         self._epoch = epoch
@@ -64,7 +64,7 @@ class Target:
 
     @property
     def server_version(self) -> str:
-        """How the cluster presents itself."""
+        """The proof that the source cluster presents."""
         return "" if self._connection is None else self._connection.server_version
 
     async def open(self) -> None:
@@ -86,7 +86,7 @@ class Target:
     async def register(
         self, command: pb.CommandGetOrCreateSchema
     ) -> pb.CommandGetOrCreateSchemaResponse:
-        """Have a schema there; the answer may be a refusal. Raises `VelarayError`."""
+        """Register a schema there; the answer may be a refusal. Raises `VelarayError`."""
         if self._connection is None:
             raise NotConnected(f"not connected to {self.cluster}")
         answer = await self._connection.request(command, REQUEST_TIMEOUT_S)
@@ -94,7 +94,7 @@ class Target:
         return answer
 
     def send(self, entry: bytes, messages: int, *, is_chunk: bool) -> None:
-        """Send an entry; it is confirmed unless the connection is lost before."""
+        """Send an entry. It is confirmed unless the connection breaks first."""
         number, size = self._next, len(entry)
         if is_chunk:
             command = pb.CommandSend(producer_id=PRODUCER_ID, sequence_id=number, is_chunk=True)
@@ -105,7 +105,7 @@ class Target:
         self._send(header, entry)
 
     async def send_marker(self, kind: Marker, payload: bytes, now_ms: int) -> None:
-        """Send a marker; what it says is durable there when this returns.
+        """Send a marker; its effect is durable there when this returns.
 
         Raises `VelarayError`; `CannotReplicate` if it is refused.
         """
@@ -134,8 +134,8 @@ class Target:
             self._connection.send_entry(header, entry)
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """It is durable there, and so are all entries sent before: they are stored in their order.
-        Markers are answered when they are done."""
+        """Confirm an entry and all entries before it, which are stored in order. Markers are
+        answered when they are applied."""
         number = receipt.sequence_id
         marker = self._markers.get(number)
         if marker is not None:
@@ -143,14 +143,14 @@ class Target:
                 marker.set_result(None)
             return
         if number not in self._unconfirmed:
-            return  # of a marker that nobody waits for any more
+            return  # for a marker whose caller is gone
         confirmed = 1
         while self._unconfirmed.popleft() != number:
             confirmed += 1
         self._on_confirmed(confirmed, MessageId.from_proto(receipt.message_id).entry_id < 0)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """It doesn't take an entry: nothing behind it may get there before. Markers may fail."""
+        """Stop at a refused entry, to keep the order. A refused marker fails alone."""
         refusal = from_server(error.error, error.message)
         problem = f"{type(refusal).__name__}: {refusal}"
         marker = self._markers.get(error.sequence_id)
@@ -170,7 +170,7 @@ class Target:
         self._on_lost(error)
 
     def abort(self) -> None:
-        """Cut the connections; nothing is called any more."""
+        """Cut the connection; no callback follows."""
         self._closed = True
         self._unconfirmed.clear()
         for marker in self._markers.values():

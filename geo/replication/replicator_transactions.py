@@ -1,9 +1,9 @@
-"""Transactions on their way to another cluster: whose entries they are, and when all are there.
+"""Transactions on their way to another cluster: their entries, and their completion there.
 
-An entry says of which transaction it is, if its partition knows that it is true: the other cluster
-hides it until the transaction is complete there. Behind the last one, when all before it is
-confirmed, the other cluster is told so, in the order of last entries. What it has been told the
-partition forgets. See `velaray.actors.partition.outgoing_transactions` and
+A replicated entry names its transaction if the partition knows of it, and the other cluster hides
+the entry until the transaction is complete there. Once all entries up to the last one of a
+transaction are confirmed, the replicator reports it complete, in the order of last entries. The
+partition then drops it. See `velaray.actors.partition.outgoing_transactions` and
 `velaray.actors.partition.remote_transactions`.
 """
 
@@ -27,17 +27,17 @@ logger = logging.getLogger("velaray")
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 30.0
 AT_ONCE = 1000
-"""So many transactions are told of together."""
+"""The most transactions in one report."""
 LOOK_S = 1.0
-"""How often it is looked whether entries were skipped that nobody confirms."""
+"""The interval between looks for skipped entries, which are never confirmed."""
 NOWHERE = Position(-1, -1)
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
-"""Ask the partition something."""
+"""Sends the partition a request."""
 Cursor = Callable[[], Awaitable[int]]
-"""Up to which offset the replicator has acknowledged."""
+"""The offset up to which the replicator has acknowledged."""
 Send = Callable[[bytes], Awaitable[None]]
-"""Brings `TransactionsComplete` to the other cluster; it's durable there when this returns."""
+"""Sends `TransactionsComplete`; it is durable in the other cluster when this returns."""
 
 
 @dataclass(slots=True)
@@ -52,10 +52,10 @@ class Outgoing:
 
 
 class Transactions:
-    """Of one partition, towards one cluster. Remembered from one connection to the next."""
+    """The transactions of one partition for one cluster. Outlasts connections."""
 
     def __init__(self, ask: Ask, cursor: Cursor, told: Callable[[], None]) -> None:
-        """``told`` is called whenever `pending` may be another one."""
+        """``told`` is called when `pending` may have changed."""
         self._ask = ask
         self._cursor = cursor
         self._told = told
@@ -63,7 +63,7 @@ class Transactions:
         self._in_order: list[tuple[Position, TransactionId]] = []  # by last entries
         self._unnamed: dict[int, Outgoing] = {}
         self._newest = 0
-        self._decided = NOWHERE  # entries before it are of no transactions but the known ones
+        self._decided = NOWHERE  # entries before it belong to known transactions or to none
         self._asked = False
         self._asking = asyncio.Lock()
         self._settled = NOWHERE
@@ -73,18 +73,18 @@ class Transactions:
 
     @property
     def pending(self) -> bool:
-        """Whether the other cluster may have to be told of any."""
+        """Whether a report may be due."""
         return bool(self._known) or not self._asked
 
     def is_of(self, transaction: TransactionId, position: Position) -> bool | None:
-        """Whether the entry at ``position`` is of the transaction, as it says; None: learn it."""
+        """Whether the entry at ``position`` belongs to the transaction; None if unknown."""
         known = self._known.get(transaction)
         if known is not None:
             return position <= known.position
         return False if position < self._decided else None
 
     async def learn(self) -> None:
-        """Find out what the partition knows. Raises what asking raises."""
+        """Request the transactions from the partition. Raises what the request raises."""
         async with self._asking:
             before = len(self._known)
             complete = None
@@ -113,13 +113,13 @@ class Transactions:
             self._unnamed[known.number] = known
 
     def settled(self, position: Position) -> None:
-        """All entries up to this one are confirmed, or don't go there."""
+        """Note that all entries up to this one are confirmed or not replicated."""
         self._settled = position
         if self._in_order and self._in_order[0][0] <= position:
             self._news.set()
 
     def news(self) -> None:
-        """The partition knows more."""
+        """Note that the partition has news."""
         self._asked = False
         self._news.set()
         self._told()
@@ -131,7 +131,7 @@ class Transactions:
         while True:
             self._news.clear()
             try:
-                # So that none is left out that is due: what is told later must be behind.
+                # Reports must stay in order, so none that is due is left out.
                 await self.learn()
                 if self._known:
                     self._skipped = await self._cursor()

@@ -1,10 +1,9 @@
-"""Pulsar's snapshots, for clusters that know how far subscriptions are in no other way.
+"""Pulsar's cursor snapshots, for clusters that support no exact progress.
 
-A partition asks the clusters to which it is replicated where they are, and keeps what they answer
-as snapshots (`velaray.actors.partition.cursor_snapshots`). Each subscription that asks for it has
-its own: when it has passed one, those clusters are told to acknowledge up to the place that belongs
-to it. Markers travel with replicators and take no place in the log; a partition that restarts
-begins anew.
+A partition asks the clusters that it replicates to for their positions, and keeps the answers as
+snapshots (`velaray.actors.partition.cursor_snapshots`). When a replicated subscription has passed a
+snapshot, the partition sends the snapshot's position to those clusters. Replicators carry the
+markers, which aren't stored in the log. A partition that restarts begins anew.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from velaray.broker.partition.partition_actor import PartitionActor
 
 SNAPSHOT_S = 1.0
-"""How often a snapshot is taken while something happens, and it is looked who has passed one."""
+"""The interval of snapshots, and of looks at the subscriptions that passed one."""
 SNAPSHOTS = "snapshots"
 REASON = "by a snapshot of another cluster"
 _UNSIGNED = (1 << 64) - 1
@@ -63,14 +62,14 @@ class SnapshotKeeper:
     # -- taking and using them ---------------------------------------------------------
 
     async def run(self) -> None:
-        """Never returns."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(SNAPSHOT_S)
-            with suppress(*TRANSIENT_OR_STORE):  # the next round does
+            with suppress(*TRANSIENT_OR_STORE):  # the next round retries
                 await self.once()
 
     async def once(self) -> None:
-        """Begin a snapshot if it's worth it, and tell what subscriptions have passed."""
+        """Begin a snapshot if it is due, and send the progress of subscriptions."""
         subscriptions = self._subscriptions()
         gone = self._caches.keys() - subscriptions.values()
         for incarnation in gone:
@@ -82,7 +81,7 @@ class SnapshotKeeper:
             await self._advance(name, incarnation)
 
     def _subscriptions(self) -> dict[str, int]:
-        """The incarnations of those whose progress goes to any cluster in this way."""
+        """The incarnations of subscriptions whose progress is sent by snapshots."""
         remotes = self._replication.settings().values()
         here = [remote for remote in remotes if remote.progress == SNAPSHOTS]
         if not here:
@@ -104,7 +103,7 @@ class SnapshotKeeper:
             self._ask(name, clusters)
 
     def _ask(self, name: str, clusters: Iterable[str]) -> None:
-        """Behind all that is readable here: whoever has got that is to be told of it there."""
+        """The offset behind everything that consumers here can read."""
         behind = self._partition.readable_end
         own = self._partition.config.name
         request = ReplicatedSubscriptionsSnapshotRequest(snapshot_id=name, source_cluster=own)

@@ -1,4 +1,4 @@
-"""What the parts of a move ask their own cluster."""
+"""Calls of a migration to its own cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from velaray.topology.rpc import RemoteError
 
 
 async def ask_catalog(actor_system: ActorSystem, method: str, **args: Any) -> Any:
-    """Raises what `ActorSystem.call` raises."""
+    """Call the catalog. Raises what `ActorSystem.call` raises."""
     return await actor_system.call(ActorKey.catalog(), method, args)
 
 
 async def partitions_of(actor_system: ActorSystem, topics: Iterable[str]) -> list[ActorKey]:
-    """Of all these topics. Raises what `ActorSystem.call` raises."""
+    """Call each topic. Raises what `ActorSystem.call` raises."""
     found: list[ActorKey] = []
     for topic in topics:
         known = await ask_catalog(actor_system, "topic", topic=topic)
@@ -39,7 +39,7 @@ async def partition_of(actor_system: ActorSystem, tenant: str, topic: str) -> Ac
 
 
 async def unless_gone(deletion: Awaitable[Any]) -> None:
-    """Wait for a deletion; there may be nothing any more. Raises what else it raises."""
+    """Await a deletion, and ignore that the resource doesn't exist. Raises its other errors."""
     try:
         await deletion
     except RemoteError as error:

@@ -1,9 +1,9 @@
-"""A cluster is lost without warning: its tenants go on here, where it replicated to.
+"""Failover: tenants of a lost cluster continue here, where it replicated to.
 
-The tenant is at home here from now on, by one decision of the catalog; each partition knows from
-then on what is known of the lost cluster's producers, so that those that come here find where they
-left off, and gives up the transactions of which something is missing. Nothing is waited for that
-the lost cluster would have to say. What still arrives of it later is taken in as ever.
+One decision of the catalog makes this cluster the tenant's home. Each partition then takes over the
+lost cluster's producer state, so that producers continue at their last sequence id, and gives up
+incomplete transactions. Failover doesn't wait for the lost cluster. Entries that still arrive from
+it later are stored as usual.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def fail_over(actor_system: ActorSystem, tenant: str, lost: str | None) ->
         raise RemoteError(Reason.INVALID, f"{named}: name the cluster that is lost")
     await ask_catalog(actor_system, "set_home", tenant=tenant, cluster=actor_system.config.name)
     keys = await partitions_of(actor_system, here["topics"])
-    # What is complete everywhere is released: some may be asleep, and have told nobody.
+    # Release complete transactions first: passive partitions may not have reported theirs.
     await each(keys, lambda key: actor_system.call(key, "settle_foreign", {}))
     return {
         "tenant": tenant,

@@ -1,4 +1,4 @@
-"""Whether a tenant can move to another cluster, before anything is done about it."""
+"""Checks whether a tenant can migrate to another cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import replicator_subscription
 
 _SHOWN = 5
-"""So many names are told of what is in the way."""
+"""The most names in a list of obstacles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What would move, what is in the way, and what of the tenant is there already."""
+    """What would migrate, the obstacles, and what the target already has of the tenant."""
 
     namespaces: int
     topics: int
@@ -31,12 +31,12 @@ class Examination:
     found: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As the admin interface tells it."""
+        """As JSON for the admin interface."""
         return asdict(self)
 
 
 async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examination:
-    """Look whether a tenant can move as ``asked`` of `begin_migration`; nothing is changed.
+    """Check whether a tenant can migrate as ``asked`` of `begin_migration`, without changes.
 
     Raises `RemoteError` if the catalog would refuse it or the other cluster does, `Unreachable`
     if that can't be asked.
@@ -69,8 +69,8 @@ async def examine(actor_system: ActorSystem, asked: Mapping[str, Any]) -> Examin
 
 
 async def begin(actor_system: ActorSystem, asked: Mapping[str, Any]) -> None:
-    """Have a tenant move, if nothing is in the way. Raises as `examine` does, and `RemoteError`
-    (CONFLICT) that names what is."""
+    """Begin a migration if there is no obstacle. Raises as `examine`, and `RemoteError`
+    (CONFLICT) that names the obstacles."""
     found = await examine(actor_system, asked)
     if found.problems:
         raise RemoteError(Reason.CONFLICT, "; ".join(found.problems))

@@ -1,4 +1,4 @@
-"""What a migration's driver works with: the other cluster, and a copy of what the tenant has."""
+"""What the driver of a migration uses: the target, and the copy of the metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ResultT = TypeVar("ResultT")
 async def make_driver(
     actor_system: ActorSystem, catalog: Ask, migration: Mapping[str, Any]
 ) -> Driver:
-    """Who drives ``migration``, as the catalog describes it."""
+    """The driver of ``migration``, which the catalog describes."""
     cluster, tenant = migration["target"], migration["tenant"]
     facts = await catalog("reach_cluster", {"cluster": cluster})
     target = RestTarget(cluster, facts, actor_system.config.name, tenant, migration["number"])
@@ -30,7 +30,7 @@ async def make_driver(
 
 
 def copier(actor_system: ActorSystem, facts: Mapping[str, Any], tenant: str) -> Copy:
-    """Makes in another cluster what a tenant has here, but for messages."""
+    """Copies the metadata of a tenant to another cluster."""
     admin = admin_of(facts)
 
     async def copy(settled: bool) -> None:
@@ -51,7 +51,7 @@ def copier(actor_system: ActorSystem, facts: Mapping[str, Any], tenant: str) -> 
 
 
 async def in_thread(work: Callable[[], ResultT]) -> ResultT:
-    """Run what waits for an answer in a thread; cancelled, this ends when that has ended."""
+    """Run a blocking function in a thread. Cancelling waits for the thread."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -1,7 +1,7 @@
-"""Takes one migration of a tenant to its end: what is done in each phase.
+"""Drives one migration of a tenant through its phases.
 
-Every step may be done again: whoever goes on after a crash begins the phase anew. What the other
-cluster must have is asked of it before it is decided that it has everything.
+Every step may be repeated: after a crash the phase begins anew. Before the switch the driver asks
+the target whether it has everything.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from velaray.wire.replication import replicator_subscription
 from velaray.wire.replication_pb2 import SubscriptionProgress
 
 ROUND_S = 0.5
-"""How often it is looked how far replication is."""
+"""The interval between looks at the replication lag."""
 COPY_S = 5.0
-"""How often what was made or changed meanwhile is made there too, until the fence is up."""
+"""The interval between metadata copies before the fence."""
 PROGRESS_LAG_MS = 1000
-"""The fence isn't put up while subscriptions' progress is more behind than this."""
+"""The largest lag of subscription progress at which the fence is put up."""
 GRACE_S = 10.0
-"""How long transactions may go on behind the fence; then they are aborted."""
+"""How long transactions may continue behind the fence before they are aborted."""
 QUIET_AT_ONCE = 1000
-"""So many partitions wait for acknowledgements together; they only wait."""
+"""The number of partitions that wait for acknowledgements at the same time."""
 STUCK_S = 10.0
-"""A replicator that confirms nothing for so long behind the fence gets nowhere."""
+"""How long a replicator may confirm nothing behind the fence before the phase fails."""
 _SHORT_S = 0.02
 _LONG_S = 0.5
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Copy = Callable[[bool], Awaitable[None]]
-"""Has the other cluster have what the tenant has here, but for messages; ``settled`` says that
-nothing of it changes here any more."""
+"""Copies the metadata of the tenant to the other cluster; ``settled`` means that it no longer
+changes here."""
 
 
 @dataclass(slots=True)
 class Detail:
-    """How it goes, for people; nothing depends on it."""
+    """Progress for operators; nothing depends on it."""
 
     partitions: int = 0
     lag: int = 0
@@ -61,7 +61,7 @@ class Detail:
 
 @dataclass(slots=True)
 class Driver:
-    """Drives one migration, as the catalog described it."""
+    """Drives one migration that the catalog described."""
 
     actor_system: ActorSystem
     catalog: Ask
@@ -70,10 +70,10 @@ class Driver:
     copy: Copy
     detail: Detail = field(default_factory=Detail)
     former: asyncio.Task[None] | None = None
-    """Who drove it before, and is about to end."""
+    """The former driver, which is about to end."""
 
     async def step(self) -> None:
-        """Do all that the migration's phase asks for, and bring it to the next one.
+        """Do the work of the present phase, and advance to the next one.
 
         Raises `RemoteError`, `Unreachable`, `RpcConnectionClosed`, `TimeoutError`: do it again.
         """
@@ -112,7 +112,7 @@ class Driver:
         await self._advance(Phase.REPLICATING)
 
     async def _replicate(self) -> None:
-        """Until the target lacks so little that the fence need not be up for long."""
+        """Wait until the target lags so little that the fence stays short."""
         loop = asyncio.get_running_loop()
         copied = -COPY_S
         while True:
@@ -150,7 +150,7 @@ class Driver:
         return detail.lag <= self.migration["max_lag"] and near
 
     async def _partitions(self) -> list[ActorKey]:
-        """All partitions that the tenant has now."""
+        """All partitions of the tenant."""
         found: list[ActorKey] = []
         for namespace in await self.catalog("namespaces", {"tenant": self.migration["tenant"]}):
             for topic in await self.catalog("topics", {"namespace": namespace}):
@@ -178,7 +178,7 @@ class Driver:
         await self._advance(Phase.DECIDED)
 
     async def _end_transactions(self, keys: Sequence[ActorKey]) -> None:
-        """Return when no transaction has anything there: it ended, or was aborted in the end."""
+        """Wait until no transaction is open there: each has ended or was aborted."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + GRACE_S
         backoff = self._backoff()
@@ -207,8 +207,8 @@ class Driver:
                 raise
 
     async def _drain(self, key: ActorKey) -> None:
-        """Return when the replicator has confirmed everything. Raises `Unreachable` if it gets
-        nowhere."""
+        """Wait until the replicator has confirmed everything. Raises `Unreachable` without
+        progress."""
         loop = asyncio.get_running_loop()
         backoff, least, patience = self._backoff(), -1, 0.0
         cluster = {"cluster": self.migration["target"]}
@@ -226,7 +226,7 @@ class Driver:
             await backoff.wait()
 
     async def _hand_over(self, key: ActorKey) -> None:
-        """Bring there what subscriptions have acknowledged, and what is known of producers."""
+        """Transfer subscription progress and producer state."""
         topic = str(key.topic_name)
         found = await self.actor_system.call(key, "extent", {})
         for name in found["subscriptions"]:
@@ -235,12 +235,12 @@ class Driver:
         await self.target.adopt_producers(topic, rows)
 
     async def _terminate(self, key: ActorKey) -> None:
-        """Nothing comes any more: what is terminated here is so there."""
+        """Terminate there the topics that are terminated here."""
         if (await self.actor_system.call(key, "extent", {}))["terminated"]:
             await self.target.terminate(str(key.topic_name))
 
     async def _bring_progress(self, key: ActorKey, subscription: str) -> None:
-        """All that the subscription has, by this cluster's positions, as its entries went there."""
+        """The whole progress of a subscription, by this cluster's positions."""
         # Under a name of its own: the replicator goes on with what it has told.
         asked = {"cluster": f"to {self.migration['target']}", "peers": []}
         since, more = None, True
@@ -254,7 +254,7 @@ class Driver:
             await self.target.take_progress(str(key.topic_name), parts)
 
     async def _check_arrived(self, keys: Sequence[ActorKey]) -> None:
-        """Return if the target has the newest entry of every partition. Raises `RemoteError`."""
+        """Check that the target has the newest entry of every partition. Raises `RemoteError`."""
         asked = {"cluster": self.migration["target"]}
         tails = await each(keys, lambda key: self.actor_system.call(key, "tail", asked))
         wanted = {str(key.topic_name): tail for key, tail in zip(keys, tails, strict=True) if tail}
@@ -305,7 +305,7 @@ class Driver:
         self._wait_for("")
 
     async def _until_unread(self, key: ActorKey) -> None:
-        """Return when the replicator is gone: one that comes later would begin anew."""
+        """Wait until the replicator is gone; a later one would begin anew."""
         name, backoff = replicator_subscription(self.migration["target"]), self._backoff()
         while name in (await self.actor_system.call(key, "extent", {}))["replicators"]:
             await backoff.wait()
@@ -328,7 +328,7 @@ def _shown(position: Sequence[int]) -> str:
 
 
 def _mark_delete_alone(part: bytes) -> bytes:
-    """What Pulsar's snapshots would say of a subscription's progress."""
+    """The progress of a subscription as Pulsar's snapshots would give it."""
     found = SubscriptionProgress.FromString(part)
     for origin in found.origins:
         for name in ("acked", "partial", "delivered"):

@@ -1,4 +1,4 @@
-"""The cluster that a tenant moves to, as the one sees it that it leaves."""
+"""The target cluster of a migration, as the source uses it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from velaray.wire.replication import CLIENT_VERSION
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 256 << 10
-"""Of subscriptions' progress, in one request."""
+"""The most bytes of subscription progress in one request."""
 MAX_ROWS = 2000
-"""Of producers, in one request."""
+"""The most producers in one request."""
 MAX_TOPICS = 500
 _REASONS = {
     401: Reason.NOT_ALLOWED,
@@ -30,8 +30,8 @@ _REASONS = {
 
 
 class Target(Protocol):
-    """What a migration asks of the other cluster. Everything may be asked again; all of it is
-    durable there when it returns.
+    """The requests of a migration to its target. Each may be repeated, and is durable there when
+    it returns.
 
     Raises `RemoteError` if the other cluster refuses, `Unreachable` if it doesn't answer.
     """
@@ -43,7 +43,7 @@ class Target(Protocol):
         ...
 
     async def expect(self) -> None:
-        """Expect the tenant, which is at home here."""
+        """Prepare for the tenant, whose home is here."""
         ...
 
     async def newest(self, topics: Sequence[str]) -> dict[str, list[int]]:
@@ -51,19 +51,19 @@ class Target(Protocol):
         ...
 
     async def settle(self, topics: Sequence[str]) -> dict[str, str]:
-        """Have all transactions that came decided; why that isn't so, by partition."""
+        """Decide all transactions that arrived; returns the obstacles, by partition."""
         ...
 
     async def take_progress(self, topic: str, parts: Sequence[bytes]) -> None:
-        """Take in what a partition's subscriptions have acknowledged."""
+        """Apply the subscription progress of a partition."""
         ...
 
     async def adopt_producers(self, topic: str, rows: Sequence[Any]) -> None:
-        """Know what a partition knows of its producers."""
+        """Take over the producer state of a partition."""
         ...
 
     async def terminate(self, topic: str) -> None:
-        """Take no more entries in a partition."""
+        """Terminate a partition."""
         ...
 
     async def end(self, *, stays: bool, found: Sequence[str] = ()) -> None:
@@ -167,7 +167,7 @@ class RestTarget:
 
 
 def _bounded(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """All parts, in order, as many together as one request may bring."""
+    """All parts in order, grouped into requests."""
     some: list[bytes] = []
     size = 0
     for part in parts:

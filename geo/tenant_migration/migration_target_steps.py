@@ -1,7 +1,7 @@
-"""A tenant moves to this cluster: what the other one has it do, step by step.
+"""The steps of a migration to this cluster, as its source requests them.
 
-Every step but the first one is refused unless this very migration is expected, so whatever is
-late of one that is over makes nothing here, and deletes nothing.
+Every step but the first is refused unless this migration is expected. So late requests of a
+finished migration create and delete nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Args = Mapping[str, Any]
 
 
 async def look(actor_system: ActorSystem, tenant: str) -> dict[str, Any]:
-    """What of a tenant is here, and who this is; see `migration_target.Target`."""
+    """Describe the tenant and the cluster; see `migration_target.Target`."""
     found: dict[str, Any] = await ask_catalog(actor_system, "whereabouts", tenant=tenant)
     incoming_migration = await ask_catalog(actor_system, "arrival", tenant=tenant)
     number = actor_system.config.cluster_number
@@ -86,7 +86,7 @@ async def _settle(actor_system: ActorSystem, tenant: str, args: Args) -> dict[st
 def _ofpartition_of(
     method: str, *names: str
 ) -> Callable[[ActorSystem, str, Args], Awaitable[None]]:
-    """A step that is a call of one partition, with these arguments."""
+    """A step that calls one partition with these arguments."""
 
     async def call(actor_system: ActorSystem, tenant: str, args: Args) -> None:
         key = await partition_of(actor_system, tenant, args["topic"])

@@ -23,16 +23,16 @@ logger = logging.getLogger("velaray")
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 10.0
 FENCE_PATIENCE_S = 60.0
-"""What fails for so long behind the fence, without anything that succeeds, is rolled back: clients
-are to go on, if not there then here."""
+"""How long a migration may fail behind the fence without progress before it is rolled back, so
+that clients continue here."""
 FAILED_PAUSE_S = 30.0
-"""After what nobody foresaw."""
+"""The pause after an unexpected error."""
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
 class Migrations:
-    """Drives what the catalog has decided, as long as this activation of it lives."""
+    """Drives the migrations of the catalog as long as its activation lives."""
 
     def __init__(self, actor_system: ActorSystem, catalog: Ask) -> None:
         self._actor_system = actor_system
@@ -41,18 +41,18 @@ class Migrations:
         self._details: dict[str, Detail] = {}
 
     async def start(self) -> None:
-        """Go on with all that aren't over."""
+        """Continue all unfinished migrations."""
         for found in await self._catalog("migrations", {"running": True}):
             self._begin(found["tenant"])
 
     def stop(self) -> None:
-        """Leave them as they are."""
+        """Stop all drivers; migrations keep their phases."""
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
 
     def changed(self, tenant: str) -> None:
-        """A migration began, or is in another phase: if nobody drives it there, begin to."""
+        """Start a driver for a migration that began or changed its phase, if there is none."""
         task = self._tasks.get(tenant)
         if task is not None and task is asyncio.current_task():
             return  # its own driver brought it there
@@ -116,7 +116,7 @@ class Migrations:
         self._details.setdefault(tenant, Detail()).problem = problem
 
     async def _driver(self, found: dict[str, Any]) -> Driver:
-        # Only who moves a tenant needs what talks to other clusters.
+        # Imported late: only migrations need the client for other clusters.
         from velaray.geo.tenant_migration.migration_copy import make_driver
 
         driver = await make_driver(self._actor_system, self._catalog, found)
@@ -126,7 +126,7 @@ class Migrations:
         return driver
 
     async def status(self, tenant: str) -> dict[str, Any]:
-        """What the catalog says of a tenant's newest migration, and how it goes."""
+        """The newest migration of a tenant, with its progress."""
         found: dict[str, Any] = await self._catalog("migration", {"tenant": tenant})
         detail = self._details.get(tenant)
         told = {} if detail is None or found["over"] else asdict(detail)

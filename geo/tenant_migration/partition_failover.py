@@ -1,4 +1,4 @@
-"""What a partition tells when the cluster that replicated to it is lost."""
+"""Calls to a partition when the cluster that replicated to it is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 4
 _LOOKED_AT = 10_000
-"""So many un-acknowledged entries are asked for together."""
+"""The most unacknowledged entries in one request."""
 
 
 async def failover_report(
@@ -58,7 +58,7 @@ async def failover_report(
 async def settle_progress(
     partition: PartitionActor, progress: RemoteProgress, args: dict[str, Any]
 ) -> None:
-    """Have all that other clusters told acknowledged, as far as what it is about has come."""
+    """Apply all waiting progress of other clusters whose entries have arrived."""
     found = await partition.runtime.read(lambda state: dict(state.subscriptions))
     for name, known in found.items():
         if not name.startswith(REPLICATOR_PREFIX):
@@ -70,7 +70,7 @@ def _shown(position: Position) -> str:
 
 
 async def _published(partition: PartitionActor, origin: Origin) -> int | None:
-    """When the newest entry was published; None if it's trimmed away."""
+    """The publish time of the newest entry; None if it is trimmed."""
     if partition.kept_from(origin.last_offset) != origin.last_offset:
         return None
     return publish_time((await partition.entry(origin.last_offset)).data)

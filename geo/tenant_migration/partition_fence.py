@@ -1,9 +1,9 @@
-"""A partition behind the fence: its tenant is moving to another cluster.
+"""The fence of a partition whose tenant migrates to another cluster.
 
-From the moment when the fence is durable, no publish gets a receipt here and nobody is delivered
-anything but replicators; clients are sent away, and find out by looking up where to go on. What
-they had acknowledged until then is in the subscriptions' cursors when `PartitionFence.put_up`
-returns, and nothing that is acknowledged later is: so what is exported then is all there will be.
+Once the fence is durable, the partition confirms no publishes and delivers only to replicators.
+Clients are disconnected and find the new home by a look-up. When `PartitionFence.put_up` returns,
+the cursors contain every acknowledgement from before the fence, and later ones are refused. So an
+export after that is final.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 ACKS_COME_S = 0.15
 """Clients that ask for no receipts collect acknowledgements for 0.1 s before they send them."""
 QUIET_S = 5.0
-"""So long nobody is delivered anything, if no fence comes."""
+"""How long delivery pauses if no fence follows."""
 _CHANGES = (
     *("append", "expire", "import_progress", "resume_dead_letters", "seek", "set_replicated"),
     *("set_properties", "skip_to", "undo"),
 )
-"""Calls of a partition that its machine doesn't refuse by itself, and that change something."""
+"""Calls that change a partition and that its machine doesn't refuse by itself."""
 
 
 class PartitionFence:
@@ -38,7 +38,7 @@ class PartitionFence:
 
     def __init__(self, partition: PartitionActor) -> None:
         self._partition = partition
-        #: For which migration it is up; 0: it isn't.
+        #: The migration whose fence is up; 0 for none.
         self.up = 0
         self._passing = 0
         self._passed = asyncio.Event()
@@ -51,8 +51,8 @@ class PartitionFence:
 
     @contextlib.contextmanager
     def passing(self, method: str) -> Iterator[None]:
-        """Around a call: one that changes something is refused behind the fence, and waited for
-        before."""
+        """Guard a call: behind the fence a changing call is refused; `put_up` waits for running
+        ones."""
         if method not in _CHANGES:
             yield
             return
@@ -65,8 +65,8 @@ class PartitionFence:
             self._passed.set()
 
     async def be_quiet(self) -> None:
-        """Deliver nothing more, as a fence is about to be put up; return when what clients had
-        acknowledged has had time to come. If no fence follows, all goes on after a while."""
+        """Pause delivery before a fence, and wait for acknowledgements in transit. Without a fence
+        delivery resumes after a while."""
         channels = [each for each in self._clients_channels() if each.consumers]
         if self.up or not channels:
             return
@@ -89,7 +89,7 @@ class PartitionFence:
         ]
 
     async def put_up(self, migration: int) -> None:
-        """Let nothing through any more; return when all that had come is settled, and durable.
+        """Put up the fence, and wait until everything before it is durable.
 
         Again, it changes nothing. Raises `RemoteError` (CONFLICT) if the migration is over, and
         what calls raise: then it may be up.
@@ -104,7 +104,7 @@ class PartitionFence:
         await partition.sync()
 
     async def take_down(self, migration: int) -> None:
-        """That migration came to nothing: go on as if it had never been. Raises as `put_up`."""
+        """Take the fence down after a rollback. Raises as `put_up`."""
         await self._tell(UnfencePartition(migration), self._open)
 
     async def _tell(self, command: Any, settle: Callable[[int], None]) -> None:
@@ -126,7 +126,7 @@ class PartitionFence:
         self.up = migration
 
     def _close(self, migration: int) -> None:
-        """It is durable: send clients away before any later answer reaches them."""
+        """Disconnect clients once the fence is durable, before any later answer."""
         if self.up == migration:
             return
         self.up = migration
@@ -134,11 +134,11 @@ class PartitionFence:
         for session in list(partition.sessions):
             session.close_producers()
         for channel in self._clients_channels():
-            channel.resetting = True  # what comes from now on acknowledges nothing
+            channel.resetting = True  # later acknowledgements are refused
 
 
 async def be_quiet(fence: PartitionFence, args: dict[str, Any]) -> None:
-    """A fence is about to be put up; see `PartitionFence.be_quiet`."""
+    """Prepare for a fence; see `PartitionFence.be_quiet`."""
     await fence.be_quiet()
 
 
@@ -148,5 +148,5 @@ async def put_up(fence: PartitionFence, args: dict[str, Any]) -> None:
 
 
 async def take_down(fence: PartitionFence, args: dict[str, Any]) -> None:
-    """Take it down: that migration came to nothing."""
+    """Take the fence down after a rollback."""
     await fence.take_down(args["migration"])

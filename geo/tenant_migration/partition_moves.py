@@ -1,4 +1,4 @@
-"""What a partition answers to who moves its tenant to another cluster, and takes it in there."""
+"""Calls of a migration to partitions of its source and of its target."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def tail(partition: PartitionActor, args: dict[str, Any]) -> list[int] | N
             continue
         judged = judge(bytes((await partition.entry(at)).data), target, too_old_ms, everything=True)
         if judged is PassedOver.EXPIRED:
-            return None  # what is before it is older still
+            return None  # earlier entries are older still
         if not isinstance(judged, PassedOver):
             return list(partition.position_of(at))
     return None

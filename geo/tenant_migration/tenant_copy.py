@@ -1,9 +1,9 @@
-"""Making in another cluster what a tenant has here, but for its messages.
+"""Copies the metadata of a tenant to another cluster.
 
-What is to be done follows from what is here and what is there (`plan`), and is done by the other
-cluster's admin interface (`carry_out`). What is missing is made, what is there in the same shape is
-left: so it can be done again after a crash, and again and again while things change here. What is
-there in another shape is refused, unless it is the caller's own to change.
+`plan` compares both clusters and lists the steps; `carry_out` does them through the admin interface
+of the other cluster. Missing resources are created and equal ones are left, so the copy can be
+repeated after a crash and while the source changes. Resources with another shape are refused,
+unless the caller owns them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from velaray.wire.replication import CLIENT_VERSION
 
 
 class MetadataConflict(PortableError):
-    """The other cluster has something in another shape; ``problems`` names all that it has."""
+    """The other cluster has resources with another shape; ``problems`` names them."""
 
     def __init__(self, cluster: str, problems: Collection[str]) -> None:
         super().__init__(f"cluster {cluster}: {'; '.join(problems)}")
@@ -37,7 +37,7 @@ class MetadataConflict(PortableError):
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """The other cluster: its name, the clusters that it knows, what it has of the tenant."""
+    """The other cluster: its name, the clusters that it knows, and its part of the tenant."""
 
     name: str
     clusters: frozenset[str]
@@ -46,14 +46,14 @@ class There:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to be done there; ``text`` says it to people."""
+    """One step of the copy; ``text`` describes it."""
 
     text: str
     do: Callable[[Admin], None] = field(repr=False, compare=False)
 
 
 def look_at(admin: Admin, tenant: str) -> There:
-    """What the other cluster is, and has of a tenant. Raises what `Admin` raises."""
+    """Read the other cluster and its part of a tenant. Raises what `Admin` raises."""
     known = admin.clusters()
     (name,) = (cluster for cluster, found in known.items() if found["local"])
     try:
@@ -71,7 +71,7 @@ def plan(
     *,
     settled: bool = False,
 ) -> list[Step]:
-    """What is to be done for the other cluster to have what cluster ``source`` has.
+    """The steps that give the other cluster what cluster ``source`` has.
 
     Tenants, namespaces and topics for whose names ``owned`` is true are brought into shape where
     they have another one. Subscriptions that there are there alone stay, unless it is ``settled``
@@ -92,13 +92,13 @@ def admin_of(cluster: Mapping[str, Any]) -> Admin:
 
 
 def carry_out(steps: Collection[Step], admin: Admin) -> None:
-    """Do it, in order. Raises what `Admin` raises, at the first step that fails: plan anew."""
+    """Do the steps in order. Raises what `Admin` raises, at the first failure; then plan anew."""
     for step in steps:
         step.do(admin)
 
 
 class _Planner:
-    """Compares, and collects what is to be done and what is in the way."""
+    """Compares both sides, and collects steps and conflicts."""
 
     def __init__(
         self, source: str, there: There, owned: Callable[[str], bool], settled: bool
@@ -114,7 +114,7 @@ class _Planner:
         self.steps.append(Step(text, do))
 
     def _change(self, of: str, problem: str, text: str, do: Callable[[Admin], None]) -> None:
-        """A difference of what is there: brought into shape, or in the way."""
+        """Handle a difference: a step if it may be changed, else a conflict."""
         if self._owned(of):
             self._add(text, do)
         else:
@@ -123,7 +123,7 @@ class _Planner:
     # -- the tenant ----------------------------------------------------------------
 
     def tenant(self, here: TenantMetadata) -> None:
-        """All that is to be done."""
+        """All steps."""
         name, roles = here.tenant, list(here.admin_roles)
         wanted = sorted({*here.allowed_clusters, self._there.name})
         if unknown := sorted(set(wanted) - self._there.clusters):
@@ -219,7 +219,7 @@ class _Planner:
             return True
         problem = f"topic {name} has {found.partitions} partitions there, not {here.partitions}"
         if not 0 < found.partitions < here.partitions:
-            self.problems.append(problem)  # nothing takes partitions away, or makes the first
+            self.problems.append(problem)  # partitions can't be removed
             return False
         count = here.partitions
         self._change(
@@ -286,7 +286,7 @@ def _upload(topic: str, schema: SchemaText) -> Callable[[Admin], None]:
 
 def _subscribe(partition: str, name: str, properties: Properties) -> Callable[[Admin], None]:
     def create(admin: Admin) -> None:
-        with contextlib.suppress(Conflict):  # its progress was here first
+        with contextlib.suppress(Conflict):  # its progress is older here
             admin.create_subscription(partition, name, MessageId.earliest, properties)
 
     return create

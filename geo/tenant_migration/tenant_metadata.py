@@ -1,8 +1,8 @@
-"""What a tenant has, but for its messages: read here, and as it crosses to another cluster.
+"""The metadata of a tenant: how it is read here and sent to another cluster.
 
-Roles, clusters, namespaces with their policies, topics with theirs, live schemas, and durable
-subscriptions. Policies of the whole cluster aren't the tenant's. How far subscriptions are is no
-metadata: that follows with the messages.
+It consists of roles, clusters, namespaces and topics with their policies, live schemas, and durable
+subscriptions. Cluster policies don't belong to a tenant. Subscription progress isn't metadata: it
+is replicated with the messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TenantMetadata:
     namespaces: Mapping[str, NamespaceMetadata]
 
     def as_json(self) -> dict[str, Any]:
-        """As the admin interface tells it."""
+        """As JSON for the admin interface."""
         return asdict(self)
 
     @classmethod
@@ -93,7 +93,7 @@ def _topic_of(found: Mapping[str, Any]) -> TopicMetadata:
 
 
 async def read_tenant(actor_system: ActorSystem, tenant: str) -> TenantMetadata:
-    """What this cluster has of a tenant; its partitions are activated.
+    """Read the metadata of a tenant. This activates its partitions.
 
     Each part is as it was at some moment of the reading. Raises `RemoteError`: NOT_FOUND if there
     is no such tenant, or a part of it was deleted meanwhile; and what `ActorSystem.call` raises.
