@@ -158,7 +158,7 @@ def _watch_counts(replace: Replace, watch: _Watch) -> None:
 
     async def has_opened(self: SubscriptionDispatcher, *arguments: Any) -> int:
         mark = await opened(self, *arguments)
-        watch.opened(self._dispatcher, self._runtime)
+        watch.opened(self._state.dispatcher, self._state.runtime)
         return mark
 
     def submitted(self: Runtime[Any], command: Any, release: Any) -> None:
