@@ -197,7 +197,7 @@ class CatalogActor(JournaledActor):
                 self._watchers.tell(scope_of(request.topic, request.namespace))
             case m.UpdateCluster():
                 self._watchers.tell(CLUSTER)
-            case m.UpdateTenant() | m.SetHome() | m.ExpectTenant() | m.EndIncomingMigration():
+            case m.UpdateTenant() | m.SetHome() | m.ExpectTenant() | m.EndArrival():
                 self._watchers.tell_tenant(request.tenant)
             case m.BeginMigration() | m.AdvanceMigration() | m.RollBackMigration():
                 self._watchers.tell_tenant(request.tenant)

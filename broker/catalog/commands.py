@@ -96,7 +96,7 @@ def _of_migrations(request: Message) -> Any | None:
             return migrations.RollBackMigration(request.tenant, request.why)
         case m.ExpectTenant():
             return migration_target.ExpectTenant(request.tenant, request.source, request.migration)
-        case m.EndIncomingMigration(tenant, source, number, stays):
+        case m.EndArrival(tenant, source, number, stays):
             return migration_target.EndIncomingMigration(tenant, source, number, stays)
     return None
 

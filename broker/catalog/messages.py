@@ -219,7 +219,7 @@ class ExpectTenant(Request[Row]):
     migration: int
 
 
-class EndIncomingMigration(Request[Row]):
+class EndArrival(Request[Row]):
     """Record, at the target, how a migration ended."""
 
     tenant: str
@@ -339,7 +339,7 @@ class Migrations(Request[list[Row]]):
     running: bool = False
 
 
-class IncomingMigration(Request[Row | None]):
+class Arrival(Request[Row | None]):
     """The newest migration of a tenant to this cluster; None: there is none."""
 
     tenant: str

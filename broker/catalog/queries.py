@@ -222,7 +222,7 @@ def _reach(state: Catalog, request: m.ReachCluster) -> dict[str, Any]:
     return _reached(found)
 
 
-def _incoming(state: Catalog, request: m.IncomingMigration) -> dict[str, Any] | None:
+def _incoming(state: Catalog, request: m.Arrival) -> dict[str, Any] | None:
     """The newest migration of a tenant to this cluster, and how it ended; None: there is none."""
     found = state.incoming.get(request.tenant)
     if found is None:
@@ -292,7 +292,7 @@ QUERIES: Mapping[type[Message], Callable[[Catalog, Any], Any]] = {
     m.Migration: _migration,
     m.Migrations: _migrations,
     m.ReachCluster: _reach,
-    m.IncomingMigration: _incoming,
+    m.Arrival: _incoming,
     m.Whereabouts: _tenant_status,
     m.NamedClusters: _named_clusters,
 }
