@@ -7,7 +7,7 @@ import json
 import lzma
 import multiprocessing
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,9 +83,22 @@ def write_all(recorded: Iterable[tuple[Row, bytes]]) -> int:
         for row, trace in recorded:
             rows.append(row)
             traces.write(len(trace).to_bytes(4, "big") + trace)
+    _write_rows(rows)
+    return len(rows)
+
+
+def write_histories(jobs: int) -> int:
+    """Write the digests of today's histories, and keep the traces; returns how many changed."""
+    rows = read_rows()
+    again = record_all(jobs, [Run(row.kind, row.seed) for row in rows])
+    found = [replace(row, history=now.history) for row, (now, _) in zip(rows, again, strict=True)]
+    _write_rows(found)
+    return sum(row != before for row, before in zip(found, rows, strict=True))
+
+
+def _write_rows(rows: Iterable[Row]) -> None:
     lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
     ROWS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    return len(rows)
 
 
 def read_rows() -> list[Row]:
