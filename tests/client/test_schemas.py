@@ -439,7 +439,7 @@ def test_what_can_not_be_decoded_goes_to_the_dead_letters(client, topic, kind):
 
 def client_backlog(consumer):
     """Messages that are neither acknowledged nor moved."""
-    (last, marked) = next(iter(consumer._thread.run(consumer._base.positions()).values()))
+    (last, marked) = next(iter(consumer._thread.run(consumer._base.topics.positions()).values()))
     return last.entry_id() - marked.entry_id()
 
 

@@ -15,10 +15,12 @@ from velaray.aio import Client, Transaction
 from velaray.broker.coordinator.coordinators import ensure_coordinators
 from velaray.broker.partition.session.acknowledgements import AcknowledgementHandlers
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.messages import AckEntriesInTransaction
 from velaray.client.connection import Connection
 from velaray.client.enums import TransactionState
 from velaray.client.transactions import OPEN_AT_ONCE
 from velaray.events.ids import ActorKey, ActorKind
+from velaray.topology.messages import Request
 from velaray.topology.rpc import RpcConnectionClosed
 from velaray.wire import pulsar_pb2 as pb
 
@@ -382,10 +384,10 @@ def test_an_acknowledgement_whose_answer_is_lost_is_repeated(cluster, monkeypatc
     lost = []
     ask = SubscriptionChannel.ask
 
-    async def once(self: SubscriptionChannel, method: str, args: Any) -> Any:
-        found = await ask(self, method, args)
-        if method == "ack_in_transaction" and not lost:
-            lost.append(method)
+    async def once(self: SubscriptionChannel, request: Request[Any]) -> Any:
+        found = await ask(self, request)
+        if isinstance(request, AckEntriesInTransaction) and not lost:
+            lost.append(request)
             raise RpcConnectionClosed("the subscription is restarting")
         return found
 

@@ -9,6 +9,7 @@ import pytest
 from velaray.actors.partition.machine import StartAt
 from velaray.broker.partition.partition_actor import PartitionActor, _DispatcherConnection
 from velaray.broker.partition.subscription_channel import SubscriptionChannel
+from velaray.broker.subscription.messages import GetMark, OpenDispatcher, ResetCursor, call_of
 from velaray.events.ids import ActorKey, TopicName
 from velaray.geo.actor_kinds import make_actor
 from velaray.journal.errors import Fenced
@@ -35,7 +36,7 @@ async def _partition_with_a_subscription(
 
 
 def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> None:
-    """They would go on at the new place without having been told of it."""
+    """Otherwise they continue at a position that they don't know."""
 
     async def main() -> None:
         actor_system = InProcessActorSystem(
@@ -43,12 +44,10 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
         )
         partition, dispatcher = await _partition_with_a_subscription(actor_system)
         channel = await partition.durable_channel("s", StartAt.EARLIEST, {})
-        for method in ("cursor", "reset"):
+        for request in (GetMark(), ResetCursor(0, "seek")):
             assert not channel.closed
-            args = [0, "seek"] if method == "reset" else None
             epoch = partition.runtime.journal.epoch + 1
-            question = {"epoch": epoch, "start": 0, "method": method, "args": args}
-            await actor_system.call(dispatcher, "brain", question)
+            await actor_system.request(dispatcher, call_of(epoch, 0, request))
         async with asyncio.timeout(5):
             while not channel.closed:
                 await asyncio.sleep(0)
@@ -58,7 +57,7 @@ def test_a_reset_by_a_successor_lets_go_of_the_former_partitions_consumers() -> 
 
 
 def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
-    """It isn't the consumers' fault: what they are told is `Unreachable`, which passes."""
+    """Consumers get `Unreachable`, which is transient."""
 
     async def main() -> None:
         actor_system = InProcessActorSystem(
@@ -69,7 +68,8 @@ def test_a_superseded_partition_ends_and_its_consumers_look_up_again() -> None:
         rpc_connection = await actor_system.open_rpc(
             dispatcher, _DispatcherConnection(of_successor)
         )
-        await rpc_connection.request("open", [partition.runtime.journal.epoch + 1, 0, None, 0, []])
+        epoch = partition.runtime.journal.epoch + 1
+        await rpc_connection.ask(OpenDispatcher(0, None, 0, (), epoch))
 
         with pytest.raises(Unreachable, match="served elsewhere"):
             await partition.durable_channel("s", StartAt.EARLIEST, {})
