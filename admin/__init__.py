@@ -8,7 +8,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # The old import path of a public name, for one version; by name, since it is in a layer above.
+    # The old import path of a public name, for one version. The name is a string, since its module
+    # is in a higher layer.
     if name == "Admin":
         warnings.warn(
             "import Admin from velaray; the old path goes away in the next version",

@@ -1,7 +1,7 @@
-"""The admin interface: HTTP in the shape of Pulsar's, so that its tools work.
+"""The admin interface: HTTP in the shape of Pulsar's, so Pulsar's tools work.
 
-Routes stand in the ``ROUTES`` of the modules that answer them. Where the cluster has tokens,
-every request needs one (``Authorization: Bearer``). Requests of web pages are refused.
+Each module lists its routes in ``ROUTES``. If the cluster requires tokens, every request needs one
+(``Authorization: Bearer``). Requests of web pages are refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MODULES = (
 
 
 def admin_app(actor_system: ActorSystem) -> web.Application:
-    """The application that answers for ``fabric``'s cluster."""
+    """The application of the admin interface for the cluster of ``actor_system``."""
     checks = [answer_errors, check_token, refuse_foreign_callers, refuse_unsupported]
     app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
     app[ACTOR_SYSTEM] = actor_system
@@ -71,9 +71,9 @@ def admin_app(actor_system: ActorSystem) -> web.Application:
 
 
 async def serve_admin(actor_system: ActorSystem, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Listen on ``host``; port 0 takes a free one. Returns the runner and the port.
+    """Listen on ``host``; port 0 selects a free port. Returns the runner and the port.
 
-    ``await runner.cleanup()`` ends it. Raises `OSError` if the port is taken.
+    ``await runner.cleanup()`` stops the server. Raises `OSError` if the port is in use.
     """
     runner = web.AppRunner(admin_app(actor_system), access_log=None)
     await runner.setup()

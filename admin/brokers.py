@@ -1,7 +1,7 @@
-"""Routes of the admin interface for brokers: which there are, whether they are well, how they are
-configured, and what Pulsar's ``broker-stats`` shows of them.
+"""Routes of the admin interface for brokers: list, health, configuration, ``broker-stats``.
 
-Pulsar's brokers are one here: the proxy that was asked. It holds one bundle of every namespace.
+The proxy that receives the request stands for all of Pulsar's brokers. It holds the one bundle of
+every namespace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from velaray.admin.topics import ledger_sizes
 from velaray.broker.session import SERVER_VERSION
 from velaray.events.ids import ActorKey, ActorKind
 
-# The settings that Pulsar's brokers have for policies that are set nowhere: policy and field.
+# Pulsar's broker settings for policies that are set nowhere: policy and field.
 _DEFAULTS: dict[str, tuple[str, str]] = {
     "allowAutoTopicCreation": ("autoTopicCreation", "allowAutoTopicCreation"),
     "allowAutoSubscriptionCreation": ("autoSubscriptionCreation", "allowAutoSubscriptionCreation"),
@@ -52,21 +52,21 @@ _DEFAULTS: dict[str, tuple[str, str]] = {
 
 
 async def list_brokers(request: web.Request) -> web.Response:
-    """The proxies of this cluster: the one that was asked."""
+    """The brokers of this cluster: the proxy that receives the request."""
     if "cluster" in request.match_info:
         await _check_own(request)
     return answer([request.host])
 
 
 async def _check_own(request: web.Request) -> None:
-    """Raises `RemoteError` for an unknown cluster, `AdminError` for another one than this."""
+    """Raise `RemoteError` for an unknown cluster, `AdminError` for another one."""
     await known_cluster(request)
     if request.match_info["cluster"] != actor_system_of(request).config.name:
         raise AdminError(412, "ask that cluster's own admin interface for its brokers")
 
 
 async def leader(request: web.Request) -> web.Response:
-    """The broker that was asked: there is no other."""
+    """The leader: the proxy that receives the request."""
     return answer({"brokerId": request.host, "serviceUrl": str(request.url.origin())})
 
 
@@ -82,13 +82,13 @@ async def version(request: web.Request) -> web.Response:
 
 
 async def backlog_quota_check(request: web.Request) -> web.Response:
-    """Have every running partition look at its backlog quota now, and at what else is due."""
+    """Make every running partition check its backlog quota and its other due maintenance now."""
     await actor_system_of(request).survey("upkeep", ACTOR_S)
     return done()
 
 
 async def owned_namespaces(request: web.Request) -> web.Response:
-    """All namespaces, each as one bundle."""
+    """All namespaces, each with its one bundle."""
     await _check_own(request)
     if request.match_info["broker"] != request.host:
         raise AdminError(404, f"no broker {request.match_info['broker']}; there is {request.host}")
@@ -105,7 +105,7 @@ async def owned_namespaces(request: web.Request) -> web.Response:
 
 
 async def runtime_configuration(request: web.Request) -> web.Response:
-    """The cluster's settings, by Pulsar's names as far as it has them; all values are texts."""
+    """The cluster's settings as strings, under Pulsar's names where they exist."""
     config = actor_system_of(request).config
     clusters = await ask_catalog(request, "clusters")
     set_here = await ask_catalog(request, "policies")
@@ -135,17 +135,17 @@ def _as_text(value: Any) -> str:
 
 
 async def dynamic_names(request: web.Request) -> web.Response:
-    """No setting can be changed while a cluster runs: policies of the cluster are for that."""
+    """The dynamic settings, always none: policies of the cluster take their place."""
     return answer([])
 
 
 async def dynamic_values(request: web.Request) -> web.Response:
-    """See `dynamic_names`."""
+    """The values of the dynamic settings, always none; see `dynamic_names`."""
     return answer({})
 
 
 async def internal_configuration(request: web.Request) -> web.Response:
-    """Pulsar's metadata stores: there are none, the catalog is an actor."""
+    """Pulsar's metadata stores, always none: the catalog is an actor."""
     names = (
         "metadataStoreUrl",
         "configurationMetadataStoreUrl",
@@ -160,7 +160,7 @@ async def internal_configuration(request: web.Request) -> web.Response:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """Statistics of the partitions that run now, by namespace and bundle."""
+    """Statistics of the running partitions, by namespace and bundle."""
     actor_system, found = actor_system_of(request), dict[str, Any]()
     for key, raw in (await _running(request)).items():
         bundles = found.setdefault(f"{key.tenant}/{key.namespace}", {})
@@ -180,7 +180,7 @@ async def _running(request: web.Request) -> dict[ActorKey, Any]:
 
 
 async def load_report(request: web.Request) -> web.Response:
-    """What this broker serves. Ray knows what its machine does."""
+    """The load of this broker; Ray reports that of its machine."""
     config, clusters = actor_system_of(request).config, await ask_catalog(request, "clusters")
     own, running = clusters[config.name], await _running(request)
     return answer(
@@ -203,7 +203,7 @@ async def load_report(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """What ``/metrics`` shows, as Pulsar's JSON: one entry for each set of labels."""
+    """The metrics of ``/metrics`` in Pulsar's JSON: one entry for each set of labels."""
     actor_system = actor_system_of(request)
     samples = gathered(actor_system.config.name, await actor_system.survey("metrics", ACTOR_S))
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}

@@ -1,8 +1,8 @@
-"""Which requests the admin interface refuses by where they come from.
+"""Rules by which the admin interface refuses requests of web pages.
 
-A web page can send requests to loopback ports of the machine that shows it. What a page can't do
-is leave out the headers that its browser adds, send JSON without asking first, or know a token.
-Pulsar's tools, curl and scrapers send no such headers and are served without any set-up.
+A web page can send requests to loopback ports of the machine that shows it. It can't omit the
+headers that its browser adds, send JSON without a preflight request, or know a token. Pulsar's
+tools, curl and scrapers send no such headers and need no configuration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from velaray.admin.http import ACTOR_SYSTEM, AdminError, Handler
 from velaray.topology.config import ClusterConfig, is_loopback
 
 _OWN_SITES = ("same-origin", "none")
-"""What browsers send for an address that the user typed, and for a page of this server."""
+"""Values for an address that the user typed, and for a page of this server."""
 
 
 @web.middleware
@@ -32,11 +32,14 @@ async def refuse_foreign_callers(request: web.Request, handler: Handler) -> web.
 
 
 def _check_host(request: web.Request) -> None:
-    """Refuse names that the operator didn't give: a site's own name may lead to this machine (DNS
-    rebinding), and its pages are of the same origin then. A token proves as much as a name."""
+    """Refuse host names that the operator didn't configure.
+
+    A site's own name may resolve to this machine (DNS rebinding), which makes its pages
+    same-origin. A valid token replaces the check.
+    """
     config = request.app[ACTOR_SYSTEM].config
     given = request.headers.get("Host")
-    if config.auth is not None or given is None:  # every browser names the host
+    if config.auth is not None or given is None:  # every browser sends the host
         return
     name = _hostname(f"//{given}")
     if not is_loopback(name) and name not in _known_names(config):
@@ -48,7 +51,7 @@ def _check_host(request: web.Request) -> None:
 
 
 def _check_page(request: web.Request) -> None:
-    """Refuse what a page of another origin sends."""
+    """Refuse requests that a page of another origin sends."""
     origin = request.headers.get("Origin")
     host = request.headers.get("Host", "")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -59,7 +62,7 @@ def _check_page(request: web.Request) -> None:
 
 
 def _check_body(request: web.Request) -> None:
-    """Refuse bodies of the types that pages may send without asking, and of none."""
+    """Refuse bodies without a type or of a type that pages may send without a preflight request."""
     if not request.body_exists:
         return
     given = request.headers.get("Content-Type", "")
@@ -71,13 +74,13 @@ def _check_body(request: web.Request) -> None:
 
 
 def _known_names(config: ClusterConfig) -> set[str]:
-    """The names by which the operator makes this cluster known, besides loopback."""
+    """The host names that the operator configured for this cluster."""
     urls = [url for listed in config.listeners.values() for url in listed.split(",")]
     return {config.host.lower(), *map(_hostname, urls)}
 
 
 def _hostname(url: str) -> str:
-    """In lower case; "" if there is none."""
+    """The host name of a URL in lower case; "" if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,6 +1,6 @@
-"""Routes of the admin interface for clusters, and for where tenants are at home.
+"""Routes of the admin interface for clusters and for the home clusters of tenants.
 
-The token that this cluster presents to another one can be given, and is never shown.
+The token for another cluster can be set and is never returned.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from velaray.events.ids import check_name
 from velaray.geo.tenant_migration.tenant_metadata import read_tenant
 from velaray.topology.rpc import RemoteError
 
-# Pulsar's fields that are honoured, and the catalog's names for them.
+# Pulsar's fields that are supported, and the catalog's names for them.
 _TEXTS = {"serviceUrl": "admin_url", "brokerServiceUrl": "service_url", "progress": "progress"}
 _CREDENTIALS = "authenticationParameters"
 _PLUGIN = "authenticationPlugin"
-# What this interface answers besides, and what Pulsar's tools send though it means nothing alone.
+# Fields of this interface's own answers, and fields of Pulsar's tools that have no effect alone.
 _WITHOUT_MEANING = {
     *("hasToken", "local"),
     *("brokerClientTlsTrustStoreType", "brokerClientTlsKeyStoreType"),
 }
-# What Pulsar's tools send of what isn't applied, when they were told nothing of it.
+# Values that Pulsar's tools send by default for features that aren't supported.
 _DEFAULTS = {
     "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory"
 }
 
 
 async def list_clusters(request: web.Request) -> web.Response:
-    """The names of the clusters that are known."""
+    """The names of the known clusters."""
     return answer(list(await ask_catalog(request, "clusters")))
 
 
 async def get_cluster(request: web.Request) -> web.Response:
-    """Where a cluster answers, and whether this one has a token for it."""
+    """The URLs of a cluster, and whether a token for it is stored."""
     found = await known_cluster(request)
     return answer(
         {
@@ -71,7 +71,7 @@ async def known_cluster(request: web.Request) -> dict[str, Any]:
 
 
 async def create_cluster(request: web.Request) -> web.Response:
-    """Make another cluster known; 409 if it is."""
+    """Register another cluster; 409 if it is registered."""
     name, given = request.match_info["cluster"], await _given(request)
     for field in ("serviceUrl", "brokerServiceUrl"):
         if _TEXTS[field] not in given:
@@ -83,20 +83,20 @@ async def create_cluster(request: web.Request) -> web.Response:
 
 
 async def update_cluster(request: web.Request) -> web.Response:
-    """Change what the body names of another cluster; empty credentials take the token away."""
+    """Change fields of another cluster; empty credentials remove its token."""
     name, given = request.match_info["cluster"], await _given(request)
     await ask_catalog(request, "update_cluster", cluster=name, **given)
     return done()
 
 
 async def delete_cluster(request: web.Request) -> web.Response:
-    """Forget another cluster; 412 while a tenant may use it, or a policy names it."""
+    """Remove another cluster; 412 while a tenant may use it or a policy names it."""
     await ask_catalog(request, "delete_cluster", cluster=request.match_info["cluster"])
     return done()
 
 
 async def _given(request: web.Request) -> dict[str, str]:
-    """What the body says of a cluster, in the catalog's names. Raises `AdminError`."""
+    """The fields of a cluster in the body, under the catalog's names. Raises `AdminError`."""
     given = {}
     for field, value in (await object_body(request)).items():
         if value is None or field in _WITHOUT_MEANING:
@@ -119,14 +119,14 @@ def _text(field: str, value: Any) -> str:
 
 
 def _check_plugin(value: Any) -> None:
-    """Only tokens are presented to other clusters."""
+    """Raise `AdminError` for authentication plugins other than token authentication."""
     name = _text(_PLUGIN, value)
     if name and name != "token" and not name.endswith(".AuthenticationToken"):
         raise AdminError(422, f"{_PLUGIN} can only be AuthenticationToken, not {name[:100]!r}")
 
 
 def _token(value: Any) -> str:
-    """The token of Pulsar's "token:..." or {"token": ...}; what is wrong isn't quoted."""
+    """The token of Pulsar's "token:..." or {"token": ...}; errors don't quote the value."""
     text = _text(_CREDENTIALS, value)
     if text.startswith("{"):
         try:
@@ -140,23 +140,23 @@ def _token(value: Any) -> str:
     raise AdminError(422, f'{_CREDENTIALS} must be "token:..."')
 
 
-# -- homes -------------------------------------------------------------------------
+# -- home clusters -----------------------------------------------------------------
 
 
 async def list_homes(request: web.Request) -> web.Response:
-    """The clusters of the tenants that are at home elsewhere, by tenant."""
+    """The home clusters of the tenants whose home is another cluster, by tenant."""
     return answer(await ask_catalog(request, "homes"))
 
 
 async def get_home(request: web.Request) -> web.Response:
-    """The cluster in which a tenant is at home, as far as this one knows."""
+    """The home cluster of a tenant, by this cluster's record."""
     tenant = check_name("tenant", request.match_info["tenant"])
     home = await ask_catalog(request, "home", tenant=tenant)
     return answer({"cluster": home["cluster"] if home else actor_system_of(request).config.name})
 
 
 async def set_home(request: web.Request) -> web.Response:
-    """Have a tenant's clients served by another cluster from now on, or (its own name) here."""
+    """Change the home cluster of a tenant; this cluster's own name makes it the home."""
     body = await object_body(request)
     cluster = _text("cluster", body.get("cluster"))
     if not cluster:
@@ -165,11 +165,11 @@ async def set_home(request: web.Request) -> web.Response:
     return done()
 
 
-# -- what a tenant has -------------------------------------------------------------
+# -- a tenant's metadata -----------------------------------------------------------
 
 
 async def get_metadata(request: web.Request) -> web.Response:
-    """All that this cluster has of a tenant, but for messages; see `TenantMetadata`."""
+    """The metadata of a tenant in this cluster, without messages; see `TenantMetadata`."""
     tenant = check_name("tenant", request.match_info["tenant"])
     return answer((await read_tenant(actor_system_of(request), tenant)).as_json())
 

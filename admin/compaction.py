@@ -10,13 +10,13 @@ _WORST_FIRST = ("ERROR", "RUNNING", "NOT_RUN", "SUCCESS")
 
 
 async def compact(request: web.Request) -> web.Response:
-    """Begin to compact the topic, every partition of it; 409 while it is being compacted."""
+    """Start the compaction of a topic (all partitions); 409 while it is being compacted."""
     await ask_each(request, await find_target(request), "compact")
     return done()
 
 
 async def status(request: web.Request) -> web.Response:
-    """How the last compaction went; of several partitions, the one that it went worst for."""
+    """The status of the last compaction; for several partitions, the worst one."""
     found = await ask_each(request, await find_target(request), "compaction_status")
     return answer(min(found, key=lambda each: _WORST_FIRST.index(each["status"])))
 

@@ -1,4 +1,4 @@
-"""Messages as the admin interface's requests name them, and as its answers show them."""
+"""Messages in requests and answers of the admin interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_message_id(body: Mapping[str, Any]) -> MessageId:
-    """The message id of a request's body. Raises `AdminError`."""
+    """The message id in a request's body. Raises `AdminError`."""
     return MessageId(
         _number(body, "ledgerId"), _number(body, "entryId"), _number(body, "partitionIndex", -1)
     )
@@ -35,8 +35,10 @@ def _number(body: Mapping[str, Any], field: str, default: int | None = None) -> 
 
 
 def entry_answer(found: Mapping[str, Any]) -> web.Response:
-    """An entry as a partition describes it: its payload, uncompressed; headers say the rest, as
-    Pulsar's do. A batch comes as a batch."""
+    """The answer for one entry: its payload, uncompressed; the metadata in headers, as in Pulsar.
+
+    A batch is answered as a batch.
+    """
     metadata = MessageMetadata.FromString(found["metadata"])
     return web.Response(
         body=_readable(metadata, found["payload"]),
@@ -47,7 +49,7 @@ def entry_answer(found: Mapping[str, Any]) -> web.Response:
 
 def _readable(metadata: MessageMetadata, payload: bytes) -> bytes:
     if metadata.encryption_keys:
-        return payload  # only those who hold the key can say what's inside
+        return payload  # only holders of the key can decrypt it
     try:
         return bytes(decompress(metadata.compression, payload, metadata.uncompressed_size))
     except CompressionError as error:
@@ -78,8 +80,10 @@ def _headers(found: list[int], metadata: MessageMetadata) -> dict[str, str]:
 
 
 def _time_text(at_ms: int) -> str:
-    """Milliseconds since 1970 as Pulsar's tools read them; those that no calendar holds as they
-    are."""
+    """A time in milliseconds since 1970 as Pulsar's tools read it.
+
+    A value outside the calendar's range is returned as a number.
+    """
     try:
         found = _EPOCH + timedelta(milliseconds=at_ms)
     except OverflowError:
@@ -88,5 +92,5 @@ def _time_text(at_ms: int) -> str:
 
 
 def _header_text(text: str) -> str:
-    """``text`` with what a header can't carry percent-encoded."""
+    """``text`` with the characters that a header can't carry percent-encoded."""
     return quote(text, safe=string.punctuation + " ")

@@ -1,5 +1,4 @@
-"""A change to several partitions of a topic: what each one answers, or an error that names those
-that have it."""
+"""Changes to several partitions of a topic, with errors that name the changed partitions."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ async def change_every(
 ) -> dict[str, ResultT]:
     """Apply each change, a few at a time; returns the answers by name.
 
-    A failure doesn't stop the others. If all fail, raises the first error as it is; if some do,
-    raises `AdminError`, which names those that are changed, those that aren't, and why.
+    A failure doesn't stop the other changes. If all fail, raises the first error unchanged. If some
+    fail, raises `AdminError`, which names the changed partitions, the unchanged ones and the
+    reason.
     """
     answers: dict[str, ResultT] = {}
     failures: dict[str, Exception] = {}

@@ -1,4 +1,4 @@
-"""What the routes of the admin interface share: names, bodies, answers, errors, fan-out."""
+"""Shared parts of the admin routes: names, bodies, answers, errors, calls to many actors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _STATUS = {
 
 
 class AdminError(PortableError):
-    """A request that is refused with this HTTP status; the text is for the caller."""
+    """A refused request: its HTTP status and a text for the caller."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ def _problem(status: int, reason: str, **headers: str) -> web.Response:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of a partition's refusal, or of a call that got no answer (503)."""
+    """The HTTP status of a partition's refusal; 503 for a call without an answer."""
     if not isinstance(error, RemoteError):
         return 503
     try:
@@ -82,7 +82,7 @@ def status_of(error: Exception) -> int:
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal and failure as ``{"reason": ...}`` with Pulsar's status."""
+    """Answer every refusal and failure with ``{"reason": ...}`` and Pulsar's status."""
     try:
         return await handler(request)
     except AdminError as error:
@@ -105,13 +105,13 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
-    """As Pulsar does it: the client is to ask the cluster where the tenant is at home."""
+    """Redirect the client to the tenant's home cluster, as Pulsar does."""
     tenant = request.match_info["tenant"]
     try:
         home = await ask_catalog(request, "home", tenant=tenant)
     except TRANSIENT as failure:
         return _problem(503, f"{reason_of(failure)}; try again")
-    if home is None:  # it has come back meanwhile
+    if home is None:  # the tenant's home is this cluster again
         return _problem(503, f"{error.message}; try again")
     location = home["admin_url"].rstrip("/") + str(request.rel_url)
     return web.json_response({"reason": error.message}, status=307, headers={"Location": location})
@@ -119,7 +119,7 @@ async def _sent_home(request: web.Request, error: RemoteError) -> web.Response:
 
 @web.middleware
 async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Where the cluster has tokens, let nobody pass without a good one."""
+    """Answer 401 to requests without a valid token if the cluster requires tokens."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     try:
         authenticate(
@@ -131,17 +131,20 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
     return await handler(request)
 
 
-# -- what a request says -----------------------------------------------------------
+# -- requests ----------------------------------------------------------------------
 
 
 def actor_system_of(request: web.Request) -> ActorSystem:
-    """The fabric behind this application."""
+    """The actor system of this application."""
     return request.app[ACTOR_SYSTEM]
 
 
 def means_home(request: web.Request) -> bool:
-    """Whether the cluster is meant in which the tenant is at home. Replicators, and who moves
-    tenants, say by their ``User-Agent`` that they mean this very one."""
+    """Whether the request addresses the tenant's home cluster.
+
+    Replicators and tenant migrations address this cluster itself. Their ``User-Agent`` identifies
+    them.
+    """
     return not request.headers.get("User-Agent", "").startswith(CLIENT_VERSION)
 
 
@@ -152,7 +155,7 @@ def namespace_of(request: web.Request) -> str:
 
 
 def users_namespace_of(request: web.Request) -> str:
-    """`namespace_of`. Raises `AdminError` if it is the system's, but for who only wants to see."""
+    """`namespace_of`. Raises `AdminError` for changes to the system namespace."""
     name = namespace_of(request)
     if request.method != "GET" and name == f"{SYSTEM_TENANT}/{SYSTEM_NAMESPACE}":
         raise AdminError(405, f"namespace {name} belongs to the system: nobody changes it")
@@ -160,13 +163,12 @@ def users_namespace_of(request: web.Request) -> str:
 
 
 def topic_of(request: web.Request) -> TopicName:
-    """The topic, or partition of one, of the path. Raises `InvalidNameError`."""
+    """The topic or partition of the path. Raises `InvalidNameError`."""
     return TopicName.parse(f"persistent://{namespace_of(request)}/{request.match_info['topic']}")
 
 
 def _users_topic_of(request: web.Request) -> TopicName:
-    """`topic_of`. Raises `AdminError` if it is the system's, but for who only wants to see what
-    is to be deleted."""
+    """`topic_of`. Raises `AdminError` for system topics, except when a deletion topic is read."""
     name = topic_of(request)
     if is_systems(name) and not (request.method == "GET" and is_deletion_topic(name)):
         raise AdminError(405, f"{name} belongs to the system: nobody reads or changes it")
@@ -174,7 +176,7 @@ def _users_topic_of(request: web.Request) -> TopicName:
 
 
 def whole_topic_of(request: web.Request) -> TopicName:
-    """The topic of the path, which must not name a partition, nor be the system's.
+    """The topic of the path, which must be neither a partition nor a system topic.
 
     Raises `InvalidNameError`, `AdminError`.
     """
@@ -185,7 +187,7 @@ def whole_topic_of(request: web.Request) -> TopicName:
 
 
 def flag(request: web.Request, name: str) -> bool:
-    """A query parameter that is ``true`` or ``false`` (also: absent). Raises `AdminError`."""
+    """A query parameter that is ``true``, ``false`` or absent (false). Raises `AdminError`."""
     text = request.query.get(name, "false").lower()
     if text not in ("true", "false"):
         raise AdminError(400, f"query parameter {name} must be true or false, not {text!r}")
@@ -201,13 +203,13 @@ def number_in_path(request: web.Request, name: str, most: int = INT64_MAX) -> in
 
 
 async def json_body(request: web.Request) -> Any:
-    """The body, parsed; None if there is none. Raises `AdminError`."""
+    """The parsed body; None if it is empty. Raises `AdminError`."""
     raw = await request.read()
     if not raw.strip():
         return None
     try:
         value = json.loads(raw)
-        # JSON can spell halves of surrogate pairs, which no UTF-8 text can hold.
+        # JSON can spell halves of surrogate pairs, which UTF-8 can't encode.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise AdminError(400, f"the body isn't JSON: {error}") from error
@@ -215,7 +217,7 @@ async def json_body(request: web.Request) -> Any:
 
 
 async def object_body(request: web.Request) -> dict[str, Any]:
-    """The body as an object; empty if there is none. Raises `AdminError`."""
+    """The body as an object; empty if there is no body. Raises `AdminError`."""
     body = await json_body(request)
     if body is None:
         return {}
@@ -225,7 +227,7 @@ async def object_body(request: web.Request) -> dict[str, Any]:
 
 
 def texts(body: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts in ``body``; empty if it's absent. Raises `AdminError`."""
+    """A list of strings in ``body``; empty if it is absent. Raises `AdminError`."""
     value = body.get(name)
     if value is None:
         return []
@@ -235,7 +237,7 @@ def texts(body: Mapping[str, Any], name: str) -> list[str]:
 
 
 def properties(value: Any) -> dict[str, str]:
-    """``value`` as properties: texts by name; None means none. Raises `AdminError`."""
+    """``value`` as properties: strings by name; None means no properties. Raises `AdminError`."""
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
@@ -247,7 +249,7 @@ def properties(value: Any) -> dict[str, str]:
 
 
 def done() -> web.Response:
-    """It is as was asked; nothing to tell."""
+    """The answer to a successful request without a result."""
     return web.Response(status=204)
 
 
@@ -266,7 +268,7 @@ async def ask_catalog(request: web.Request, method: str, **args: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic, or one partition of it, as the catalog knows it.
+    """A topic, or one partition of it, as recorded in the catalog.
 
     ``partitions`` is 0 for a plain topic.
     """
@@ -282,7 +284,7 @@ class Target:
         return self.partitions > 0 and self.name.partition < 0
 
     def members(self) -> list[TopicName]:
-        """The names that partition actors serve: all partitions, or the one that is meant."""
+        """The names that partition actors serve: all partitions, or the one that the path names."""
         return self.name.members(self.partitions) if self.is_many else [self.name]
 
     def keys(self) -> list[ActorKey]:
@@ -291,15 +293,17 @@ class Target:
 
 
 async def find_target(request: web.Request) -> Target:
-    """The topic or partition of the path. Raises `RemoteError` (NOT_FOUND), and `AdminError` if
-    it is the system's."""
+    """The topic or partition of the path.
+
+    Raises `RemoteError` (NOT_FOUND), and `AdminError` for a system topic.
+    """
     name = _users_topic_of(request)
     found = await ask_catalog(request, "topic", topic=str(name))
     return Target(name, found["partitions"], found["incarnation"], found["properties"])
 
 
 async def find_single(request: web.Request, what: str) -> Target:
-    """As `find_target`, for what has no meaning for a partitioned topic as a whole."""
+    """As `find_target`; raises `AdminError` for a partitioned topic as a whole."""
     target = await find_target(request)
     if target.is_many:
         raise AdminError(
@@ -313,9 +317,10 @@ async def find_single(request: web.Request, what: str) -> Target:
 async def ask_each(
     request: web.Request, target: Target, method: str, args: dict[str, Any] | None = None
 ) -> list[Any]:
-    """Call every partition of ``target``; the answers are in their order.
+    """Call every partition of ``target``; returns the answers in the order of the partitions.
 
-    A few at a time. Raises the first error; the rest may or may not have been executed.
+    The calls run a few at a time. Raises the first error; the remaining calls may or may not have
+    been executed.
     """
     actor_system = actor_system_of(request)
     return await each(target.keys(), lambda key: actor_system.call(key, method, args))

@@ -1,7 +1,7 @@
-"""Routes of the admin interface for ledgers: the census, dead letters, one ledger.
+"""Routes of the admin interface for ledgers: the audit, dead letters, single ledgers.
 
-All of it is velaray's own. Whoever may use the admin interface may have orphans deleted and dead
-letters tried again: nothing that is listed is deleted by that.
+All of them are velaray's own. Every user of the admin interface may enqueue the deletion of orphans
+and retry dead letters: these never delete a ledger that a manifest lists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from velaray.broker.garbage_collection.ledger_audit import LedgerAudit, State
 
 BASE = "/admin/v3/ledgers"
 SHOWN = 1000
-"""So many ledgers of each state that needs attention are named."""
+"""Limit of named ledgers of each state that needs attention."""
 
 
 def _told(audit: LedgerAudit) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def _told(audit: LedgerAudit) -> dict[str, Any]:
 
 
 async def audit(request: web.Request) -> web.Response:
-    """Ledgers and bytes by state, in all and by kind of actor; those that aren't listed by name."""
+    """The ledger audit: totals by state and actor kind, and the ledgers that need attention."""
     return answer(_told(await audit_ledgers(actor_system_of(request))))
 
 
 async def repair_orphans(request: web.Request) -> web.Response:
-    """The census; and what are orphans in it are announced, so that a deleter deletes them."""
+    """The ledger audit; the deletion of the orphans that it finds is enqueued."""
     actor_system = actor_system_of(request)
     found = await audit_ledgers(actor_system)
     enqueued = await repair(actor_system, found.of(State.ORPHAN))
@@ -61,19 +61,19 @@ async def repair_orphans(request: web.Request) -> web.Response:
 
 
 async def describe(request: web.Request) -> web.Response:
-    """Where a ledger is, whose it is, and what is to become of it."""
+    """The location, owner and planned deletion of a ledger."""
     return answer(
         await describe_ledger(actor_system_of(request), number_in_path(request, "ledger"))
     )
 
 
 async def list_dead(request: web.Request) -> web.Response:
-    """The dead letters, as far as nobody has dealt with them."""
+    """The unresolved dead letters."""
     return answer([described(each) async for each in dead_letters(actor_system_of(request))])
 
 
 async def _wanted(request: web.Request) -> Sequence[Waiting]:
-    """The dead letters ``ids`` of the body; without one all. Raises `AdminError`."""
+    """The dead letters ``ids`` of the body; all if it is absent. Raises `AdminError`."""
     body = await object_body(request)
     found = [each async for each in dead_letters(actor_system_of(request))]
     if "ids" not in body:
@@ -87,14 +87,14 @@ async def _wanted(request: web.Request) -> Sequence[Waiting]:
 
 
 async def retry(request: web.Request) -> web.Response:
-    """Have dead letters tried again, up to ten times as any event."""
+    """Retry dead letters, with up to ten attempts each as for any event."""
     dead_letters = await _wanted(request)
     await take_up(actor_system_of(request), dead_letters)
     return answer({"retried": len(dead_letters)})
 
 
 async def forget_dead(request: web.Request) -> web.Response:
-    """Have dead letters listed no more. Their ledgers are orphans then, if they are stored."""
+    """Remove dead letters from the list. The audit reports their ledgers, if stored, as orphans."""
     dead_letters = await _wanted(request)
     await forget(actor_system_of(request), dead_letters)
     return answer({"forgotten": len(dead_letters)})

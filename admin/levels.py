@@ -1,10 +1,10 @@
 """Routes of the admin interface for policies of every level, by their own names.
 
-Pulsar gives every policy of a namespace or topic a path of its own
-(`velaray.admin.policies`), and has the widest level in its brokers' configuration.
-Here every level has ``policies``: what is set there by name, with ``?applied=true`` what holds
-there; and ``policies/{name}`` with GET (204 if it isn't set), PUT or POST, DELETE. The
-cluster's are ``/admin/v2/policies``, the others are below the path of the namespace or topic.
+Pulsar gives every policy of a namespace or topic a path of its own (`velaray.admin.policies`). Its
+widest level is the brokers' configuration. Here every level has ``policies``, which lists the
+policies that are set there by name; ``?applied=true`` lists the effective ones. ``policies/{name}``
+supports GET (204 if the policy isn't set), PUT or POST, and DELETE. The cluster's policies are
+``/admin/v2/policies``; those of a namespace or topic are below its path.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from velaray.admin.http import (
 
 
 def _scope(request: web.Request) -> dict[str, str]:
-    """What is meant, as the catalog takes it; the cluster if the path names nothing."""
+    """The level in the path as the catalog's arguments; the cluster if the path names none."""
     if "topic" in request.match_info:
         return {"topic": str(whole_topic_of(request))}
     return {"namespace": users_namespace_of(request)} if "namespace" in request.match_info else {}
 
 
 def _name(request: web.Request, scope: dict[str, str]) -> str:
-    """The policy of the path. Raises `InvalidPolicyError` if there is none at this level."""
+    """The policy of the path. Raises `InvalidPolicyError` if this level has no such policy."""
     levels = {"topic": Level.TOPIC, "namespace": Level.NAMESPACE}
     level = levels[next(iter(scope))] if scope else Level.CLUSTER
     return policy_at(request.match_info["policy"], level).name
 
 
 async def read_all(request: web.Request) -> web.Response:
-    """Every policy that is set here; with ``applied`` every one that holds here."""
+    """Every policy that is set at this level; with ``applied`` every effective one."""
     scope = _scope(request)
     if flag(request, "applied"):
         return answer(await ask_catalog(request, "policies", effective=list(POLICIES), **scope))
@@ -50,7 +50,7 @@ async def read_all(request: web.Request) -> web.Response:
 
 
 async def read(request: web.Request) -> web.Response:
-    """One policy that is set here."""
+    """One policy that is set at this level."""
     scope = _scope(request)
     name = _name(request, scope)
     own = await ask_catalog(request, "policies", **scope)
@@ -66,7 +66,7 @@ async def change(request: web.Request) -> web.Response:
 
 
 async def remove(request: web.Request) -> web.Response:
-    """Let the wider level say what the policy is."""
+    """Remove a policy; the wider level's value applies again."""
     scope = _scope(request)
     await ask_catalog(request, "remove_policy", name=_name(request, scope), **scope)
     return done()

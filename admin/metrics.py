@@ -1,6 +1,6 @@
 """The Prometheus endpoint: ``/metrics`` on the admin port, under the same rules of access.
 
-Only actors that run are asked; none is started, and a scrape keeps none from passivation.
+A scrape asks only running actors. It starts no actor and doesn't delay passivation.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from velaray.events.ids import ActorKey, ActorKind
 from velaray.topology.metrics import METRICS, Kind, Labels, Sample
 
 ACTOR_S = 2.0
-"""How long one actor may take to answer."""
+"""Time limit of one actor's answer."""
 SCRAPE_S = 8.0
-"""How long a scrape may take: less than Prometheus waits, with its own settings."""
+"""Time limit of a scrape, below Prometheus's default scrape timeout."""
 
 SCRAPE_LOCK = web.AppKey("scrape_lock", asyncio.Lock)
 
@@ -41,7 +41,7 @@ _FAMILIES: Mapping[Kind, Callable[..., Any]] = {
 
 
 class _Scraped(Collector):
-    """Samples as Prometheus's families."""
+    """Samples as Prometheus's metric families."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
@@ -61,14 +61,14 @@ class _Scraped(Collector):
 
 
 def as_text(samples: Iterable[Sample]) -> bytes:
-    """The text form that Prometheus reads. Raises `KeyError` for a metric without a name here."""
+    """Samples in Prometheus's text format. Raises `KeyError` for a metric that isn't named here."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Scraped(samples))
     return generate_latest(registry)
 
 
 def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
-    """What the actors answered, and what only all of them together say."""
+    """The actors' samples, and the samples that are computed from all of them."""
     samples = [Sample(*sample) for answer in found.values() for sample in answer or ()]
     mine = {"cluster": cluster}
     running = [key for key, answer in found.items() if answer is not None]
@@ -88,7 +88,7 @@ def gathered(cluster: str, found: Mapping[ActorKey, Any]) -> list[Sample]:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """What every running actor measures; scrapes wait for each other."""
+    """The metrics of every running actor; scrapes run one at a time."""
     actor_system = actor_system_of(request)
     async with asyncio.timeout(SCRAPE_S), request.app[SCRAPE_LOCK]:
         found = await actor_system.survey("metrics", ACTOR_S)

@@ -1,5 +1,7 @@
-"""Routes of the admin interface for tenants that move: asked by people at the cluster that they
-leave, and by that cluster at the one they move to."""
+"""Routes of the admin interface for tenant migration.
+
+Operators call the source cluster, and the source cluster calls the target cluster.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,11 @@ def _field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) 
     return value
 
 
-# -- for people ------------------------------------------------------------------------
+# -- for operators ---------------------------------------------------------------------
 
 
 async def begin_migration(request: web.Request) -> web.Response:
-    """Have a tenant move, or (``dryRun``) look whether it can; what would move, either way."""
+    """Start a tenant's migration or (``dryRun``) check it; the answer lists what migrates."""
     body = await object_body(request)
     asked = {
         "tenant": _tenant(request),
@@ -61,31 +63,34 @@ async def begin_migration(request: web.Request) -> web.Response:
 
 
 async def get_migration(request: web.Request) -> web.Response:
-    """How far the newest migration of a tenant is; 404 if there never was one."""
+    """The progress of a tenant's newest migration; 404 if it has none."""
     return answer(await ask_catalog(request, "migration_status", tenant=_tenant(request)))
 
 
 async def list_migrations(request: web.Request) -> web.Response:
-    """The newest migrations of all tenants that were to move from here."""
+    """The newest migration of every tenant that this cluster has tried to migrate."""
     return answer(await ask_catalog(request, "migrations"))
 
 
 async def roll_back_migration(request: web.Request) -> web.Response:
-    """Have a tenant stay; 409 once it is decided that it moves."""
+    """Roll a migration back; 409 once its move is decided."""
     why = request.query.get("why", "asked to")[:500]
     await ask_catalog(request, "roll_back_migration", tenant=_tenant(request), why=why)
     return await get_migration(request)
 
 
 async def fail_over_tenant(request: web.Request) -> web.Response:
-    """Have a tenant go on here whose home is lost; what may be missing, and what can come again."""
+    """Make this cluster the home of a tenant whose home is lost.
+
+    The answer says what may be missing and what may be delivered again.
+    """
     body = await object_body(request)
     lost = _field(body, "lost", str, "") or None
     return answer(await fail_over(actor_system_of(request), _tenant(request), lost))
 
 
 async def get_received(request: web.Request) -> web.Response:
-    """What a partition of a tenant has of another cluster, by that one's positions."""
+    """The entries that a tenant's partition has received, by the other cluster's positions."""
     topic = request.query.get("topic", "")
     found = await received(
         actor_system_of(request), _tenant(request), topic, request.query["cluster"]
@@ -97,16 +102,16 @@ async def get_received(request: web.Request) -> web.Response:
     return answer({**found, "subscriptions": parts})
 
 
-# -- for the cluster that it leaves ----------------------------------------------------
+# -- for the source cluster ------------------------------------------------------------
 
 
 async def look_at_incoming(request: web.Request) -> web.Response:
-    """What of a tenant is here, and who this cluster is."""
+    """A tenant's data in this cluster, and this cluster's identity."""
     return answer(await migration_target_steps.look(actor_system_of(request), _tenant(request)))
 
 
 async def take_step(request: web.Request) -> web.Response:
-    """One step of a migration to here; 409 if it isn't expected, or not any more."""
+    """One step of a migration to this cluster; 409 if it isn't expected now."""
     body = await object_body(request)
     args = {**body, **{name: _field(body, name, kind) for name, kind in _WHO.items()}}
     for name, kind in _ARGUMENTS.get(request.match_info["step"], {}).items():

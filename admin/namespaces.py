@@ -1,7 +1,6 @@
-"""Routes of the admin interface for what is done with all topics of a namespace, its bundles and
-its properties.
+"""Routes of the admin interface for namespaces: all topics at once, bundles, properties.
 
-Every namespace has one bundle; routes of bundles take its range alone.
+Every namespace has one bundle; routes of bundles accept only its range.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ async def bundles(request: web.Request) -> web.Response:
 
 
 async def _policies(request: web.Request) -> Any:
-    """What is set on the namespace of the path. Raises `RemoteError` (NOT_FOUND)."""
+    """The policies that are set on the namespace of the path. Raises `RemoteError` (NOT_FOUND)."""
     return await ask_catalog(request, "policies", namespace=namespace_of(request))
 
 
@@ -57,7 +56,7 @@ def _of_bundle(handler: Handler) -> Handler:
 
 
 async def _partitions(request: web.Request) -> list[ActorKey]:
-    """The partition actors of all topics."""
+    """The partition actors of all topics of the namespace."""
     found = await ask_catalog(request, "topics", namespace=users_namespace_of(request))
     names = [(TopicName.parse(topic["topic"]), topic) for topic in found]
     return [
@@ -68,7 +67,7 @@ async def _partitions(request: web.Request) -> list[ActorKey]:
 
 
 async def unload(request: web.Request) -> web.Response:
-    """Stop the partition actors of all topics in good order; the next use starts them again."""
+    """Stop the partition actors of all topics gracefully; the next use starts them again."""
     await each(await _partitions(request), actor_system_of(request).dismiss)
     return done()
 
@@ -76,7 +75,7 @@ async def unload(request: web.Request) -> web.Response:
 async def _each_subscription(
     request: web.Request, work: Callable[[ActorKey, str], Awaitable[Any]]
 ) -> None:
-    """``work`` on the subscription of the path, or on all, wherever there are such."""
+    """Apply ``work`` to the subscription of the path, or to all, in every partition that has it."""
     wanted = request.match_info.get("subscription")
     if wanted is not None:
         check_local_name("subscription", wanted)
@@ -109,7 +108,7 @@ async def unsubscribe(request: web.Request) -> web.Response:
 
 
 async def permissions(request: web.Request) -> web.Response:
-    """No role has permissions of its own: who has a token may do everything."""
+    """The permissions of roles, always empty: every token holder has full access."""
     await _policies(request)
     return answer({})
 
@@ -137,7 +136,7 @@ async def get_properties(request: web.Request) -> web.Response:
 
 
 async def add_properties(request: web.Request) -> web.Response:
-    """Set the properties of the body; others stay."""
+    """Set the properties of the body; the others stay."""
     given = properties(await json_body(request))
     return await _change_properties(request, lambda own: own.update(given))
 
@@ -160,7 +159,7 @@ async def set_property(request: web.Request) -> web.Response:
 
 
 async def remove_property(request: web.Request) -> web.Response:
-    """Remove one property; answers its value."""
+    """Remove one property; the answer is its value."""
     key = request.match_info["key"]
     return await _change_properties(request, lambda own: own.pop(key, None))
 

@@ -1,8 +1,8 @@
 """Routes of the admin interface for policies of namespaces and topics.
 
-Every policy is a sub-resource under Pulsar's name: GET reads what is set there (204 if
-nothing is; ``?applied=true``: what holds there), PUT or POST sets it, DELETE lets the wider
-scope decide again.
+Every policy is a sub-resource under Pulsar's name. GET reads the value that is set there (204 if
+none is; ``?applied=true``: the effective value). PUT or POST sets it. DELETE removes it, and the
+wider level's value applies.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
     async def read(request: web.Request) -> web.Response:
         value = await _read(request, name)
         if value is None and name == STRATEGY and "topic" not in request.match_info:
-            value = "UNDEFINED"  # Pulsar's tools know no strategy that isn't set
+            value = "UNDEFINED"  # Pulsar's tools have no value for an unset strategy
         return done() if value is None else answer(value)
 
     async def change(request: web.Request) -> web.Response:
         value = await json_body(request)
         if value is None and not (await request.text()).strip():
             value = _in_query(request, name)
-        if value in (None, "", "UNDEFINED"):  # not set here: the wider scope says
+        if value in (None, "", "UNDEFINED"):  # not set here: the wider level applies
             return await remove(request)
         await _set(request, name, value)
         return done()
@@ -81,7 +81,7 @@ def _handlers(name: str) -> tuple[Handler, Handler, Handler]:
 
 
 def _in_query(request: web.Request, name: str) -> Any:
-    """A value given as a query parameter: so Pulsar's tools send a topic's messageTTL."""
+    """A value from a query parameter: Pulsar's tools send a topic's messageTTL this way."""
     text = request.query.get(name)
     if text is None:
         raise AdminError(400, f"give the value of {name} as the body")
@@ -91,7 +91,7 @@ def _in_query(request: web.Request, name: str) -> Any:
         raise AdminError(400, f"{name} isn't JSON: {error}") from error
 
 
-# -- the older names of a schema strategy -------------------------------------------
+# -- the older paths of the schema strategy -----------------------------------------
 
 _STRATEGY = "schemaCompatibilityStrategy"
 _OLDER_NAMES = {
@@ -107,14 +107,14 @@ _OLDER_NAMES = {
 
 
 async def _older_name(request: web.Request) -> web.Response:
-    """The strategy that holds for a namespace's schemas, by its older name."""
+    """The effective schema strategy of a namespace, by its older path."""
     scope = {"namespace": users_namespace_of(request)}
     found = await ask_catalog(request, "policies", effective=[_STRATEGY], **scope)
     return answer({new: old for old, new in _OLDER_NAMES.items()}.get(found[_STRATEGY]))
 
 
 async def _set_by_older_name(request: web.Request) -> web.Response:
-    """Set the strategy of a namespace by its older name."""
+    """Set the schema strategy of a namespace by its older path."""
     given = await json_body(request)
     if not isinstance(given, str) or given not in _OLDER_NAMES:
         names = ", ".join(_OLDER_NAMES)

@@ -1,7 +1,7 @@
-"""The front door as a Ray actor: on fixed ports, back by itself after a crash.
+"""The proxy as a Ray actor: fixed ports, restarted by Ray after a crash.
 
-It runs on an event loop of its own thread, so that it listens as soon as Ray has started
-it again: clients come to its ports without asking Ray first.
+It runs on an event loop of its own thread, so it listens as soon as Ray has restarted it. Clients
+connect to its ports without a call through Ray.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNERSHIP_CHECK_S = 1.0
 
 
 class ProxyActor:
-    """Serves the service URL and the admin interface, on the node where the cluster was started."""
+    """Serves the service URL and the admin interface on the node where the cluster was started."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -40,7 +40,7 @@ class ProxyActor:
         started.result()
 
     async def _run(self, started: Future[None]) -> None:
-        """The life of the thread; if it ends after the start, the process ends with it."""
+        """Run the server; after a successful start its end also ends the process."""
         serving = asyncio.ensure_future(self._serve(started))
         await asyncio.wait([serving])
         error = serving.exception()
@@ -51,8 +51,8 @@ class ProxyActor:
         os._exit(1)
 
     async def _serve(self, started: Future[None]) -> None:
-        """Serve until another cluster owns the data, or it can't be told which one does."""
-        # The admin interface brings a large library along, which no other actor loads.
+        """Serve until another cluster owns the data or the ownership can't be determined."""
+        # The admin interface imports a large library, which no other actor loads.
         from velaray.admin.api import serve_admin
 
         await check_ownership(self._actor_system.store, self._config)
@@ -73,15 +73,15 @@ class ProxyActor:
         return int(answer["incarnation"])
 
     def handle(self, topic: str) -> Any:
-        """The Ray handle of a topic partition's actor, which is activated if need be.
+        """The Ray handle of a topic partition's actor, which is activated if necessary.
 
-        It is made here: the cluster's settings, with its secrets, stay with its own actors.
+        The handle is created here, so the cluster's settings and secrets stay in its own actors.
         """
         key = ActorKey.of_partition(TopicName.parse(topic), self.resolve(topic))
         return activate(key, self._config, make_actor)
 
     def describe(self) -> dict[str, Any]:
-        """Which process this is, and its URLs."""
+        """The process id and the URLs of the proxy."""
         return {
             "key": "front-door",
             "pid": os.getpid(),

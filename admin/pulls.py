@@ -1,4 +1,4 @@
-"""Routes of the admin interface for tenants that are taken over from another cluster by pulling."""
+"""Routes of the admin interface for tenants whose data is pulled from another cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def _tenant(request: web.Request) -> str:
 
 
 async def begin_pull(request: web.Request) -> web.Response:
-    """Have here what a tenant has in ``cluster``, and pull its topics; ``dryRun``: say only what
-    would be done."""
+    """Create the metadata of a tenant of ``cluster`` here and start to pull its topics.
+
+    With ``dryRun`` the answer lists what would be created, and nothing changes.
+    """
     body = await object_body(request)
     cluster, dry_run = body.get("cluster"), body.get("dryRun", False)
     if not isinstance(cluster, str) or not cluster:
@@ -38,12 +40,12 @@ async def begin_pull(request: web.Request) -> web.Response:
 
 
 async def show_pulls(request: web.Request) -> web.Response:
-    """How far each partition of a tenant is that is pulled."""
+    """Progress of each partition of a tenant that is pulled."""
     return answer(await statuses(actor_system_of(request), _tenant(request)))
 
 
 async def end_pull(request: web.Request) -> web.Response:
-    """Pull nothing more from ``cluster``; 409 while something isn't here yet, unless ``force``."""
+    """Stop pulling from ``cluster``; 409 while entries are missing here, unless ``force``."""
     cluster = request.query.get("cluster", "")
     if not cluster:
         raise AdminError(400, "query parameter cluster must name a cluster")

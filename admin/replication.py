@@ -1,5 +1,7 @@
-"""Routes of the admin interface for replication as a whole; velaray's own. What concerns one topic
-is in its statistics as well, where Pulsar has it."""
+"""Routes of the admin interface for replication as a whole; velaray's own.
+
+The statistics of a topic include its own replication under Pulsar's names.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ SURVEY_S = 10.0
 
 
 async def status(request: web.Request) -> web.Response:
-    """The replicators of ``?topic=``; or of the partitions that run now, of ``?namespace=`` or of
-    the whole cluster: those that sleep have nothing to replicate. One row for each partition and
-    other cluster."""
+    """The replicators of ``?topic=``, of ``?namespace=`` or of the whole cluster.
+
+    A namespace or the cluster lists only running partitions: passivated ones have nothing to
+    replicate. The answer has one row for each partition and remote cluster.
+    """
     topic = request.query.get("topic")
     if topic is not None:
         found = await _of_topic(request, TopicName.parse(topic))
@@ -41,7 +45,7 @@ async def _of_topic(request: web.Request, topic: TopicName) -> dict[ActorKey, An
 
 
 async def _keys(request: web.Request, topic: TopicName) -> list[ActorKey]:
-    """Its partitions."""
+    """The partition actors of a topic."""
     found = await ask_catalog(request, "topic", topic=str(topic))
     count = found["partitions"] if topic.partition < 0 else 0
     return ActorKey.of_partitions(topic, found["incarnation"], count)
@@ -59,8 +63,11 @@ async def _of_all(request: web.Request, namespace: str | None) -> dict[ActorKey,
 
 
 async def give_up(request: web.Request) -> web.Response:
-    """Give up what came of transactions of ``cluster`` to partitions of ``topics`` and isn't all
-    there; one row for each partition: how many were given up, and how many released."""
+    """Give up the incomplete transactions of ``cluster`` in partitions of ``topics``.
+
+    The answer has one row for each partition: how many transactions were given up, and how many
+    were released.
+    """
     body = await object_body(request)
     cluster, topics = body.get("cluster"), body.get("topics")
     if not isinstance(cluster, str) or not isinstance(topics, list):
@@ -68,7 +75,7 @@ async def give_up(request: web.Request) -> web.Response:
     names = [TopicName.parse(str(topic)) for topic in topics]
     keys = [key for name in names for key in await _keys(request, name)]
     actor_system = actor_system_of(request)
-    # What is complete everywhere is released: some may be asleep, and have told nobody.
+    # Release complete transactions first: a passivated partition may not have reported them yet.
     await each(keys, lambda key: actor_system.call(key, "settle_foreign"))
     rows = await each(
         keys, lambda key: actor_system.call(key, "give_up_foreign", {"cluster": cluster})

@@ -1,4 +1,4 @@
-"""Routes of the admin interface for the schemas of topics, as Pulsar's, and with what was."""
+"""Routes of the admin interface for schemas of topics, including past versions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _proposed(body: dict[str, Any]) -> SchemaInfo:
 
 
 def described(found: dict[str, Any]) -> dict[str, Any]:
-    """A version in Pulsar's words; of a deletion there is no schema to tell."""
+    """A version in Pulsar's JSON; a deletion has no schema."""
     told = {
         "version": found["version"],
         "type": found.get("type", str(SchemaType.NONE)),
@@ -71,14 +71,14 @@ def described(found: dict[str, Any]) -> dict[str, Any]:
     return told if found["deleted"] else {**told, "data": data_text(info_of(found))}
 
 
-# -- whose registry ----------------------------------------------------------------
+# -- the topic's registry ----------------------------------------------------------
 
 
 async def _registry(request: web.Request) -> ActorKey:
-    """The registry of the topic of the path, or of the topic that a partition belongs to.
+    """The schema registry of the topic of the path; a partition has its topic's registry.
 
-    Raises `RemoteError` with NOT_FOUND if there is no such topic, with ELSEWHERE if its tenant
-    is at home in another cluster, which has its schemas.
+    Raises `RemoteError` with NOT_FOUND if the topic doesn't exist, with ELSEWHERE if the tenant's
+    home is another cluster, which keeps its schemas.
     """
     topic = check_not_systems(topic_of(request)).topic
     at_home = means_home(request)
@@ -94,7 +94,7 @@ async def _policies(request: web.Request, key: ActorKey) -> dict[str, Any]:
 
 
 def _point_in_time(request: web.Request) -> PointInTime | None:
-    """``asOf``: a time in milliseconds; ``sequence``: an event's number."""
+    """``asOf`` (a time in milliseconds) or ``sequence`` (the number of an event)."""
     given = [name for name in ("asOf", "sequence") if name in request.query]
     if not given:
         return None
@@ -105,7 +105,7 @@ def _point_in_time(request: web.Request) -> PointInTime | None:
 
 
 async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[str, Any]]:
-    """Every version now, or as of a moment; ``gone``: deleted ones and deletions too."""
+    """Every version, now or as of a point in time; ``gone`` includes deleted ones and deletions."""
     actor_system, point_in_time = actor_system_of(request), _point_in_time(request)
     if not await has_registry(actor_system, key):
         return []
@@ -118,7 +118,7 @@ async def _all(request: web.Request, key: ActorKey, *, gone: bool) -> list[dict[
 
 
 async def read_latest(request: web.Request) -> web.Response:
-    """The latest version that lives."""
+    """The latest version that isn't deleted."""
     key = await _registry(request)
     if _point_in_time(request) is None:
         return answer(described(await find_schema(actor_system_of(request), key, None)))
@@ -129,20 +129,20 @@ async def read_latest(request: web.Request) -> web.Response:
 
 
 async def read_one(request: web.Request) -> web.Response:
-    """One version, also if it is deleted: messages may bear its number."""
+    """One version, deleted or not: stored messages may refer to it."""
     key = await _registry(request)
     version = number_in_path(request, "version")
     return answer(described(await find_schema(actor_system_of(request), key, version)))
 
 
 async def read_all(request: web.Request) -> web.Response:
-    """Every version that lives; with ``deleted`` the others and the deletions too."""
+    """Every version that isn't deleted; with ``deleted`` also deleted ones and deletions."""
     found = await _all(request, await _registry(request), gone=flag(request, "deleted"))
     return answer({"getSchemaResponses": [described(each) for each in found]})
 
 
 async def metadata(request: web.Request) -> web.Response:
-    """Numbers, times and hashes, without the schemas."""
+    """Numbers, times and hashes of the versions, without the schemas."""
     key = await _registry(request)
     found = await _all(request, key, gone=True)
     if not found:
@@ -160,7 +160,7 @@ async def metadata(request: web.Request) -> web.Response:
 
 
 async def find_version(request: web.Request) -> web.Response:
-    """The live version that the schema in the body is; 404 if it is none."""
+    """The version of the schema in the body; 404 if no current version has this schema."""
     key = await _registry(request)
     info, actor_system = _proposed(await object_body(request)), actor_system_of(request)
     policies = await _policies(request, key)
@@ -174,10 +174,10 @@ async def find_version(request: web.Request) -> web.Response:
 
 
 async def check(request: web.Request) -> web.Response:
-    """Whether the schema in the body could be registered, and if not, why.
+    """Whether the schema in the body could be registered, and the reason if not.
 
-    Under ``?strategy=`` instead of the topic's own, if that is given; with ``all`` it is compared
-    with every version, deleted ones too.
+    ``?strategy=`` replaces the topic's compatibility strategy. ``all`` compares the schema with
+    every version, including deleted ones.
     """
     key = await _registry(request)
     policies = await _policies(request, key)
@@ -209,9 +209,10 @@ def _strategy(text: str) -> str:
 
 
 async def upload(request: web.Request) -> web.Response:
-    """Register the schema in the body, also where producers and consumers may not.
+    """Register the schema in the body, even where clients may not register schemas.
 
-    A topic that doesn't exist is created as for the first producer: by policy autoTopicCreation.
+    A topic that doesn't exist is created as for its first producer, by the policy
+    autoTopicCreation.
     """
     proposed = _proposed(await object_body(request))
     try:
@@ -227,7 +228,7 @@ async def upload(request: web.Request) -> web.Response:
 
 
 async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
-    """The registry of a new topic; a schema that isn't valid creates none."""
+    """The registry of a new topic; an invalid schema creates no topic."""
     namespace, topic = namespace_of(request), topic_of(request).topic
     policies = await ask_catalog(request, "policies", namespace=namespace, effective=list(POLICIES))
     validate(info, legacy_json=policies[LEGACY_JSON])
@@ -237,7 +238,7 @@ async def _create(request: web.Request, info: SchemaInfo) -> ActorKey:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """Delete all versions that there are; ``force`` is noted, and deletes no more than that."""
+    """Delete all versions of the schema. ``force`` is recorded and has no further effect."""
     key = await _registry(request)
     actor_system, forced = actor_system_of(request), flag(request, "force")
     latest = await find_schema(actor_system, key, None)

@@ -1,6 +1,6 @@
-"""Statistics of topics in Pulsar's JSON: its field names where it has them, only what is known.
+"""Statistics of topics in Pulsar's JSON, under Pulsar's field names where they exist.
 
-Backlogs count entries, as Pulsar's do: a batch is one.
+Fields whose value is unknown are left out. Backlogs count entries, as in Pulsar: a batch is one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Stats = dict[str, Any]
 
 
 class Shown(NamedTuple):
-    """Which clients the statistics list."""
+    """Kinds of clients that the statistics list."""
 
     publishers: bool
     consumers: bool
@@ -90,13 +90,14 @@ def topic_stats(
     sizes: Mapping[int, int],
     shown: Shown = EVERYBODY,
 ) -> Stats:
-    """Statistics of one partition (or plain topic). Rates are means over ten seconds or more;
-    counters and timestamps begin when the partition becomes active.
+    """Statistics of one partition (or plain topic).
 
-    ``raw`` is what the partition's ``stats`` answers, ``sizes`` the stored bytes of each of
-    its ledgers. ``storageSize`` doesn't count those that only wait for their deletion.
-    ``firstPosition``, ``retainedSize``, what is pending or can't be read and the policies are
-    velaray's own.
+    Rates are means over ten seconds or more. Counters and timestamps begin when the partition
+    becomes active.
+
+    ``raw`` is the answer of the partition's ``stats``. ``sizes`` holds the stored bytes of each of
+    its ledgers. ``storageSize`` excludes ledgers that wait for their deletion. ``firstPosition``,
+    ``retainedSize``, the pending and unreadable entries, and the policies are velaray's own fields.
     """
     trimmed = raw["trimmed"]
     subscriptions = {
@@ -144,7 +145,7 @@ def topic_stats(
 
 
 def _replicator(raw: Mapping[str, Any]) -> Stats:
-    """From ``state`` on all is velaray's own."""
+    """Statistics of one replicator; the fields from ``state`` on are velaray's own."""
     return {
         "msgRateIn": raw["rate_in"],
         "msgThroughputIn": raw["throughput_in"],
@@ -255,8 +256,8 @@ def _subscription(raw: Mapping[str, Any], with_consumers: bool) -> Stats:
 def partitioned_stats(partitions: Mapping[str, Stats]) -> Stats:
     """Statistics of a partitioned topic, from those of its partitions by name.
 
-    Numbers are summed; publishers and consumers are those of every partition, one after the
-    other (a client that is connected to three partitions is listed three times).
+    Numbers are summed. Publishers and consumers of all partitions are listed one after the other: a
+    client that is connected to three partitions is listed three times.
     """
     every = list(partitions.values())
     sums = {field: sum(stats[field] for stats in every) for field in _TOPIC_SUMS}
@@ -281,7 +282,7 @@ def partitioned_stats(partitions: Mapping[str, Stats]) -> Stats:
 
 
 def _replication(every: Sequence[Stats]) -> Stats:
-    """By cluster: sums and the worst of delays, the reasons of all partitions that have one."""
+    """Replication by cluster: summed counters, the largest delay, the reasons of all partitions."""
     names = sorted({name for stats in every for name in stats["replication"]})
     found = {}
     for name in names:
@@ -338,11 +339,11 @@ def internal_stats(raw: Mapping[str, Any], sizes: Mapping[int, int]) -> Stats:
 
 
 def ranges_text(ranges: Sequence[tuple[int, int, int]]) -> str:
-    """Runs of entries, (ledger, first, last), as Pulsar writes them."""
+    """Ranges of entries, (ledger, first, last), in Pulsar's notation."""
     return "[" + ",".join(f"({at}:{one - 1}..{at}:{last}]" for at, one, last in ranges) + "]"
 
 
 def message_id(found: Sequence[int]) -> Stats:
-    """A message id (ledger, entry, partition) as Pulsar's JSON."""
+    """A message id (ledger, entry, partition) in Pulsar's JSON."""
     ledger_id, entry_id, partition = found
     return {"ledgerId": ledger_id, "entryId": entry_id, "partitionIndex": partition}

@@ -1,7 +1,7 @@
 """Routes of the admin interface for subscriptions: create, delete, seek, skip, peek.
 
-On a partitioned topic they act on every partition. Where some partitions fail, the error names
-those that are changed and those that aren't.
+On a partitioned topic they change every partition. If some partitions fail, the error names those
+that are changed and those that aren't.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.replication import REPLICATED_SUBSCRIPTION, REPLICATOR_PREFIX, is_replicated
 
 MOST_SECONDS = INT64_MAX // 1000
-"""More are not a time in milliseconds that 64 bits hold."""
+"""The largest number of seconds whose milliseconds fit in 64 bits."""
 
 
 def _name(request: web.Request) -> str:
@@ -54,8 +54,10 @@ def _name(request: web.Request) -> str:
 
 
 def _position(target: Target, found: MessageId) -> str | list[int]:
-    """Where ``found`` is, as partitions understand it. Raises `AdminError` if it says nothing
-    about all that is meant."""
+    """The position of ``found`` as partitions take it.
+
+    Raises `AdminError` if the id isn't valid for every partition of ``target``.
+    """
     if found == MessageId.earliest:
         return "earliest"
     if found == MessageId.latest:
@@ -77,7 +79,7 @@ async def _subscriptions(request: web.Request, target: Target) -> list[list[str]
 async def _change_holders(
     request: web.Request, holders: list[Target], method: str, arguments: dict[str, Any]
 ) -> None:
-    """Call a method of every partition of these. Raises as `change_every` does."""
+    """Call a method of each of these partitions. Raises as `change_every` does."""
     actor_system = actor_system_of(request)
     work = {
         topic: partial(actor_system.call, key, method, arguments)
@@ -87,7 +89,7 @@ async def _change_holders(
 
 
 def _keys_of(holders: list[Target]) -> dict[str, ActorKey]:
-    """The actor of each of these partitions, by its name."""
+    """The actors of these partitions, by partition name."""
     return {str(holder.name): holder.keys()[0] for holder in holders}
 
 
@@ -113,7 +115,7 @@ async def _holders(request: web.Request, target: Target) -> list[Target]:
 
 
 async def list_subscriptions(request: web.Request) -> web.Response:
-    """The names of the durable subscriptions of a topic, those of all partitions."""
+    """The names of the durable subscriptions of a topic and its partitions."""
     found = await _subscriptions(request, await find_target(request))
     every = {name for names in found for name in names}
     return answer(sorted(name for name in every if not name.startswith(REPLICATOR_PREFIX)))
@@ -122,8 +124,8 @@ async def list_subscriptions(request: web.Request) -> web.Response:
 async def create(request: web.Request) -> web.Response:
     """Create a durable subscription at the message id of the body (absent: at the end).
 
-    409 if every partition has it. The body may hold ``properties``. With ``replicated`` what it has
-    goes to other clusters.
+    409 if every partition has it. The body may hold ``properties``. ``replicated`` replicates the
+    subscription's state to other clusters.
     """
     name, body = _name(request), await object_body(request)
     target = await find_target(request)
@@ -139,7 +141,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def set_replicated(request: web.Request) -> web.Response:
-    """Whether what a subscription has is to go to other clusters: true or false, as JSON."""
+    """Turn replication of a subscription's state on or off: a JSON boolean."""
     name, replicated = _name(request), await json_body(request)
     if not isinstance(replicated, bool):
         raise AdminError(400, "say true or false")
@@ -150,7 +152,7 @@ async def set_replicated(request: web.Request) -> web.Response:
 
 
 async def replicated(request: web.Request) -> web.Response:
-    """Whether what a subscription has goes to other clusters, by partition."""
+    """Whether a subscription's state is replicated, by partition."""
     found = {}
     for holder in await _holders(request, await find_target(request)):
         (given,) = await ask_each(request, holder, "subscription_properties")
@@ -169,7 +171,8 @@ async def delete(request: web.Request) -> web.Response:
         try:
             await ask_each(request, holder, "delete_subscription", {"name": name, "force": force})
         except RemoteError as error:
-            # It was there: a call that was repeated, since its link broke, finds it deleted.
+            # The subscription existed above. NOT_FOUND means that an earlier attempt deleted it
+            # before the connection broke.
             if error.kind != Reason.NOT_FOUND:
                 raise
 
@@ -178,7 +181,7 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def _refuse_if_consumed(request: web.Request, holders: list[Target]) -> None:
-    """So that not some partitions lose the subscription before another one refuses."""
+    """Refuse before the first partition deletes the subscription if any partition has consumers."""
     for holder in holders:
         (stats,) = await ask_each(request, holder, "stats")
         if consumers := stats["subscriptions"][_name(request)]["consumers"]:
@@ -190,7 +193,7 @@ async def _refuse_if_consumed(request: web.Request, holders: list[Target]) -> No
 
 
 async def describe(request: web.Request) -> web.Response:
-    """Cursor, consumers and what holds entries back, by partition."""
+    """Cursor, consumers and the reasons for held-back entries, by partition."""
     target, name = await find_target(request), _name(request)
     found = []
     for member in target.members():
@@ -214,10 +217,10 @@ async def reset_to_time(request: web.Request) -> web.Response:
 
 
 async def reset_to_id(request: web.Request) -> web.Response:
-    """Move a subscription to the message id of the body, which comes next.
+    """Move a subscription: the message id of the body becomes the next message.
 
-    With ``excluded`` (or ``isExcluded``) the one after it comes next. The ids of the earliest and
-    the latest message are good for all partitions.
+    With ``excluded`` (or ``isExcluded``) the following message becomes the next one. The ids of the
+    earliest and the latest message are valid for all partitions.
     """
     target, body = await find_target(request), await object_body(request)
     excluded = _is_excluded(body)
@@ -233,7 +236,7 @@ async def reset_to_id(request: web.Request) -> web.Response:
 
 
 def _is_excluded(body: dict[str, Any]) -> bool:
-    """Pulsar's tools say ``excluded``, its documentation says ``isExcluded``."""
+    """The flag ``excluded`` (Pulsar's tools) or ``isExcluded`` (Pulsar's documentation)."""
     given = [body[name] for name in ("excluded", "isExcluded") if body.get(name) is not None]
     if not all(isinstance(each, bool) for each in given):
         raise AdminError(400, "excluded must be true or false")
@@ -241,14 +244,14 @@ def _is_excluded(body: dict[str, Any]) -> bool:
 
 
 async def skip(request: web.Request) -> web.Response:
-    """Acknowledge a subscription's next entries, this many on every partition."""
+    """Acknowledge the next ``count`` entries of a subscription on every partition."""
     name, count = _name(request), number_in_path(request, "count")
     keys, actor_system = (
         _keys_of(await _holders(request, await find_target(request))),
         actor_system_of(request),
     )
-    # Every partition is asked before the first one skips: a partition that doesn't answer leaves
-    # all of them as they are, and a call that is repeated skips nothing more.
+    # Read the positions of all partitions before the first one skips. If one of them doesn't
+    # answer, none skips. A repeated call skips nothing more.
     wanted = {"name": name, "number": count + 1}
     offsets = await each(
         list(keys.values()), lambda key: actor_system.call(key, "find_unacked", wanted)
@@ -262,14 +265,14 @@ async def skip(request: web.Request) -> web.Response:
 
 
 async def skip_all(request: web.Request) -> web.Response:
-    """Acknowledge all of a subscription's backlog."""
+    """Acknowledge a subscription's whole backlog."""
     holders = await _holders(request, await find_target(request))
     await _change_holders(request, holders, "skip_to", {"name": _name(request)})
     return done()
 
 
 async def expire(request: web.Request) -> web.Response:
-    """Have messages published so many seconds ago, or longer, expire now."""
+    """Expire messages that were published at least this many seconds ago."""
     arguments = {
         "name": _name(request),
         "age_ms": number_in_path(request, "seconds", MOST_SECONDS) * 1000,
@@ -280,7 +283,7 @@ async def expire(request: web.Request) -> web.Response:
 
 
 async def expire_to_id(request: web.Request) -> web.Response:
-    """Acknowledge what is up to the message id of the body; with ``excluded`` not itself."""
+    """Acknowledge everything up to the message id of the body, or (``excluded``) before it."""
     target = await find_single(request, "expiring up to a message id")
     body = await object_body(request)
     found = read_message_id(body)
@@ -291,7 +294,7 @@ async def expire_to_id(request: web.Request) -> web.Response:
 
 
 async def analyze_backlog(request: web.Request) -> web.Response:
-    """How many entries and messages a subscription hasn't acknowledged, by reading them."""
+    """Count a subscription's un-acknowledged entries and messages by reading them."""
     target = await find_single(request, "analyzing a backlog")
     body = await object_body(request)
     arguments: dict[str, Any] = {"name": _name(request)}
@@ -315,7 +318,7 @@ async def analyze_backlog(request: web.Request) -> web.Response:
 
 
 async def get_properties(request: web.Request) -> web.Response:
-    """The properties of a subscription; of several partitions those of the first that has it."""
+    """The properties of a subscription; for several partitions, those of the first that has it."""
     holder = (await _holders(request, await find_target(request)))[0]
     (found,) = await ask_each(request, holder, "subscription_properties")
     own = found.get(_name(request), {})
@@ -323,7 +326,7 @@ async def get_properties(request: web.Request) -> web.Response:
 
 
 async def set_properties(request: web.Request) -> web.Response:
-    """Give a subscription these properties instead of its own."""
+    """Replace the properties of a subscription."""
     given = properties(await json_body(request))
     if REPLICATED_SUBSCRIPTION in given:
         raise AdminError(422, f"{REPLICATED_SUBSCRIPTION} is set by replicatedSubscriptionStatus")
@@ -334,7 +337,7 @@ async def set_properties(request: web.Request) -> web.Response:
 
 
 async def expire_all(request: web.Request) -> web.Response:
-    """As `expire`, of every durable subscription."""
+    """As `expire`, for every durable subscription."""
     age_ms = number_in_path(request, "seconds", MOST_SECONDS) * 1000
     target = await find_target(request)
     found, actor_system = await _subscriptions(request, target), actor_system_of(request)
@@ -366,10 +369,10 @@ def _point_in_time(request: web.Request) -> dict[str, int]:
 
 
 async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
-    """What undoing would change, by partition; without those where nothing moved.
+    """The changes that an undo would make, by partition; unchanged partitions are left out.
 
-    Raises `RemoteError` (NOT_FOUND) if nothing moved anywhere, the first refusal of a partition,
-    and `AdminError` for an event of no certain partition.
+    Raises `RemoteError` (NOT_FOUND) if no partition has anything to undo, the first refusal of a
+    partition, and `AdminError` for an event that doesn't name its partition.
     """
     target, actor_system = await find_target(request), actor_system_of(request)
     point_in_time = _point_in_time(request)
@@ -393,32 +396,35 @@ async def _plans(request: web.Request) -> dict[str, dict[str, Any]]:
 
 
 async def preview_undo(request: web.Request) -> web.Response:
-    """What undoing would change, by partition: back to before the last seek, skip or expiry on
-    request, to after ``event`` of the subscription's journal, or to ``time``.
+    """The changes that an undo would make, by partition.
 
-    Partitions where nothing moved are left out; 404 if nothing moved anywhere.
+    By default the cursor returns to its state before the last seek, skip or expiry on request.
+    ``event`` returns to the state after that event of the subscription's journal, ``time`` to that
+    time. Unchanged partitions are left out; 404 if no partition has anything to undo.
     """
     return answer(await _plans(request))
 
 
 async def undo(request: web.Request) -> web.Response:
-    """Do what the same request with GET tells; consumers are closed and come again.
+    """Apply the changes that the same GET request lists; consumers are closed and reconnect.
 
-    Nothing is changed if a partition refuses or doesn't answer when it is asked for its plan.
+    Nothing is changed if a partition refuses or doesn't answer the request for its plan.
     """
     name, actor_system = _name(request), actor_system_of(request)
     keys = _keys_of(await _holders(request, await find_target(request)))
     work = {}
     for topic, plan in (await _plans(request)).items():
-        # The event makes it the same however often the call is repeated.
+        # The event number makes repeated calls idempotent.
         arguments = {"name": name, "sequence": plan["after_event"]}
         work[topic] = partial(actor_system.call, keys[topic], "undo", arguments)
     return answer(await change_every(work))
 
 
 async def explain(request: web.Request) -> web.Response:
-    """What happened to a message, ``ledger:entry`` (of a partitioned topic with ``:partition``),
-    and where it is now."""
+    """The history and current state of a message of a subscription.
+
+    The message is ``ledger:entry``, with ``:partition`` for a partitioned topic.
+    """
     target, name = await find_target(request), _name(request)
     try:
         found = MessageId.parse(request.match_info["message"])
@@ -443,7 +449,7 @@ async def explain(request: web.Request) -> web.Response:
 async def peek(request: web.Request) -> web.Response:
     """A subscription's n-th (from 1) un-acknowledged entry: its payload, uncompressed.
 
-    Headers tell the rest, as Pulsar's do; a batch comes as a batch.
+    Headers hold the metadata, as in Pulsar. A batch is answered as a batch.
     """
     target = await find_single(request, "peeking")
     number = number_in_path(request, "position")

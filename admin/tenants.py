@@ -34,7 +34,7 @@ from velaray.topology.rpc import RemoteError
 
 
 async def lookup(request: web.Request) -> web.Response:
-    """Where a topic partition is served; it's created if policy allows, and activated."""
+    """The URL that serves a topic partition, which is created if policy allows, and activated."""
     if request.match_info["domain"] != "persistent":
         raise refusal(request, "non-persistent topics")
     listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
@@ -96,7 +96,7 @@ async def create_tenant(request: web.Request) -> web.Response:
 
 
 async def update_tenant(request: web.Request) -> web.Response:
-    """Give a tenant these roles and clusters instead of its own."""
+    """Replace a tenant's admin roles and allowed clusters."""
     await ask_catalog(request, "update_tenant", **await _tenant_arguments(request))
     return done()
 
@@ -125,7 +125,7 @@ async def get_namespace(request: web.Request) -> web.Response:
 async def create_namespace(request: web.Request) -> web.Response:
     """Create a namespace with the policies of the body; 409 if it exists.
 
-    The body is checked first. A crash may leave the namespace without some of its policies.
+    The body is validated first. A crash may leave the namespace without some of its policies.
     """
     namespace = namespace_of(request)
     body = await object_body(request)
@@ -142,14 +142,14 @@ async def create_namespace(request: web.Request) -> web.Response:
 
 
 async def delete_namespace(request: web.Request) -> web.Response:
-    """Delete a namespace; 409 if it holds topics, unless ``force`` deletes them as well."""
+    """Delete a namespace; 409 if it has topics, unless ``force`` deletes them too."""
     force = flag(request, "force")
     await delete_whole(actor_system_of(request), namespace_of(request), force=force)
     return done()
 
 
 async def namespace_topics(request: web.Request) -> web.Response:
-    """The names of a namespace's topics, each partition as one, by ``mode``."""
+    """The names of a namespace's topics, with each partition, by ``mode``."""
     mode = request.query.get("mode", "PERSISTENT").upper()
     if mode not in ("PERSISTENT", "NON_PERSISTENT", "ALL"):
         raise AdminError(400, f"mode must be PERSISTENT, NON_PERSISTENT or ALL, not {mode!r}")
@@ -158,9 +158,9 @@ async def namespace_topics(request: web.Request) -> web.Response:
 
 
 async def served_topics(request: web.Request, *, at_home: bool = False) -> list[str]:
-    """What partition actors serve in the namespace of the path, by name.
+    """The names of the plain topics and partitions in the namespace of the path.
 
-    With ``at_home``: if the tenant is at home here; else raises `RemoteError` (ELSEWHERE).
+    With ``at_home``: raises `RemoteError` (ELSEWHERE) if the tenant's home is another cluster.
     """
     asked = {"namespace": namespace_of(request), "partitions": True, "at_home": at_home}
     found = await ask_catalog(request, "topics", **asked)
@@ -168,7 +168,7 @@ async def served_topics(request: web.Request, *, at_home: bool = False) -> list[
 
 
 async def no_topics(request: web.Request) -> web.Response:
-    """Non-persistent topics of a namespace: there are none, but the namespace must exist."""
+    """The non-persistent topics of a namespace, always none; the namespace must exist."""
     await ask_catalog(request, "topics", namespace=namespace_of(request))
     return answer([])
 

@@ -1,6 +1,6 @@
-"""Routes of the admin interface for what is stored of a topic: single entries, ids, sizes.
+"""Routes of the admin interface for stored data of a topic: single entries, ids, sizes.
 
-Like their models of Pulsar's, those of single entries need a partition's name if there are several.
+As in Pulsar, the routes for single entries need a partition's name if there are several.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from velaray.events.ids import INT64_MAX
 from velaray.topology.rpc import RemoteError
 
 WHOLE_RANGE = "0x00000000_0xffffffff"
-"""The one bundle of every namespace: there are no others to divide it with."""
+"""The range of the single bundle that every namespace has."""
 
 
 async def get_entry(request: web.Request) -> web.Response:
-    """The entry of a ledger id and an entry id."""
+    """The entry with this ledger id and entry id."""
     target = await find_single(request, "reading an entry by its id")
     position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
     (found,) = await ask_each(request, target, "entry_at", {"position": position})
@@ -39,7 +39,7 @@ async def get_entry(request: web.Request) -> web.Response:
 
 
 async def examine(request: web.Request) -> web.Response:
-    """The n-th entry (``messagePosition``, from 1) from the earliest or the latest one."""
+    """The n-th entry (``messagePosition``, from 1), counted from the earliest or the latest one."""
     target = await find_single(request, "examining messages")
     start = request.query.get("initialPosition", "latest")
     if start not in ("earliest", "latest"):
@@ -55,7 +55,7 @@ async def examine(request: web.Request) -> web.Response:
 
 
 async def id_at_time(request: web.Request) -> web.Response:
-    """The id of the first entry published at or after a time (ms since 1970), else of the last."""
+    """The id of the first entry published at or after a time (ms), or of the last one."""
     target = await find_single(request, "finding a message by time")
     wanted = {"time_ms": number_in_path(request, "timestamp")}
     (found,) = await ask_each(request, target, "id_at_time", wanted)
@@ -65,7 +65,7 @@ async def id_at_time(request: web.Request) -> web.Response:
 
 
 async def backlog_size(request: web.Request) -> web.Response:
-    """About how many bytes there are from the message id of the body on."""
+    """The approximate number of bytes from the message id of the body on."""
     target = await find_single(request, "the size of a backlog")
     found = read_message_id(await object_body(request))
     position = [found.ledger_id, found.entry_id]
@@ -92,7 +92,7 @@ async def internal_info(request: web.Request) -> web.Response:
 
 
 async def create_missed_partitions(request: web.Request) -> web.Response:
-    """Nothing is ever missed: a partitioned topic is created with all of its partitions."""
+    """Do nothing: a partitioned topic is always created with all of its partitions."""
     target = await find_target(request)
     if not target.is_many:
         raise AdminError(404, f"{target.name} is not a partitioned topic")
@@ -100,25 +100,25 @@ async def create_missed_partitions(request: web.Request) -> web.Response:
 
 
 async def trim(request: web.Request) -> web.Response:
-    """Let go of the ledgers that nobody needs any more, now and not in the next round."""
+    """Trim the ledgers that are no longer needed now, without waiting for the next round."""
     await ask_each(request, await find_target(request), "upkeep")
     return done()
 
 
 async def offload_status(request: web.Request) -> web.Response:
-    """No ledger was ever moved to another store."""
+    """The status of offloading, which never runs."""
     await find_target(request)
     return answer({"status": "NOT_RUN", "lastError": ""})
 
 
 async def permissions(request: web.Request) -> web.Response:
-    """No role has permissions of its own: who has a token may do everything."""
+    """The permissions of roles, always empty: every token holder has full access."""
     await find_target(request)
     return answer({})
 
 
 async def bundle_range(request: web.Request) -> web.Response:
-    """The bundle of a topic: the only one there is."""
+    """The range of the topic's bundle, which is the namespace's only one."""
     whole_topic_of(request)
     return web.Response(text=WHOLE_RANGE)
 

@@ -1,4 +1,4 @@
-"""Routes of the admin interface for topics: create, delete, grow, look, terminate, unload."""
+"""Routes of the admin interface for topics: create, delete, grow, inspect, terminate, unload."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from velaray.topology.fan_out import each
 from velaray.topology.rpc import RemoteError
 
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
-"""The property by which Pulsar's tools create a shadow topic."""
+"""The property with which Pulsar's tools create a shadow topic."""
 
-# -- which topics there are --------------------------------------------------------
+# -- listing -----------------------------------------------------------------------
 
 
 async def list_topics(request: web.Request) -> web.Response:
-    """The names of a namespace's topics, each partition as one."""
+    """The names of a namespace's topics; each partition is listed."""
     return answer(await served_topics(request))
 
 
@@ -65,9 +65,9 @@ async def list_partitioned(request: web.Request) -> web.Response:
 
 
 async def get_partitions(request: web.Request) -> web.Response:
-    """How many partitions a topic has (0: plain).
+    """The number of partitions of a topic (0: plain).
 
-    With ``checkAllowAutoCreation`` a topic that isn't there is created if policy allows.
+    With ``checkAllowAutoCreation`` a missing topic is created if policy allows.
     """
     name = topic_of(request)
     create = flag(request, "checkAllowAutoCreation") and not is_systems(name)
@@ -82,7 +82,7 @@ async def get_properties(request: web.Request) -> web.Response:
 
 
 async def put_properties(request: web.Request) -> web.Response:
-    """Give the topic the properties in the body; its others stay."""
+    """Set the topic's properties of the body; its other properties stay."""
     given = properties(await object_body(request))
     _refuse_shadow(request, given)
     await _set_properties(request, properties=given)
@@ -90,7 +90,7 @@ async def put_properties(request: web.Request) -> web.Response:
 
 
 async def remove_property(request: web.Request) -> web.Response:
-    """Take the property ``?key=`` from the topic, if it has it."""
+    """Remove the property ``?key=`` of the topic, if it is set."""
     if "key" not in request.query:
         raise AdminError(400, "give the property's name as key")
     await _set_properties(request, removed=[request.query["key"]])
@@ -145,11 +145,11 @@ def _count(value: Any) -> int:
 
 
 async def grow(request: web.Request) -> web.Response:
-    """Give a partitioned topic more partitions; the body says how many in all.
+    """Increase the number of partitions of a topic to the number in the body.
 
-    The durable subscriptions of partition 0 start at the beginning of the new ones, so that
-    consumers who learn of them late miss nothing. After a failure, repeat the call: asking
-    for the number that there is by now completes it.
+    The durable subscriptions of partition 0 start at the beginning of the new partitions, so
+    consumers that discover them late miss no messages. After a failure, repeat the call with the
+    same number to complete it.
     """
     name = whole_topic_of(request)
     count = _count(await json_body(request))
@@ -171,12 +171,12 @@ async def grow(request: web.Request) -> web.Response:
 
 
 async def delete_plain(request: web.Request) -> web.Response:
-    """Delete a topic without partitions, or finish a deletion that was interrupted."""
+    """Delete a topic without partitions, or complete an interrupted deletion."""
     return await _delete(request, partitioned=False)
 
 
 async def delete_partitioned(request: web.Request) -> web.Response:
-    """Delete a topic with all its partitions, or finish a deletion that was interrupted."""
+    """Delete a topic with all its partitions, or complete an interrupted deletion."""
     return await _delete(request, partitioned=True)
 
 
@@ -197,12 +197,12 @@ async def _delete(request: web.Request, *, partitioned: bool) -> web.Response:
 
 
 async def undelete(request: web.Request) -> web.Response:
-    """Have a deleted topic back whole, while the window of its deletion is open."""
+    """Restore a deleted topic completely, within the undelete window."""
     await ask_catalog(request, "undelete_topic", topic=str(whole_topic_of(request)))
     return done()
 
 
-# -- looking -----------------------------------------------------------------------
+# -- inspecting --------------------------------------------------------------------
 
 
 async def ledger_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, int]:
@@ -212,7 +212,7 @@ async def ledger_sizes(actor_system: ActorSystem, key: ActorKey) -> dict[int, in
         try:
             sizes[ledger_id] = await actor_system.store.size(journal, ledger_id)
         except NotStored:
-            continue  # it was removed after it had been listed
+            continue  # it was removed after the listing
     return sizes
 
 
@@ -229,12 +229,12 @@ async def stats(request: web.Request) -> web.Response:
 
 
 def _shown(request: web.Request) -> Shown:
-    """Raises `AdminError`."""
+    """The query parameters that select the listed clients. Raises `AdminError`."""
     return Shown(not flag(request, "excludePublishers"), not flag(request, "excludeConsumers"))
 
 
 async def all_stats(request: web.Request) -> web.Response:
-    """Statistics of a partitioned topic; with ``perPartition`` (the default) of each as well."""
+    """Statistics of a partitioned topic; ``perPartition`` (the default) adds each partition."""
     shown = _shown(request)
     target = await _partitioned(request)
     found = await each(target.keys(), lambda key: _raw(request, key))
@@ -277,7 +277,7 @@ async def _partitioned(request: web.Request) -> Target:
 
 
 async def last_message_id(request: web.Request) -> web.Response:
-    """The id of the last entry; entry id -1 if there is none."""
+    """The id of the last entry; entry id -1 if the topic is empty."""
     target = await find_single(request, "lastMessageId")
     (found,) = await ask_each(request, target, "last_message_id")
     return answer(message_id(found))
@@ -287,14 +287,14 @@ async def last_message_id(request: web.Request) -> web.Response:
 
 
 async def unload(request: web.Request) -> web.Response:
-    """Stop the topic's partition actors in good order; the next use starts them again."""
+    """Stop the topic's partition actors gracefully; the next use starts them again."""
     target = await find_target(request)
     await each(target.keys(), actor_system_of(request).dismiss)
     return done()
 
 
 async def terminate(request: web.Request) -> web.Response:
-    """Take no more messages. Answers the last message id: by partition if there are several."""
+    """Terminate the topic. The answer is the last message id, by partition if there are several."""
     target = await find_target(request)
     found = await ask_each(request, target, "terminate")
     if target.is_many:

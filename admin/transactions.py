@@ -1,9 +1,9 @@
 """Routes of the admin interface for transactions, as Pulsar's ``/admin/v3/transactions``.
 
-``GET /admin/v3/transactions`` (all that haven't ended) is velaray's own, as are some fields.
-``transactionMetadata`` answers for transactions that ended as well: with their verdict, which is
-kept for ever. Coordinators that have never been used are not started by questions about them.
-Whoever may use the admin interface may abort anybody's transaction.
+``GET /admin/v3/transactions`` (all open transactions) is velaray's own, as are some fields.
+``transactionMetadata`` also answers for ended transactions, with their outcome, which is kept for
+ever. Queries don't start coordinators that have never been used. Every user of the admin interface
+may abort any transaction.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from velaray.topology.transient import TRANSIENT
 
 BASE = "/admin/v3/transactions"
 PARTICIPANT_S = 5.0
-"""How long a participant may take to tell what it holds of a transaction."""
+"""Time limit of a participant's answer."""
 LISTED = 1000
-"""So many transactions are listed, unless another number is asked for."""
+"""Default limit of listed transactions."""
 
 # -- coordinators ------------------------------------------------------------------
 
 
 async def _count(request: web.Request) -> int:
-    """How many coordinators there are."""
+    """The number of coordinators."""
     return int((await ask_catalog(request, "topic", topic=str(ASSIGN)))["partitions"])
 
 
 async def _wanted(request: web.Request) -> list[int]:
-    """The coordinator of the query, or all. Raises `AdminError`."""
+    """The coordinator of the query parameter, or all of them. Raises `AdminError`."""
     text, count = request.query.get("coordinatorId"), await _count(request)
     return list(range(count)) if text is None else [_coordinator(text, count)]
 
@@ -66,7 +66,7 @@ def _coordinator(text: str, count: int) -> int:
 
 
 async def _ask(actor_system: ActorSystem, number: int, method: str, **args: Any) -> Any:
-    """Ask a coordinator; None if it has never been used."""
+    """Call a coordinator; None if it has never been used."""
     key = ActorKey.of_coordinator(number)
     try:
         await load_manifest(actor_system.store, key.text())
@@ -76,7 +76,7 @@ async def _ask(actor_system: ActorSystem, number: int, method: str, **args: Any)
 
 
 async def list_coordinators(request: web.Request) -> web.Response:
-    """The coordinators, and where clients look them up."""
+    """The coordinators, and the URL where clients look them up."""
     clusters = await ask_catalog(request, "clusters")
     url = clusters[actor_system_of(request).config.name]["service_url"]
     count = await _count(request)
@@ -141,7 +141,7 @@ def _journal(key: ActorKey, ledgers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def scale(request: web.Request) -> web.Response:
-    """Have as many coordinators as the body says: more than there are."""
+    """Set the number of coordinators to the one in the body, which must not be smaller."""
     wanted = await json_body(request)
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 < wanted < 1 << 16:
         raise AdminError(400, "give the number of coordinators as the body, 1 to 65535")
@@ -167,9 +167,9 @@ def _number(request: web.Request, name: str, default: int) -> int:
 
 
 async def list_transactions(request: web.Request) -> web.Response:
-    """The transactions that haven't ended, oldest first: ``total``, and ``most`` of them.
+    """The open transactions, oldest first: ``total``, and at most ``most`` of them.
 
-    Of the states ``status``, of ``coordinatorId``, begun ``olderThan`` milliseconds ago or longer.
+    The filters are ``status``, ``coordinatorId`` and ``olderThan`` (minimum age in milliseconds).
     """
     status = request.query.get("status")
     if status not in (None, Status.OPEN, Status.COMMITTING, Status.ABORTING):
@@ -201,7 +201,7 @@ async def _listed(request: web.Request, args: dict[str, Any]) -> list[dict[str, 
 
 
 def _times(known: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a transaction but for its participants; of one that ended, its status."""
+    """The fields of a transaction except its participants; an ended one has only a status."""
     return {
         "txnId": _id(known["coordinator"], known["sequence"]),
         "status": known["status"],
@@ -215,7 +215,7 @@ def _times(known: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _transaction(request: web.Request, coordinator: int, sequence: int) -> dict[str, Any]:
-    """What its coordinator knows of a transaction. Raises `RemoteError` (NOT_FOUND)."""
+    """A transaction as its coordinator describes it. Raises `RemoteError` (NOT_FOUND)."""
     found = None
     if coordinator < await _count(request):
         found = await _ask(actor_system_of(request), coordinator, "transaction", sequence=sequence)
@@ -227,7 +227,7 @@ async def _transaction(request: web.Request, coordinator: int, sequence: int) ->
 
 
 async def _described(request: web.Request, known: dict[str, Any]) -> dict[str, Any]:
-    """A transaction as `_transaction` tells it, with what its participants hold."""
+    """The transaction ``known`` (see `_transaction`) with the data that its participants hold."""
     produced = known.get("partitions", [])
     acked = known.get("subscriptions", [])
     pairs = [(topic, None) for topic in produced] + [(topic, name) for topic, name in acked]
@@ -256,7 +256,7 @@ async def _described(request: web.Request, known: dict[str, Any]) -> dict[str, A
 async def _held(
     request: web.Request, known: dict[str, Any], topic: str, subscription: str | None
 ) -> dict[str, Any]:
-    """What a participant has of the transaction; with ``error`` if it can't be had now."""
+    """The data that a participant holds for the transaction; ``error`` if it is unavailable."""
     args = {"coordinator": known["coordinator"], "sequence": known["sequence"]}
     if subscription is None:
         found = await _of_participant(request, topic, "transaction", args)
@@ -293,7 +293,7 @@ async def _or_error(asking: Awaitable[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def metadata(request: web.Request) -> web.Response:
-    """Everything that is known of a transaction, also when it has ended."""
+    """All metadata of a transaction, open or ended."""
     known = await _transaction(
         request, number_in_path(request, "most"), number_in_path(request, "least")
     )
@@ -301,21 +301,21 @@ async def metadata(request: web.Request) -> web.Response:
 
 
 async def slow(request: web.Request) -> web.Response:
-    """All that haven't ended and began ``timeout`` milliseconds ago or longer, by id."""
+    """The open transactions that began ``timeout`` milliseconds ago or earlier, by id."""
     older = {"older_ms": number_in_path(request, "timeout"), "most": 1 << 40}
     listed = [one for part in await _listed(request, older) for one in part["transactions"]]
     found: dict[str, Any] = {}
     for one in listed:
         known = await _transaction(request, one["coordinator"], one["sequence"])
-        if "begun_ms" in known:  # it hasn't ended meanwhile
+        if "begun_ms" in known:  # still open
             found[_id(one["coordinator"], one["sequence"])] = await _described(request, known)
     return answer(found)
 
 
 async def abort(request: web.Request) -> web.Response:
-    """Abort a transaction, whosever it is; 202 if participants are still to be told.
+    """Abort a transaction of any client; 202 while participants haven't completed the abort.
 
-    Again changes nothing; 409 if it is committed.
+    Repeating the call has no effect. 409 if the transaction is committed.
     """
     coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
     await _transaction(request, coordinator, sequence)
@@ -340,12 +340,12 @@ def _subscription(request: web.Request) -> str:
 
 
 def _marks(request: web.Request) -> dict[str, Any]:
-    """Participants need no low-water marks."""
+    """The low-water marks, if requested; always empty, since participants don't use them."""
     return {"lowWaterMarks": {}} if flag(request, "lowWaterMarks") else {}
 
 
 async def buffer_stats(request: web.Request) -> web.Response:
-    """The transactions that are ongoing in a topic."""
+    """The open transactions of a topic."""
     found = await _call(request, "transactions")
     began_ms, ended_ms = found["recovery_ms"]
     return answer(
@@ -362,7 +362,7 @@ async def buffer_stats(request: web.Request) -> web.Response:
 
 
 async def in_buffer(request: web.Request) -> web.Response:
-    """What a topic has of a transaction, and whether it is aborted there."""
+    """The messages of a transaction in a topic, and whether it is aborted there."""
     coordinator, sequence = number_in_path(request, "most"), number_in_path(request, "least")
     args = {"coordinator": coordinator, "sequence": sequence}
     found = await _call(request, "transaction", **args)
@@ -376,7 +376,7 @@ async def in_buffer(request: web.Request) -> web.Response:
 
 
 async def pending_stats(request: web.Request) -> web.Response:
-    """The transactions that have acknowledgements pending in a subscription."""
+    """The transactions with pending acknowledgements in a subscription."""
     found = await _call(request, "pending_acks", name=_subscription(request))
     began_ms, ended_ms = found["recovery_ms"]
     return answer(
@@ -393,7 +393,7 @@ async def pending_stats(request: web.Request) -> web.Response:
 
 
 async def in_pending(request: web.Request) -> web.Response:
-    """What of a transaction is pending in a subscription."""
+    """The pending acknowledgements of a transaction in a subscription."""
     args = {
         "coordinator": number_in_path(request, "most"),
         "sequence": number_in_path(request, "least"),
@@ -409,7 +409,7 @@ async def in_pending(request: web.Request) -> web.Response:
 
 
 async def position_in_pending(request: web.Request) -> web.Response:
-    """How a message, or one of a batch (``batchIndex``), stands in a subscription."""
+    """The state of a message, or of one of a batch (``batchIndex``), in a subscription."""
     index = _number(request, "batchIndex", 0) if "batchIndex" in request.query else None
     position = [number_in_path(request, "ledger"), number_in_path(request, "entry")]
     name = _subscription(request)
@@ -419,14 +419,14 @@ async def position_in_pending(request: web.Request) -> web.Response:
 
 
 async def buffer_internals(request: web.Request) -> web.Response:
-    """The journal that a topic's transactions are kept in: its own."""
+    """The journal of a topic's transactions, which is the topic's own."""
     key = await _partition(request)
     found = _journal(key, await actor_system_of(request).call(key, "ledgers"))
     return answer({"snapshotType": "Segment", "segmentInternalStats": found})
 
 
 async def pending_internals(request: web.Request) -> web.Response:
-    """The journal that a subscription's pending acknowledgements are kept in: its own."""
+    """The journal of a subscription's pending acknowledgements, which is the subscription's own."""
     name, partition = _subscription(request), await _partition(request)
     actor_system = actor_system_of(request)
     ref = await actor_system.call(partition, "subscription", {"name": name})

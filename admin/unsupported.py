@@ -1,7 +1,7 @@
-"""What Pulsar's admin interface has and velaray doesn't: refused by name, with status 501.
+"""Features of Pulsar's admin interface that velaray lacks: refused by name with status 501.
 
-A policy that velaray doesn't apply is never stored. Its route answers that nothing is set, takes
-the values that change nothing, and refuses every other value by name.
+A policy that velaray doesn't support is never stored. Its route answers that it isn't set, accepts
+values without effect, and refuses every other value by name.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _FEATURES = {
     r"persistent/.*/offload": "offloading ledgers to other stores",
     r"persistent/[^/]+/[^/]+/[^/]+/[^/]+/dispatchRate": "policies of single subscriptions",
 }
-"""What is behind paths that begin so (after the version); the first that fits counts."""
+"""Features by path prefix (after the version); the first matching prefix applies."""
 
 
 def refusal(request: web.Request, feature: str = "") -> AdminError:
-    """The answer to a request for something that velaray doesn't have."""
+    """The refusal of a request for an unsupported feature."""
     what = f"velaray doesn't support {request.method} {request.path}"
     return AdminError(NOT_SUPPORTED, f"{what}: {feature}" if feature else what)
 
@@ -78,8 +78,7 @@ def _feature_of(path: str) -> str:
 
 @web.middleware
 async def refuse_unsupported(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse by name what Pulsar would do and velaray doesn't: other routes of Pulsar's, and
-    policies that are meant for all clusters (``isGlobal``)."""
+    """Refuse Pulsar's other routes, and policies for all clusters (``isGlobal``), by name."""
     if flag(request, "isGlobal"):
         raise refusal(request, "global topic policies (isGlobal): set them on each cluster")
     try:
@@ -92,12 +91,12 @@ async def refuse_unsupported(request: web.Request, handler: Handler) -> web.Stre
         raise refusal(request, _feature_of(request.path)) from error
 
 
-# -- policies that aren't applied --------------------------------------------------
+# -- unsupported policies ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Unapplied:
-    """A policy of Pulsar's: its paths, its name, and which values change nothing."""
+    """An unsupported policy of Pulsar's: its paths, its name, and the values without effect."""
 
     name: str
     feature: str
@@ -120,7 +119,7 @@ def _field_says_nothing(name: str) -> Callable[[Any], bool]:
 
 
 def _same(path: str, name: str, feature: str, **more: Any) -> _Unapplied:
-    """With the same path at both levels."""
+    """An unsupported policy with the same path at both levels."""
     return _Unapplied(name, feature, path, path, **more)
 
 
@@ -190,7 +189,7 @@ async def _check_namespace(request: web.Request) -> None:
 
 
 async def _value(request: web.Request) -> Any:
-    """The body as JSON, or as the text that it is: so Pulsar's tools send a group's name."""
+    """The body as JSON, or as plain text: Pulsar's tools send a group's name as text."""
     text = (await request.text()).strip()
     try:
         return json.loads(text) if text else None
@@ -238,11 +237,11 @@ def _routes() -> list[Route]:
     return routes
 
 
-# -- what there is none of ---------------------------------------------------------
+# -- features that are always empty ------------------------------------------------
 
 
 def _none(found: Any) -> Handler:
-    """``found`` says that there is none of it; the cluster of the path must be known."""
+    """A handler that answers ``found``, the empty value; the cluster of the path must be known."""
 
     async def read(request: web.Request) -> web.Response:
         if "cluster" in request.match_info:
@@ -253,7 +252,7 @@ def _none(found: Any) -> Handler:
 
 
 def _only(value: Any, feature: str) -> Handler:
-    """Takes the one value that says that there is none."""
+    """A handler that accepts only ``value``, which turns the feature off."""
 
     async def change(request: web.Request) -> web.Response:
         await known_cluster(request)
@@ -265,13 +264,13 @@ def _only(value: Any, feature: str) -> Handler:
 
 
 async def isolated_brokers(request: web.Request) -> web.Response:
-    """The brokers, none of which is set aside for some namespaces."""
+    """The one broker, which has no isolation policy."""
     await known_cluster(request)
     return answer([{"brokerName": request.host, "isPrimary": False, "namespaceRegex": []}])
 
 
 async def isolated_broker(request: web.Request) -> web.Response:
-    """One of `isolated_brokers`."""
+    """One broker of `isolated_brokers`."""
     await known_cluster(request)
     broker = request.match_info["broker"]
     if broker != request.host:
@@ -280,7 +279,7 @@ async def isolated_broker(request: web.Request) -> web.Response:
 
 
 async def set_migrated(request: web.Request) -> web.Response:
-    """Clusters are never migrated as a whole."""
+    """Accept only false: clusters are never migrated as a whole."""
     await known_cluster(request)
     if flag(request, "migrated"):
         raise refusal(request, "migrating a whole cluster; `velaray migrate` moves a tenant")

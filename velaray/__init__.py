@@ -1,8 +1,8 @@
 """Durable, transactional publish-subscribe for Ray and Spark.
 
-``velaray.Client("pulsar://host:6650")`` connects to a service; inside Ray,
-``velaray.connect()`` finds the running one by itself. ``velaray.aio`` has the same with
-coroutines. Names are loaded when they're first used: every Ray worker imports this module.
+``velaray.Client("pulsar://host:6650")`` connects to a service. Inside Ray, ``velaray.connect()``
+connects to the running one. ``velaray.aio`` has the same classes with coroutines. Names are loaded
+on first use, since every Ray worker imports this module.
 """
 
 from __future__ import annotations

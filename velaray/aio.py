@@ -1,4 +1,4 @@
-"""The asyncio twin of `velaray`: the same classes with coroutine methods."""
+"""The asyncio version of `velaray`: the same classes with coroutine methods."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ from velaray.topology.rpc import RemoteError
 
 PROXY = "front-door"
 LAST_CLUSTER_NUMBER = 2046
-"""2047 would be that of the ledger id that stands for the latest message."""
+"""The largest cluster number; 2047 is part of the ledger id that stands for the latest message."""
 LEAST_SECRET_BYTES = 32
 OBJECT_STORE_BYTES = 100 << 20
 _LOCK_FILE = "owner.lock"
 _REPORT_TIMEOUT_S = 20.0
 
-# How Ray finds out that a node is lost; its defaults take half a minute.
+# Ray's detection of lost nodes; its defaults take half a minute.
 NODE_HEALTH = {
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
@@ -76,20 +76,20 @@ NODE_HEALTH = {
 
 
 class ClusterError(RuntimeError):
-    """The cluster can't be started; the text says why and what to do."""
+    """The cluster can't be started; the text states the reason and the remedy."""
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end, whether or not the caller has an event loop."""
+    """Run a coroutine to completion, also when the caller runs an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
 def _free_port(host: str) -> int:
-    """A port that nobody listens on and that outgoing connections don't use either.
+    """A free port outside the range of outgoing connections.
 
-    The system hands out ports from 32768 on to outgoing connections: one of those could be
-    taken while a front door is restarting.
+    The system assigns ports from 32768 on to outgoing connections, and such a port could be in use
+    when a proxy restarts.
     """
     for port in random.sample(range(20_000, 32_000), 200):
         with socket.socket() as probe:
@@ -99,12 +99,12 @@ def _free_port(host: str) -> int:
 
 
 class Cluster:
-    """A running cluster; made by `start`, ended by `stop` or with the context."""
+    """A running cluster, created by `start` and ended by `stop` or the context manager."""
 
     def __init__(
         self, config: ClusterConfig, actor_system: RayActorSystem, lock: IO[str], owns_ray: bool
     ) -> None:
-        """Not for callers: `start` makes one."""
+        """Internal: `start` creates instances."""
         self.config = config
         self._actor_system = actor_system
         self._lock = lock
@@ -137,15 +137,15 @@ class Cluster:
         """Start a cluster whose journals are in ``data_dir``, and serve.
 
         Uses the Ray cluster of this process, else the one at ``ray_address``, else starts Ray on
-        this machine, with Ray's token authentication. Port 0 takes a free port. Actors of an older
-        start on the directory are replaced; nothing is lost. Settings may differ at every start.
+        this machine with Ray's token authentication. Port 0 selects a free port. Replaces the
+        actors of an earlier start without data loss. Settings may differ at every start.
 
-        ``partition_sync`` "interval" acknowledges what is published once it is written, and syncs
-        every ``sync_interval_ms``: a loss of power takes back what was published since. One
-        coordinator has ``max_active_transactions`` at once (0: any number). A deleted topic can be
-        undeleted for ``undelete_s`` seconds. So many ``deleters`` delete ledgers; what can't be
-        deleted is tried again every ``deletion_retry_s``. Clusters that replicate to each other
-        have different names and numbers (0 to 2046), which data keeps, and one secret.
+        ``partition_sync`` "interval" acknowledges published messages after the write and syncs
+        every ``sync_interval_ms``: a power failure loses the messages that were published since the
+        last sync. ``max_active_transactions`` limits a coordinator's open transactions (0: no
+        limit). A topic can be undeleted for ``undelete_s`` seconds. ``deleters`` garbage collectors
+        retry failed deletions every ``deletion_retry_s``. Clusters that replicate to each other
+        need different names and numbers (0 to 2046), which data keeps, and a common secret.
 
         Raises `ValueError` for another ``partition_sync`` and for numbers out of range,
         `UnsafeBindingError` if the address isn't loopback and no token is configured,
@@ -159,7 +159,7 @@ class Cluster:
         _check_identity(cluster_number, replication_secret)
         config = ClusterConfig(
             data_dir=str(Path(data_dir).resolve()),
-            incarnation=0,  # it is taken when nothing else stands in the way
+            incarnation=0,  # set after all other checks have passed
             rpc_key=secrets.token_bytes(16),
             name=name,
             host=host,
@@ -183,7 +183,7 @@ class Cluster:
 
     @classmethod
     def _owning(cls, config: ClusterConfig, ray_address: str | None) -> Cluster:
-        """Take over the data, the ports, and the name on the Ray cluster."""
+        """Take ownership of the data, the ports, and the name on the Ray cluster."""
         data_dir = Path(config.data_dir)
         starts_ray = ray_address is None and not ray.is_initialized()
         ports = ExitStack()
@@ -232,8 +232,11 @@ class Cluster:
         self._actor_system.drop_rpc()
 
     async def _wake_collectors(self) -> None:
-        """They are called until one of this start answers: by this name Ray may still know one of
-        an earlier start, which leaves as soon as it sees that, and nobody else calls them."""
+        """Call the garbage collectors until those of this start answer.
+
+        Ray may still have a collector of an earlier start under the same name. It exits when it
+        detects the new owner, and no other call would activate its successor.
+        """
         woken = await collectors_to_wake(self._actor_system)
         await asyncio.gather(
             *(self._actor_system.call(key, "describe", timeout=60.0) for key in woken)
@@ -241,7 +244,7 @@ class Cluster:
         self._actor_system.drop_rpc()
 
     def _open_proxy(self) -> None:
-        """On this node, whose address the ports are bound to."""
+        """Start the proxy on this node, whose address the ports are bound to."""
         node = ray.get_runtime_context().get_node_id()
         proxy = (
             ray.remote(ProxyActor)
@@ -259,18 +262,18 @@ class Cluster:
 
     @property
     def service_url(self) -> str:
-        """Where clients connect."""
+        """The URL that clients connect to."""
         return f"pulsar://{self.config.host}:{self.config.service_port}"
 
     @property
     def admin_url(self) -> str:
-        """Where the admin interface answers."""
+        """The URL of the admin interface."""
         return f"http://{self.config.host}:{self.config.admin_port}"
 
     def actors(self) -> list[dict[str, Any]]:
-        """Every actor that runs now: its key, process id and node.
+        """Every running actor: its key, process id and node.
 
-        Actors that are restarting just now are left out.
+        Actors that are restarting are left out.
         """
         namespace = self.config.ray_namespace
         reports: list[dict[str, Any]] = []
@@ -284,15 +287,15 @@ class Cluster:
         return reports
 
     def check_ownership(self) -> None:
-        """Raise `Superseded` if another cluster was started on the same data since."""
+        """Raise `Superseded` if another cluster has been started on the same data."""
         _run(check_ownership(self._actor_system.store, self.config))
 
     def stop(self) -> None:
-        """Stop every actor in good order: the front door, partitions, subscriptions, catalog.
+        """Stop every actor gracefully: the proxy, partitions, subscriptions, the catalog.
 
-        One that doesn't stop in time is killed: its journal survives that. If another
-        cluster owns the data by now, its actors may have the same names: then those of this
-        one are left to end by themselves.
+        An actor that doesn't stop in time is killed, which its journal survives. If another cluster
+        owns the data, its actors may have the same names: then the actors of this cluster are left
+        to exit by themselves.
         """
         namespace = self.config.ray_namespace
         try:
@@ -323,13 +326,13 @@ def _names(namespace: str) -> list[str]:
 
 
 _STOP_ROUNDS = 2
-"""Actors that stop may activate a deleter once more, and nothing else."""
+"""Stopping actors may activate a garbage collector once more, and no other actor."""
 _STOP_ORDER = (
     PROXY,
-    ActorKind.GARBAGE_COLLECTOR,  # a client
-    ActorKind.COORDINATOR,  # while those are there that it tells its verdicts
+    ActorKind.GARBAGE_COLLECTOR,  # a client of other actors
+    ActorKind.COORDINATOR,  # while the participants of its transactions run
     ActorKind.PARTITION,
-    ActorKind.INBOUND_REPLICATOR,  # which partitions would activate again
+    ActorKind.INBOUND_REPLICATOR,  # partitions would activate it again
     ActorKind.SUBSCRIPTION,
     ActorKind.SCHEMA_REGISTRY,
     ActorKind.CATALOG,
@@ -344,21 +347,21 @@ def _stop_actor(name: str, namespace: str) -> None:
     try:
         handle = ray.get_actor(name, namespace)
     except ValueError:
-        return  # it has exited: what was asked for
+        return  # it has exited already
     if name == PROXY:
         ray.kill(handle)
         return
     with suppress(GetTimeoutError, RayActorError, RayTaskError):
         ray.get(handle.retire.remote(force=True), timeout=_REPORT_TIMEOUT_S)
-    # It has exited, hangs, or died before and is being started anew: Ray doesn't tell which.
+    # It has exited, hangs, or has crashed and is being restarted: Ray doesn't distinguish these.
     ray.kill(handle)
 
 
 def _replace_proxy(name: str, data_dir: Path) -> bool:
-    """End the front door that an earlier start on this directory left on this Ray cluster; whether
-    there was one.
+    """End the proxy of an earlier start on this directory and this Ray cluster.
 
-    Raises `ClusterError` if it belongs to a cluster on another directory, or can't tell.
+    Returns whether there was one. Raises `ClusterError` if it belongs to a cluster on another
+    directory, or doesn't answer.
     """
     try:
         proxy = ray.get_actor(PROXY, namespace_of(name))
@@ -380,7 +383,7 @@ def _replace_proxy(name: str, data_dir: Path) -> bool:
 
 
 def _hold_ports(config: ClusterConfig) -> ExitStack:
-    """Raises `ClusterError`."""
+    """Bind the ports. Raises `ClusterError` if one is in use."""
     options = {"--service-port": config.service_port, "--admin-port": config.admin_port}
     try:
         return hold_ports(config.host, options)
@@ -389,14 +392,14 @@ def _hold_ports(config: ClusterConfig) -> ExitStack:
 
 
 def _check_least(least: int, **values: float) -> None:
-    """Raises `ValueError`."""
+    """Raise `ValueError` for values below ``least``."""
     for name, value in values.items():
         if value < least:
             raise ValueError(f"{name}={value}: at least {least}")
 
 
 def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
-    """Raises `ValueError`."""
+    """Validate the listeners. Raises `ValueError`."""
     for name, url in listeners.items():
         if not name or not is_service_url(url):
             raise ValueError(f"listener {name!r}: its URL must be pulsar://host:port, not {url!r}")
@@ -404,7 +407,7 @@ def _checked_listeners(listeners: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
-    """Raises `ValueError`."""
+    """Validate the cluster number and the replication secret. Raises `ValueError`."""
     if not 0 <= cluster_number <= LAST_CLUSTER_NUMBER:
         raise ValueError(f"cluster_number={cluster_number}: 0 to {LAST_CLUSTER_NUMBER}")
     if replication_secret and len(replication_secret) < LEAST_SECRET_BYTES:
@@ -412,7 +415,7 @@ def _check_identity(cluster_number: int, replication_secret: bytes) -> None:
 
 
 def _ownership(data_dir: Path, name: str, cluster_number: int) -> tuple[int, str]:
-    """The incarnation, and the id of the data."""
+    """The incarnation and the id of the data, after taking ownership."""
     store = FileStore(str(data_dir))
     try:
         incarnation = int(_run(take_ownership(store, name, cluster_number)))
@@ -454,7 +457,7 @@ def _lock(data_dir: Path) -> IO[str]:
 
 
 def _connect_ray(address: str | None) -> bool:
-    """Make sure this process is connected to Ray; True if Ray was started for us."""
+    """Connect this process to Ray; True if this call started Ray."""
     if ray.is_initialized():
         return False
     try:
@@ -470,8 +473,11 @@ def _connect_ray(address: str | None) -> bool:
 
 
 def _check_protection(config: ClusterConfig) -> None:
-    """Of a Ray that velaray didn't start: raise `ClusterError` if it serves callers without a token
-    and the cluster is one that only some may use; warn if it isn't."""
+    """Check the authentication of a Ray cluster that velaray didn't start.
+
+    If it serves callers without a token, raises `ClusterError` for a cluster with tokens or a
+    non-loopback address, and prints a warning for others.
+    """
     try:
         if not is_open():
             return

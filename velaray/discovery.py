@@ -1,4 +1,4 @@
-"""Finding the running cluster from inside Ray: a driver, a task or an actor."""
+"""Discovery of the running cluster from inside Ray: a driver, a task or an actor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from velaray.topology.ray_connection import RayUnavailable, connect_ray
 
 
 class NoClusterError(LookupError):
-    """No velaray cluster runs on the Ray cluster that this process is connected to."""
+    """No velaray cluster runs on the Ray cluster of this process."""
 
 
 def proxy(name: str = "standalone") -> Any:
-    """The Ray handle of the cluster's front door.
+    """The Ray handle of the cluster's proxy.
 
     Connects to Ray if this process isn't connected. Raises `NoClusterError`.
     """
@@ -40,10 +40,11 @@ def service_url(name: str = "standalone") -> str:
 
 
 def handle(topic: str, name: str = "standalone") -> Any:
-    """The Ray handle of a topic partition's actor, which is activated if need be.
+    """The Ray handle of a topic partition's actor, which is activated if necessary.
 
-    ``handle.call.remote(method, args)`` answers what `velaray.broker.partition.partition_admin`
-    offers. Raises `NoClusterError`, or what the catalog says if the topic may not exist.
+    ``handle.call.remote(method, args)`` calls a method of
+    `velaray.broker.partition.partition_admin`. Raises `NoClusterError`, or the catalog's error if
+    the topic may not exist.
     """
     parsed = TopicName.parse(topic)
     return ray.get(proxy(name).handle.remote(str(parsed)))

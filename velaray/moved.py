@@ -35,19 +35,19 @@ MOVED = {
 
 
 class _Alias(Loader):
-    """Gives the module at the new path."""
+    """Loads the module at the new path."""
 
     def __init__(self, new: str) -> None:
         self._new = new
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module at the new path, imported if need be."""
+        """The module at the new path, imported if necessary."""
         module = import_module(self._new)
         self._spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: it was executed under its own name."""
+        """Restore the module's own spec: it was executed under its new name."""
         module.__spec__ = self._spec
 
 
@@ -73,6 +73,6 @@ class OldPaths(MetaPathFinder):
 
 
 def install() -> None:
-    """Let imports find the old paths, after everything that exists."""
+    """Append the finder of old paths after all other finders."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(OldPaths())

@@ -1,4 +1,4 @@
-"""Reaching the running cluster from inside Ray: a driver, a task or an actor."""
+"""Access to the running cluster from inside Ray: a driver, a task or an actor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from velaray.sync.client import Client
 
 
 def connect(**client_kwargs: Any) -> Client:
-    """A client of the cluster that runs on this Ray cluster, wherever this is called.
+    """Create a client of the cluster that runs on this Ray cluster.
 
-    Takes the keyword arguments of `velaray.Client` but ``service_url``. Raises
-    `velaray.discovery.NoClusterError` if no cluster runs here. The asyncio twin:
+    Takes the keyword arguments of `velaray.Client` except ``service_url``. Raises
+    `velaray.discovery.NoClusterError` if no cluster runs here. The asyncio version:
     ``velaray.aio.Client(velaray.service_url())``.
     """
     return Client(service_url(), **client_kwargs)
@@ -30,10 +30,10 @@ def service_url(name: str = "standalone") -> str:
 
 
 def handle(topic: str) -> Any:
-    """The Ray actor handle of a topic partition, for those who want Ray calls.
+    """The Ray actor handle of a topic partition, for direct Ray calls.
 
-    The actor is started if it isn't running. Raises
-    `velaray.discovery.NoClusterError` if no cluster runs here.
+    The actor is started if it isn't running. Raises `velaray.discovery.NoClusterError` if no
+    cluster runs here.
     """
     _require_ray()
     from velaray import discovery
@@ -44,7 +44,7 @@ def handle(topic: str) -> Any:
 def connect_ray(address: str = "auto") -> None:
     """Connect this process to the Ray at an address, or to the one on this machine.
 
-    Raises `velaray.topology.ray_connection.RayUnavailable`, which says what to do.
+    Raises `velaray.topology.ray_connection.RayUnavailable`, which states the remedy.
     """
     from velaray.topology import ray_connection
 
@@ -52,9 +52,9 @@ def connect_ray(address: str = "auto") -> None:
 
 
 def ensure_ray_token() -> str:
-    """Turn Ray's token authentication on for what this process starts; returns the token.
+    """Turn on Ray's token authentication for processes that this one starts; returns the token.
 
-    Makes one if there is none. Raises `velaray.topology.ray_connection.RayUnavailable`.
+    Creates a token if there is none. Raises `velaray.topology.ray_connection.RayUnavailable`.
     """
     from velaray.topology import ray_connection
 
@@ -63,7 +63,7 @@ def ensure_ray_token() -> str:
 
 
 def _require_ray() -> None:
-    """Load Ray, which costs a second; raises `InvalidConfiguration` if it can't be."""
+    """Load Ray, which takes a second; raises `InvalidConfiguration` if it isn't installed."""
     try:
         import ray  # noqa: F401
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Schemas, by the names of ``pulsar.schema``: see `velaray.client.schema`."""
+"""Schemas under the names of ``pulsar.schema``: see `velaray.client.schema`."""
 
 from velaray.client.schema import *  # noqa: F403
 from velaray.client.schema import __all__ as __all__

@@ -1,7 +1,7 @@
-"""What a Spark query leaves behind in the service when it is over, and how that goes away.
+"""Subscriptions and commit sequences that a Spark query keeps in the service, and their deletion.
 
-Its source has a durable subscription on every partition that it reads, the *retention mark*; its
-sink a series of commits. Both are known by the query's checkpoint.
+The source of a query has a durable subscription on every partition that it reads, the *retention
+mark*. Its sink has a commit sequence. The query's checkpoint identifies both.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SERIES = "spark"
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a query has in the service: (partition, subscription) pairs, and names of series."""
+    """The (partition, subscription) pairs and commit sequences of a query in the service."""
 
     marks: Sequence[tuple[str, str]]
     series: Sequence[str]
 
     @staticmethod
     def of_checkpoint(folder: Path, sinks: Iterable[str] = ()) -> Leftovers:
-        """Those of the query that has its checkpoint in ``folder``.
+        """The leftovers of the query whose checkpoint is in ``folder``.
 
-        ``sinks`` are the options ``name`` of its sinks, as far as they have one. Raises
-        `InvalidConfiguration` if that is no checkpoint of Spark's streaming.
+        ``sinks`` are the options ``name`` of its sinks, if they have one. Raises
+        `InvalidConfiguration` if the folder is no checkpoint of Spark's streaming.
         """
         try:
             query = json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"]
@@ -49,15 +49,16 @@ class Leftovers:
 
     @staticmethod
     def of_subscription(client: Client, name: str, topics: Iterable[str]) -> Leftovers:
-        """The marks of this name on all partitions of these topics."""
+        """The retention marks of this name on all partitions of these topics."""
         found = (client.get_topic_partitions(topic) for topic in _existing(client, topics))
         return Leftovers([(each, name) for names in found for each in names], [])
 
     def release(self, client: Client) -> None:
-        """Delete all of it; what isn't there any more, stays away.
+        """Delete all leftovers; those that are already deleted are skipped.
 
-        The query must have been stopped for good: from now on what it didn't read may be trimmed.
-        Raises `ConsumerBusy` if it still runs; then it may have lost a part of this already.
+        The query must have stopped permanently: the messages that it hasn't read may be trimmed
+        afterwards. Raises `ConsumerBusy` if it still runs; some of its leftovers may be deleted
+        then.
         """
         there = set(_existing(client, [partition for partition, _ in self.marks]))
         for partition, subscription in self.marks:
@@ -75,12 +76,12 @@ def release(
     subscription: str | None = None,
     topics: Iterable[str] = (),
 ) -> Leftovers:
-    """Delete what a Spark query that is over for good has in the service; returns what that was.
+    """Delete the leftovers of a finished Spark query in the service; returns what was deleted.
 
-    Give its ``checkpoint`` folder, and the options ``name`` of its ``sinks`` if they had some;
-    or the name of its source's ``subscription`` and its ``topics``. Doing it again is
-    harmless. Raises `InvalidConfiguration`, and `ConsumerBusy` if the query still runs, or was
-    stopped so lately that its source hasn't left yet: then try again.
+    Give its ``checkpoint`` folder, and the options ``name`` of its ``sinks`` if they have one; or
+    the name of its source's ``subscription`` and its ``topics``. Repeating the call is harmless.
+    Raises `InvalidConfiguration`, and `ConsumerBusy` if the query still runs or has just stopped
+    and its source is still connected: try again later.
     """
     if (checkpoint is None) == (subscription is None):
         raise InvalidConfiguration("give the query's checkpoint, or its subscription and topics")
@@ -93,13 +94,13 @@ def release(
 
 
 def _sources(folder: Path) -> Iterator[dict[str, Any]]:
-    """What the newest offsets say of velaray's sources."""
+    """The offsets of velaray's sources in the newest offset file of the checkpoint."""
     logs = folder / "offsets"
     there = logs.iterdir() if logs.is_dir() else ()
     newest = max((int(each.name) for each in there if each.name.isdigit()), default=None)
     if newest is None:
         return
-    # A version, facts of the batch, then an offset for each source.
+    # A version, metadata of the batch, then an offset for each source.
     for line in (logs / str(newest)).read_text(encoding="utf-8").splitlines()[2:]:
         found = json.loads(line) if line.startswith("{") else {}
         if {"subscription", "partitions"} <= found.keys():
@@ -107,7 +108,7 @@ def _sources(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _existing(client: Client, topics: Iterable[str]) -> list[str]:
-    """Those of these topics, whole, that there are: asking for others could make them."""
+    """The existing topics among ``topics``; a pattern never creates one."""
     names = dict.fromkeys(TopicName.parse(topic).topic for topic in topics)
     found = []
     for name in names:

@@ -24,7 +24,7 @@ class MessageIdType(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> MessageId:
-        """Read what was typed."""
+        """Parse the argument."""
         if value in _ENDS:
             return _ENDS[value]
         try:
@@ -34,12 +34,12 @@ class MessageIdType(click.ParamType):
 
 
 class TimeType(click.ParamType):
-    """Milliseconds since 1970, or a date and time (UTC unless it names its zone)."""
+    """Milliseconds since 1970, or a date and time (UTC unless it has a time zone)."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read what was typed."""
+        """Parse the argument."""
         if isinstance(value, int):
             return value
         if value.isascii() and value.isdigit():
@@ -63,7 +63,7 @@ _force = click.option("--force", is_flag=True, help="Also while clients are conn
 
 @click.group()
 def topics() -> None:
-    """Create, look at and delete topics."""
+    """Create, inspect and delete topics."""
 
 
 @topics.command("list")
@@ -105,7 +105,7 @@ def delete_topic(show: Output, admin: Admin, topic: str, force: bool) -> None:
 @click.argument("topic")
 @with_admin
 def undelete_topic(show: Output, admin: Admin, topic: str) -> None:
-    """Have a deleted TOPIC back, while the cluster's --undelete-window is open."""
+    """Restore a deleted TOPIC, within the cluster's --undelete-window."""
     admin.undelete_topic(topic)
     show.done(f"undeleted {topic}", undeleted=topic)
 
@@ -114,7 +114,7 @@ def undelete_topic(show: Output, admin: Admin, topic: str) -> None:
 @click.argument("topic")
 @with_admin
 def topic_stats(show: Output, admin: Admin, topic: str) -> None:
-    """Show what TOPIC holds, who publishes to it and how far subscriptions are."""
+    """Show the backlog, the producers and the subscriptions of TOPIC."""
     found = admin.stats(topic)
     if show.as_json:
         show.value(found)
@@ -189,7 +189,7 @@ def topic_partitions(show: Output, admin: Admin, topic: str, grow: int | None) -
 @click.argument("topic")
 @with_admin
 def terminate_topic(show: Output, admin: Admin, topic: str) -> None:
-    """Let TOPIC take no more messages, and show its last message ids."""
+    """Terminate TOPIC, which then rejects new messages, and show its last message ids."""
     rows = [{"last": _id_text(last)} for last in admin.terminate(topic)]
     show.rows({"last": "LAST MESSAGE"}, rows)
 
@@ -212,7 +212,7 @@ def unload_topic(show: Output, admin: Admin, topic: str) -> None:
 
 @click.group()
 def subscriptions() -> None:
-    """Create, move and delete durable subscriptions, and look into them."""
+    """Create, move, delete and inspect durable subscriptions."""
 
 
 @subscriptions.command("list")
@@ -270,7 +270,7 @@ def seek(
     to: MessageId | None,
     time: int | None,
 ) -> None:
-    """Move SUBSCRIPTION of TOPIC back or forth."""
+    """Move SUBSCRIPTION of TOPIC backward or forward."""
     if (to is None) == (time is None):
         raise click.UsageError("give --to or --time")
     target = to if to is not None else time
@@ -293,7 +293,7 @@ def skip(
     entries: int | None,
     everything: bool,
 ) -> None:
-    """Let SUBSCRIPTION pass over the next ENTRIES entries of each partition of TOPIC."""
+    """Acknowledge the next ENTRIES entries of each partition of TOPIC for SUBSCRIPTION."""
     if (entries is None) != everything:
         raise click.UsageError("give a number of entries, or --all")
     admin.skip(topic, subscription, entries)
@@ -312,7 +312,7 @@ def skip(
 )
 @with_admin
 def expire(show: Output, admin: Admin, topic: str, subscription: str | None, seconds: int) -> None:
-    """Have old messages of TOPIC expire for SUBSCRIPTION, or for all."""
+    """Expire old messages of TOPIC for SUBSCRIPTION, or for all subscriptions."""
     admin.expire(topic, subscription, seconds)
     whose = subscription or "all subscriptions"
     show.done(f"expired what is older than {seconds} s for {whose}", expired=whose, topic=topic)
@@ -323,7 +323,7 @@ def expire(show: Output, admin: Admin, topic: str, subscription: str | None, sec
 
 @click.group()
 def tenants() -> None:
-    """Create and delete tenants, and say in which cluster they are at home."""
+    """Create and delete tenants, and set their home clusters."""
 
 
 @tenants.command("list")
@@ -356,7 +356,7 @@ def create_tenant(
 def update_tenant(
     show: Output, admin: Admin, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
 ) -> None:
-    """Give TENANT these roles, or clusters, instead of its own; what isn't given stays."""
+    """Replace the roles or clusters of TENANT; options that aren't given change nothing."""
     admin.update_tenant(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
     show.done(f"updated {tenant}", updated=tenant)
 
@@ -365,7 +365,7 @@ def update_tenant(
 @click.argument("tenant")
 @with_admin
 def show_home(show: Output, admin: Admin, tenant: str) -> None:
-    """Show in which cluster TENANT is at home: there its clients are served."""
+    """Show the home cluster of TENANT, which serves its clients."""
     rows = [{"tenant": tenant, "home": admin.tenant_home(tenant)}]
     show.rows({"tenant": "TENANT", "home": "HOME"}, rows)
 
@@ -377,7 +377,7 @@ def show_home(show: Output, admin: Admin, tenant: str) -> None:
 def set_home(show: Output, admin: Admin, tenant: str, cluster: str) -> None:
     """Send TENANT's clients to CLUSTER from now on; this cluster's own name keeps them here.
 
-    Nothing of the tenant is moved: it must be there.
+    This moves no data: CLUSTER must have the tenant's data.
     """
     admin.set_tenant_home(tenant, cluster)
     show.done(f"{tenant} is at home in {cluster}", tenant=tenant, home=cluster)

@@ -218,7 +218,7 @@ def start(
             except Superseded as error:
                 raise click.ClickException(str(error)) from error
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)  # who asks twice doesn't want to wait
+            signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
         click.echo("velaray is stopping")
     click.echo("velaray has stopped")
 
@@ -232,7 +232,7 @@ def _require_ray() -> None:
 
 
 def _listeners(given: tuple[str, ...]) -> dict[str, str]:
-    """The service URLs by name, of what was typed as NAME=URL."""
+    """Parse the listeners NAME=URL: service URLs by name."""
     found: dict[str, str] = {}
     for text in given:
         name, _, url = text.partition("=")
@@ -245,7 +245,7 @@ def _listeners(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _on_stop_signals() -> int:
-    """A descriptor that can be read once SIGINT or SIGTERM has come."""
+    """A descriptor that becomes readable when SIGINT or SIGTERM arrives."""
     readable, writable = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.write(writable, b"."))

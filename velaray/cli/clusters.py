@@ -1,4 +1,4 @@
-"""``velaray clusters``: which other clusters this one knows."""
+"""``velaray clusters``: the other clusters that this one knows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _progress = click.Choice(["exact", "snapshots"])
 
 @click.group()
 def clusters() -> None:
-    """Make other clusters known to this one: to replicate to, and for tenants to be at home in."""
+    """Register other clusters, for replication and as home clusters of tenants."""
 
 
 @clusters.command("list")
@@ -42,7 +42,7 @@ def list_clusters(show: Output, admin: Admin) -> None:
 @click.argument("cluster")
 @with_admin
 def get_cluster(show: Output, admin: Admin, cluster: str) -> None:
-    """Show where CLUSTER answers."""
+    """Show the URLs of CLUSTER."""
     show.rows(_COLUMNS, [_row(cluster, admin.cluster(cluster))])
 
 
@@ -73,7 +73,7 @@ def create_cluster(
     cluster_token: TextIO | None,
     progress: str,
 ) -> None:
-    """Make CLUSTER known, under the name that it has itself."""
+    """Register CLUSTER under its own name."""
     admin.create_cluster(
         cluster,
         service_url=service_url,
@@ -102,7 +102,7 @@ def update_cluster(
     no_cluster_token: bool,
     progress: str | None,
 ) -> None:
-    """Change what is given of CLUSTER."""
+    """Change the settings of CLUSTER."""
     if no_cluster_token and cluster_token is not None:
         raise click.UsageError("give --cluster-token or --no-cluster-token, not both")
     admin.update_cluster(
@@ -116,7 +116,7 @@ def update_cluster(
 
 
 def _read(token: TextIO | None) -> str | None:
-    """What the file holds. An empty one is no token, and no wish to have none."""
+    """The token in the file. Raises for an empty file, which doesn't mean "no token"."""
     if token is None:
         return None
     found = token.read().strip()
@@ -129,6 +129,6 @@ def _read(token: TextIO | None) -> str | None:
 @click.argument("cluster")
 @with_admin
 def delete_cluster(show: Output, admin: Admin, cluster: str) -> None:
-    """Forget CLUSTER, which nothing may name any more."""
+    """Remove CLUSTER, which no tenant or policy may name."""
     admin.delete_cluster(cluster)
     show.done(f"deleted {cluster}", deleted=cluster)

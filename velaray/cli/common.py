@@ -1,4 +1,4 @@
-"""What the commands share: where the cluster is, how results are printed, exit codes."""
+"""Shared parts of the commands: connection options, output, exit codes."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from velaray.journal.errors import JournalError
 from velaray.topology.progress import Progress
 
 DEFAULT_SERVICE_URL = "pulsar://127.0.0.1:6650"
-# Wide enough that nothing is folded where nobody looks at a terminal.
+# Wide enough that tables aren't wrapped when the output isn't a terminal.
 _PIPE_WIDTH = 10_000
 _ANSWER_S = 30.0
 _LEAST_ANSWER_S = 5.0
-"""What a limit for messages leaves for the cluster's answers."""
+"""The minimum time limit of the cluster's answers, whatever a command's limit for messages is."""
 
 
 class Commands(click.Group):
-    """The top group: refusals become a line on stderr and exit code 1."""
+    """The top group: an error becomes a line on stderr and exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command and report its errors."""
         try:
             return super().invoke(ctx)
         except InvalidNameError as error:
             raise click.UsageError(str(error)) from error
         except BrokenPipeError:
-            raise  # click ends quietly then
+            raise  # click exits without a message then
         except (VelarayError, JournalError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Prints results as a table for people or as JSON for programs."""
+    """Prints results as a table or as JSON."""
 
     as_json: bool
 
     def rows(self, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
-        """One line for each of ``rows``; ``columns`` are the fields with their titles."""
+        """Print one line for each of ``rows``; ``columns`` maps fields to titles."""
         if self.as_json:
             self.value([{field: row[field] for field in columns} for row in rows])
             return
@@ -65,11 +65,11 @@ class Output:
         _console().print(table)
 
     def value(self, value: Any) -> None:
-        """``value`` as JSON, whatever was asked for: it has no table form."""
+        """Print ``value`` as JSON in every output format: it has no table form."""
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
     def done(self, said: str, **facts: Any) -> None:
-        """Something was done: ``said`` for people, ``facts`` for programs."""
+        """Report an action: ``said`` in a table's place, ``facts`` as JSON."""
         click.echo(json.dumps(facts, ensure_ascii=False) if self.as_json else said)
 
 
@@ -114,7 +114,7 @@ _timeout = click.option(
 
 
 class _PatientAdmin(Admin):
-    """Says on standard error what it waits for."""
+    """An `Admin` that prints on standard error what it waits for."""
 
     def _send(self, method: str, target: str, body: Any) -> tuple[HTTPResponse, bytes]:
         with Progress(f"waiting for {self.url}"):
@@ -122,7 +122,7 @@ class _PatientAdmin(Admin):
 
 
 def with_output(command: Command) -> Command:
-    """Give ``command`` the option -o and, as first argument, an `Output`."""
+    """Give ``command`` the option -o and an `Output` as its first argument."""
 
     @_output
     @wraps(command)
@@ -169,7 +169,7 @@ def with_service(command: Command) -> Command:
 def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S) -> Command:
     """`with_service` for a command that has an option ``timeout`` of its own.
 
-    The cluster may take as long to answer, or ``least_s`` seconds.
+    The time limit of the cluster's answers is that timeout, but at least ``least_s`` seconds.
     """
 
     @click.option(
@@ -191,7 +191,7 @@ def with_service_and_timeout(command: Command, least_s: float = _LEAST_ANSWER_S)
         timeout: float | None,
         **options: Any,
     ) -> Any:
-        # Most commands don't need the client's modules, which take a while to load.
+        # Most commands don't need the client's modules, which load slowly.
         from velaray.client.auth import AuthenticationToken
         from velaray.sync.client import Client
 

@@ -49,9 +49,9 @@ _timeout = click.option(
 @_timeout
 @with_admin
 def compact(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) -> None:
-    """Begin to compact TOPIC: readers of what is compacted get every key's newest value.
+    """Start to compact TOPIC: readers of what is compacted get every key's newest value.
 
-    The log stays as it is, for everybody else.
+    The log stays unchanged for all other readers and consumers.
     """
     admin.compact(topic)
     if wait:
@@ -66,6 +66,6 @@ def compact(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) 
 @_timeout
 @with_admin
 def compaction_status(show: Output, admin: Admin, topic: str, wait: bool, timeout: float) -> None:
-    """Show how the last compaction of TOPIC went."""
+    """Show the status of the last compaction of TOPIC."""
     found = _finished(admin, topic, timeout) if wait else admin.compaction_status(topic)
     _show(show, topic, found)

@@ -1,4 +1,4 @@
-"""``velaray subscriptions describe`` and ``state``: what a subscription holds and held."""
+"""``velaray subscriptions describe``, ``state`` and ``undo``, and ``velaray messages explain``."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from velaray.journal.files import FileStore
 __all__ = ["PointInTimeType", "messages", "subscriptions", "why"]
 
 Found = Mapping[str, Any]
-_FIRST_MS = 10**11  # smaller numbers are events: as times they would be of before 1974
+_FIRST_MS = 10**11  # smaller numbers are event numbers: as times they would be before 1974
 
 
 class PointInTimeType(click.ParamType):
-    """A message id (when it was published), a time, or the number of an event."""
+    """A message id (for its publish time), a time, or the number of an event."""
 
     name = "moment"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> PointInTime | Position:
-        """Read what was typed."""
+        """Parse the argument."""
         if value.isascii() and value.isdigit() and int(value) < _FIRST_MS:
             return PointInTime(sequence=int(value))
         if value.count(":") == 1 and "-" not in value:
@@ -62,7 +62,7 @@ class PointInTimeType(click.ParamType):
 @click.argument("subscription")
 @with_admin
 def describe(show: Output, admin: Admin, topic: str, subscription: str) -> None:
-    """Tell what SUBSCRIPTION of TOPIC holds, and why nothing moves if nothing does."""
+    """Describe the state of SUBSCRIPTION of TOPIC, and the reason if nothing is delivered."""
     found = admin.describe_subscription(topic, subscription)
     if show.as_json:
         show.value(found)
@@ -114,7 +114,7 @@ def _span(found: Found) -> str:
 
 
 def _some(count: int | None, shown: Iterator[str]) -> str:
-    """``shown``, and that there are more if ``count`` says so."""
+    """``shown`` as text, with a note if ``count`` says that there are more."""
     texts = list(shown)
     if count is None:
         return ", ".join(texts)
@@ -137,9 +137,9 @@ def _some(count: int | None, shown: Iterator[str]) -> str:
 def state(
     show: Output, topic: str, subscription: str, at: PointInTime | Position | None, data: Path
 ) -> None:
-    """Show the cursor of SUBSCRIPTION of TOPIC as it was, from its journal on disk.
+    """Show the cursor of SUBSCRIPTION of TOPIC at a point in time, from its journal on disk.
 
-    The cluster need not run; if it does, it isn't asked.
+    The cluster need not run. A running cluster isn't called.
     """
     store = FileStore(data)
     name = TopicName.parse(topic)
@@ -185,7 +185,7 @@ def _past(found: Found) -> Iterator[str]:
 
 
 def time_text(at_ms: int) -> str:
-    """Milliseconds since 1970 as people read them, in UTC."""
+    """Milliseconds since 1970 as date and time in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -209,9 +209,9 @@ def undo(
 ) -> None:
     """Undo a mistaken seek, skip or expiry of SUBSCRIPTION of TOPIC.
 
-    The cursor goes back to what it was before; what consumers acknowledged since stays
-    acknowledged. Partitions where nothing moved are left out. Nothing is changed if a partition
-    would refuse, as messages that would have to come again were trimmed.
+    The cursor returns to its state before; what consumers acknowledged since stays acknowledged.
+    Partitions where nothing moved are left out. Nothing is changed if a partition would refuse
+    because messages that it would have to deliver again are trimmed.
     """
     if isinstance(to, Position):
         raise click.UsageError("--to takes a time or the number of an event")
@@ -221,7 +221,7 @@ def undo(
     )
     failed: dict[str, str] = {}
     if yes:
-        # Each partition back to what was told, whatever happened since.
+        # Undo to the event of each partition's plan, so later changes don't alter the outcome.
         for name, one in found.items():
             try:
                 found[name] = admin.undo(name, subscription, event=one["after_event"])[name]
@@ -275,11 +275,12 @@ def explain(
     message: MessageId,
     data: Path | None,
 ) -> None:
-    """Tell what happened to MESSAGE of TOPIC in SUBSCRIPTION, and where it is now.
+    """Explain the history of MESSAGE of TOPIC in SUBSCRIPTION, and its current state.
 
-    When it was published, delivered (and to whom), acknowledged, asked for again, moved to the
-    dead-letter topic, skipped or expired; which transactions it waited for, and how they ended.
-    What was lost in a crash before it was written isn't told.
+    The history lists when it was published, delivered (and to which consumer), acknowledged,
+    negatively acknowledged, moved to the dead-letter topic, skipped or expired, and the
+    transactions that it waited for, with their outcome. Events that a crash lost before they were
+    written are missing.
     """
     if data is None:
         found = admin.explain(topic, subscription, message)
@@ -298,7 +299,7 @@ def explain(
 
 @click.group()
 def messages() -> None:
-    """Follow single messages."""
+    """Inspect single messages."""
 
 
 messages.add_command(explain)

@@ -1,6 +1,6 @@
-"""``velaray journal``: look into journals on disk, with or without a running cluster.
+"""``velaray journal``: inspect journals on disk, with or without a running cluster.
 
-Nothing is written, and an actor that writes meanwhile isn't disturbed.
+The commands only read, and don't disturb an actor that writes meanwhile.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from velaray.offline.journal_events import actors_in, event_of, told_of
 
 
 class Divergent(JournalError):
-    """What the journal says doesn't fit together; the text says what and where."""
+    """A journal contradicts itself; the text states how and where."""
 
 
 def machine_of(key: ActorKey) -> Machine[Any]:
-    """The machine whose events the journal of ``key`` holds. Raises `Divergent` for kinds that own
-    no journal."""
+    """The machine whose events the journal of ``key`` holds.
+
+    Raises `Divergent` for actor kinds without a journal.
+    """
     match key.kind:
         case ActorKind.CATALOG:
             from velaray.actors.catalog.machine import CatalogMachine
@@ -70,8 +72,10 @@ class MachineFold:
         self.state = self._machine.initial()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Start from this state. Raises `Divergent` if it isn't the one that was digested, or
-        breaks an invariant of its machine."""
+        """Start from the state of a checkpoint.
+
+        Raises `Divergent` if its digest differs or if it breaks an invariant of its machine.
+        """
         self.state = self._machine.restore(checkpoint.segments)
         if self.digest() != checkpoint.digest:
             raise Divergent(
@@ -81,7 +85,7 @@ class MachineFold:
         self.check(checkpoint.sequence)
 
     def apply(self, record: Record) -> None:
-        """Apply one record. Raises `Divergent` if it holds no event that is known here."""
+        """Apply one record. Raises `Divergent` if it holds no known event."""
         self._machine.evolve(self.state, event_of(record.sequence, record.event))
 
     def digest(self) -> bytes:
@@ -101,14 +105,14 @@ class MachineFold:
 
 @click.group()
 def journal() -> None:
-    """Look into the journals of actors.
+    """Inspect the journals of actors.
 
     KEY names an actor, as `velaray journal list` prints it.
     """
 
 
 def run_reading(work: Coroutine[Any, Any, Any], store: FileStore) -> Any:
-    """What ``work`` returns; ``store`` is closed then."""
+    """Run ``work``, close ``store`` and return the result."""
 
     async def closing() -> Any:
         try:
@@ -191,8 +195,8 @@ async def _ledger_before(store: FileStore, key: str, sequence: int) -> int | Non
 def verify_journal(show: Output, key: str | None, data: Path) -> None:
     """Check KEY's journal (all of them without KEY): checksums, order, digests, invariants.
 
-    Every event is read and folded into the actor's state again, and the outcome is compared
-    with what the actor recorded in its checkpoints. Fails if anything differs.
+    The command replays every event and compares the resulting state with the digests of the actor's
+    checkpoints. It fails if they differ.
     """
     store = FileStore(data)
     rows = run_reading(_verify(store, key), store)
@@ -235,7 +239,7 @@ async def _verify(store: FileStore, key: str | None) -> list[dict[str, Any]]:
 )
 @with_output
 def replay_journal(show: Output, key: str, data: Path, last: int | None) -> None:
-    """Print the state of actor KEY as it was after an event."""
+    """Print the state of actor KEY after an event."""
     store = FileStore(data)
     parsed = ActorKey.parse(key)
     event, fold = run_reading(_replay(store, parsed, last), store)
@@ -275,7 +279,7 @@ async def _replay(store: FileStore, key: ActorKey, last: int | None) -> tuple[in
 
 
 def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    """The leaves of nested objects by their paths."""
+    """The leaves of nested objects, with their paths."""
     if not isinstance(value, dict) or not value:
         return [(name, value)]
     found = []

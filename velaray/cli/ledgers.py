@@ -1,4 +1,4 @@
-"""``velaray ledgers``: what is stored, what is to be deleted, what couldn't be."""
+"""``velaray ledgers``: stored ledgers, pending deletions, failed deletions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found = Mapping[str, Any]
 
 @click.group()
 def ledgers() -> None:
-    """Count what is stored, and see what is to be deleted."""
+    """Audit the stored ledgers, and inspect deletions."""
 
 
 # -- audit ------------------------------------------------------------------------
@@ -38,9 +38,9 @@ _NAMED = {
 @click.option("--repair", is_flag=True, help="Have orphans deleted.")
 @with_admin
 def audit(show: Output, admin: Admin, as_json: bool, repair: bool) -> None:
-    """Compare what is stored with what is listed and with what is to be deleted.
+    """Compare the stored ledgers with the manifests and the pending deletions.
 
-    Exits with 3 if a ledger is missing, or an orphan and not repaired, or if the manifest of a
+    Exits with 3 if a ledger is missing, if an orphan isn't repaired, or if the manifest of a
     journal can't be read.
     """
     found = admin.repair_ledgers() if repair else admin.ledger_audit()
@@ -85,7 +85,7 @@ def _print(show: Output, found: Found) -> None:
 # -- waiting -----------------------------------------------------------------------
 
 LOOK_EVERY_S = 0.5
-"""Between two looks, at least; and as long as one took."""
+"""Minimum delay between two audits; a slow audit extends the delay to its own duration."""
 
 
 @ledgers.command("wait")
@@ -96,9 +96,9 @@ LOOK_EVERY_S = 0.5
 )
 @with_admin
 def wait(show: Output, admin: Admin, within: float | None) -> None:
-    """Wait until everything is deleted that is to be, and show how far that is.
+    """Wait until all pending deletions are done, and show the progress.
 
-    Exits with 3 if something is left: after --within seconds, or because it couldn't be deleted.
+    Exits with 3 if a ledger is left: after --within seconds, or because its deletion failed.
     """
     began, took, pause = monotonic(), 0.0, Event()
     first = most = left = _waiting(admin)
@@ -124,7 +124,7 @@ def wait(show: Output, admin: Admin, within: float | None) -> None:
 
 
 def _waiting(admin: Admin) -> Found:
-    """Ledgers and bytes that wait for their deletion, and how many were given up."""
+    """Ledgers and bytes that wait for their deletion, and the number of failed deletions."""
     totals = admin.ledger_audit()["totals"]
     return {**totals["pending"], "dead": totals["dead-letter"]["ledgers"]}
 
@@ -144,7 +144,7 @@ _COLUMNS = (
 @click.argument("ledger", type=click.IntRange(min=0))
 @with_admin
 def describe(show: Output, admin: Admin, ledger: int) -> None:
-    """Tell where LEDGER is, whose it is, and what is to become of it."""
+    """Show the location, the owner and the planned deletion of LEDGER."""
     found = admin.ledger(ledger)
     if show.as_json:
         show.value(found)
@@ -179,13 +179,13 @@ def _since(event: Found) -> str:
 
 @ledgers.group("dlq")
 def dlq() -> None:
-    """Deletions that were given up."""
+    """Inspect and retry failed deletions."""
 
 
 @dlq.command("list")
 @with_admin
 def list_dead(show: Output, admin: Admin) -> None:
-    """List the dead letters that nobody has dealt with."""
+    """List the unresolved dead letters."""
     columns = {
         "id": "ID",
         "ledgerId": "LEDGER",
@@ -216,7 +216,7 @@ def _wanted(ids: tuple[str, ...], every: bool) -> list[str] | None:
 @_all
 @with_admin
 def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
-    """Have the deletions of dead letters IDS tried again."""
+    """Retry the deletions of dead letters IDS."""
     count = admin.retry_dead_ledgers(_wanted(ids, every))
     show.done(f"{count} deletions are tried again", retried=count)
 
@@ -226,6 +226,6 @@ def retry(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None
 @_all
 @with_admin
 def forget(show: Output, admin: Admin, ids: tuple[str, ...], every: bool) -> None:
-    """List dead letters IDS no more. Their ledgers stay; the census calls them orphans."""
+    """Remove dead letters IDS from the list; their ledgers stay as orphans."""
     count = admin.forget_dead_ledgers(_wanted(ids, every))
     show.done(f"{count} dead letters are forgotten", forgotten=count)

@@ -35,7 +35,7 @@ _STARTS = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Lates
 def produce(
     show: Output, client: Client, topic: str, messages: tuple[str, ...], key: str | None
 ) -> None:
-    """Publish to TOPIC each -m, or without any each line of standard input.
+    """Publish each -m to TOPIC, or each line of standard input if there is no -m.
 
     Returns when every message is stored durably.
     """
@@ -101,9 +101,9 @@ def consume(
     start: str,
     timeout: float | None,
 ) -> None:
-    """Print messages of TOPIC, one a line, and acknowledge each once it is printed.
+    """Print messages of TOPIC, one a line, and acknowledge each after it is printed.
 
-    TOPIC must exist: a subscription of a mistyped name would wait for ever.
+    TOPIC must exist: a subscription to a mistyped name would wait for ever.
     """
     client.get_topic_partitions(topic, create=False)
     consumer = client.subscribe(

@@ -1,4 +1,4 @@
-"""``velaray tenants migrate``, ``migration`` and ``failover``: tenants that change clusters."""
+"""``velaray tenants migrate``, ``migration`` and ``failover``: change a tenant's home cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["tenants"]
 
 _LOOK_S = 0.5
 _PATIENCE = 240
-"""So many looks in a row may find no cluster."""
+"""Limit of consecutive polls that can't reach a cluster."""
 _COUNTS = ("namespaces", "topics", "partitions", "subscriptions", "entries")
 
 
@@ -63,8 +63,8 @@ def migrate(
 ) -> None:
     """Move TENANT to another cluster, while its clients go on.
 
-    Ask the cluster in which it is at home. The migration goes on by itself, also if this command
-    ends: `velaray tenants migration TENANT` shows it.
+    Run it on the tenant's home cluster. The migration continues if this command ends: `velaray
+    tenants migration TENANT` shows it.
     """
     if roll_back == (cluster is not None) or (roll_back and dry_run):
         raise click.UsageError("give --to CLUSTER, or --roll-back")
@@ -100,7 +100,7 @@ def _examine(
 
 
 def _watch(admin: Admin, tenant: str) -> dict[str, Any]:
-    """Show how it goes until it's over."""
+    """Show the progress of the migration until it ends."""
     pause, away = threading.Event(), 0
     with Status("", console=Console(stderr=True)) as status:
         while True:
@@ -143,10 +143,10 @@ def _line(found: dict[str, Any]) -> str:
 def fail_over(
     show: Output, admin: Admin, tenant: str, lost: str | None, source_data: Path | None
 ) -> None:
-    """Have TENANT go on in this cluster, since the one where it was at home is lost.
+    """Make this cluster the home of TENANT after the loss of its home cluster.
 
-    Nothing that wasn't replicated is here. What was acknowledged there, and not told here, is
-    delivered again: never more than CAN COME AGAIN.
+    Messages that weren't replicated are missing here. Messages whose acknowledgement wasn't
+    replicated are delivered again: at most CAN COME AGAIN.
     """
     found = admin.fail_over_tenant(tenant, lost)
     missing = None if source_data is None else _missing(admin, tenant, found, source_data)
@@ -214,8 +214,8 @@ def _unsynced(found: dict[str, Any]) -> list[dict[str, Any]]:
 def _missing(
     admin: Admin, tenant: str, found: dict[str, Any], source_data: Path
 ) -> list[dict[str, Any]]:
-    """What the lost cluster's data says that isn't here."""
-    # Most commands don't need the machines, which take a while to load.
+    """The data in the lost cluster's directory that is missing here."""
+    # Most commands don't need the machines, which load slowly.
     from velaray.offline.lost_data import lost_of, partitions_of
 
     here = {each["topic"] for each in found["partitions"]}
@@ -244,7 +244,7 @@ def _row_of(first: Position, last: Position) -> str:
 @click.argument("tenant")
 @with_admin
 def show_migration(show: Output, admin: Admin, tenant: str) -> None:
-    """Show how far the newest migration of TENANT away from here is."""
+    """Show the progress of the newest migration of TENANT to another cluster."""
     _tell(show, admin.migration(tenant))
 
 

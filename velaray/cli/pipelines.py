@@ -1,4 +1,4 @@
-"""``velaray pipelines``: what Spark queries leave behind."""
+"""``velaray pipelines``: leftovers of Spark queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def pipelines() -> None:
-    """Look after pipelines on Spark."""
+    """Maintain pipelines on Spark."""
 
 
 @pipelines.command()
@@ -38,8 +38,8 @@ def release(
 ) -> None:
     """Delete what a query that is over for good has in the service.
 
-    Its source's retention marks go, so that what it would have read can be trimmed, and its sink's
-    series of commits. Doing it again is harmless.
+    This deletes the retention marks of its source, so unread messages can be trimmed, and the
+    commit sequences of its sinks. Repeating it is harmless.
     """
     from velaray.spark_queries import release as let_go
 

@@ -1,4 +1,4 @@
-"""``velaray policies``: what is set on the cluster, on a namespace or on a topic."""
+"""``velaray policies``: the policies of the cluster, a namespace or a topic."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _where = click.argument("where", default="cluster")
 def policies() -> None:
     """Read, set and remove policies of the cluster, a namespace or a topic.
 
-    WHERE is "cluster", a namespace (tenant/namespace) or a topic. A topic's policies come before
-    its namespace's, and those before the cluster's. Running topics apply a change at once.
+    WHERE is "cluster", a namespace (tenant/namespace) or a topic. A topic's policies override its
+    namespace's, which override the cluster's. Running topics apply a change at once.
     """
 
 
@@ -27,7 +27,7 @@ def policies() -> None:
 @click.option("--applied", is_flag=True, help="What holds there, wherever it is set.")
 @with_admin
 def list_policies(show: Output, admin: Admin, where: str, applied: bool) -> None:
-    """List what is set on WHERE."""
+    """List the policies that are set on WHERE."""
     found = admin.policies_of(where, applied=applied)
     if show.as_json:
         show.value(found)
@@ -73,6 +73,6 @@ def _parsed(value: str) -> Any:
 @click.argument("policy")
 @with_admin
 def remove_policy(show: Output, admin: Admin, where: str, policy: str) -> None:
-    """Let the wider level say what POLICY is for WHERE."""
+    """Remove POLICY from WHERE; the wider level's value applies again."""
     admin.remove_policy_of(where, policy)
     show.done(f"removed {policy} of {where}", removed=policy, where=where)

@@ -1,4 +1,4 @@
-"""``velaray pulsar``: tenants that are taken over from Apache Pulsar."""
+"""``velaray pulsar``: take over tenants from Apache Pulsar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = {
 
 @click.group()
 def pulsar() -> None:
-    """Taking tenants over from Apache Pulsar."""
+    """Take over tenants from Apache Pulsar."""
 
 
 @pulsar.command("import")
@@ -32,10 +32,11 @@ def pulsar() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @with_admin
 def import_tenant(show: Output, admin: Admin, tenant: str, cluster: str, dry_run: bool) -> None:
-    """Have here what TENANT has in another cluster, and pull its messages from there.
+    """Create here what TENANT has in another cluster, and pull its messages from there.
 
-    Namespaces, topics, schemas, subscriptions and policies come at once; messages and how far
-    subscriptions are follow, until `velaray pulsar finish`. Do it again when topics are new there.
+    Namespaces, topics, schemas, subscriptions and policies are copied at once. Messages and the
+    positions of subscriptions follow until `velaray pulsar finish`. Run it again after topics are
+    added there.
     """
     _tell(show, admin.pull_tenant(tenant, cluster, dry_run=dry_run))
 
@@ -44,9 +45,9 @@ def import_tenant(show: Output, admin: Admin, tenant: str, cluster: str, dry_run
 @click.argument("tenant")
 @with_admin
 def status(show: Output, admin: Admin, tenant: str) -> None:
-    """Show how far the topics of TENANT are that are pulled.
+    """Show the progress of each pulled topic of TENANT.
 
-    BACKLOG is what is there and not here, in entries (a batch is one).
+    BACKLOG is the number of entries (a batch is one) that haven't been pulled yet.
     """
     show.rows(_COLUMNS, [_row(found) for found in admin.pulls(tenant)])
 
@@ -66,9 +67,9 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
 @click.option("--force", is_flag=True, help="Go without what isn't here yet.")
 @with_admin
 def finish(show: Output, admin: Admin, tenant: str, cluster: str, force: bool) -> None:
-    """Pull nothing of TENANT any more, and delete the subscriptions there that pulled.
+    """Stop pulling TENANT, and delete the subscriptions there that pulled.
 
-    Refused while something isn't here yet. Stop the producers there first, then the consumers.
+    Refused while entries are missing here. Stop the producers there first, then the consumers.
     """
     _tell(show, admin.finish_pull(tenant, cluster, force=force))
 

@@ -1,4 +1,4 @@
-"""``velaray replication``: how far other clusters are behind this one."""
+"""``velaray replication``: the state of replication to other clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = {
 
 @click.group()
 def replication() -> None:
-    """Replication to other clusters."""
+    """Inspect replication to other clusters."""
 
 
 @replication.command("status")
@@ -35,9 +35,9 @@ def replication() -> None:
 def status(show: Output, admin: Admin, topic: str | None, namespace: str | None) -> None:
     """Show the replicators of TOPIC, of a namespace, or of the whole cluster.
 
-    Without TOPIC those of partitions that run now: one that sleeps has nothing to replicate. LAG is
-    the age of the oldest message that the other cluster hasn't confirmed, PROGRESS LAG that of the
-    oldest acknowledgement.
+    Without TOPIC, only running partitions are listed: a passivated one has nothing to replicate.
+    LAG is the age of the oldest message that the other cluster hasn't confirmed, PROGRESS LAG that
+    of the oldest acknowledgement.
     """
     if topic is not None and namespace is not None:
         raise click.UsageError("give TOPIC or --namespace, not both")
@@ -49,10 +49,10 @@ def status(show: Output, admin: Admin, topic: str | None, namespace: str | None)
 @click.argument("topics", nargs=-1, required=True)
 @with_admin
 def give_up(show: Output, admin: Admin, cluster: str, topics: tuple[str, ...]) -> None:
-    """Hide for good what came to TOPICS of transactions of CLUSTER that never come as a whole.
+    """Hide the incomplete transactions of CLUSTER in TOPICS permanently.
 
-    For when CLUSTER is lost, or doesn't replicate some of their topics any more: nobody reads past
-    what is incomplete. What is all there is released instead.
+    Use it when CLUSTER is lost, or when it no longer replicates some topics of these transactions:
+    consumers can't read past an incomplete transaction. Complete transactions are released instead.
     """
     columns = {"topic": "TOPIC", "given_up": "GIVEN UP", "released": "RELEASED"}
     show.rows(columns, admin.give_up(cluster, topics))

@@ -1,4 +1,4 @@
-"""``velaray schemas``: the versions of a topic's schema, and what a new one would come to."""
+"""``velaray schemas``: the versions of a topic's schema, and checks of new ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLUMNS = {
 
 @click.group()
 def schemas() -> None:
-    """Look into the schemas of topics, register and delete them."""
+    """Inspect, register and delete schemas of topics."""
 
 
 @schemas.command("list")
@@ -83,7 +83,7 @@ def _row(found: Found, gone: int) -> dict[str, Any]:
 @click.argument("version", type=click.IntRange(min=0), required=False)
 @with_admin
 def get_schema(show: Output, admin: Admin, topic: str, version: int | None) -> None:
-    """Show VERSION of TOPIC's schema, deleted or not; the latest if none is named."""
+    """Show VERSION of TOPIC's schema, deleted or not; the latest by default."""
     found = admin.schema(topic, version)
     if show.as_json:
         show.value(found)
@@ -161,7 +161,7 @@ def delete_schema(show: Output, admin: Admin, topic: str, force: bool) -> None:
 @click.argument("new", type=click.IntRange(min=0))
 @with_admin
 def diff_schemas(show: Output, admin: Admin, topic: str, old: int, new: int) -> None:
-    """Show how version NEW of TOPIC's schema differs from OLD, and who can read whom."""
+    """Show how version NEW of TOPIC's schema differs from OLD, and their compatibility."""
     found = [admin.schema(topic, version) for version in (old, new)]
     before, after = (_pretty(each["data"]).splitlines() for each in found)
     names = f"version {old}", f"version {new}"
@@ -181,7 +181,7 @@ def _info(found: Found) -> SchemaInfo:
     return info_from_text(found["type"], found["data"], found["properties"])
 
 
-# -- what a schema would come to ---------------------------------------------------
+# -- checking a schema -------------------------------------------------------------
 
 
 @schemas.command("check")
@@ -222,9 +222,9 @@ def check_schema(
     service_url: str,
     service_token: str | None,
 ) -> None:
-    """Say whether the schema in FILE could be registered for TOPIC. Changes nothing.
+    """Check whether the schema in FILE could be registered for TOPIC. Changes nothing.
 
-    The exit code is 1 if it couldn't, or if messages couldn't be read.
+    The exit code is 1 if it couldn't be registered, or if messages couldn't be read.
     """
     text, given = _text(file), _properties(pairs)
     found = admin.check_schema(
@@ -242,7 +242,7 @@ def check_schema(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How many messages were read, and which couldn't be: id, version, reason."""
+    """The number of messages read, and those that couldn't be: id, version, reason."""
 
     read: int
     failures: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The states of machines as plain values, for people and JSON."""
+"""The states of machines as plain values, for tables and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from velaray.schemas.json_form import data_text
 
 
 def describe(state: Any) -> dict[str, Any]:
-    """``state`` as dicts, lists, numbers and texts. Raises `TypeError` for an unknown kind."""
+    """``state`` as dicts, lists, numbers and strings. Raises `TypeError` for an unknown type."""
     match state:
         case Catalog():
             return _catalog(state)

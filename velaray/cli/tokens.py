@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-# HS256 is as strong as its key; shorter ones can be guessed from a single token.
+# The strength of HS256 is that of its key; a short key can be guessed from a single token.
 _LEAST_BYTES = 32
 
 
 def read_secret(path: Path) -> bytes:
-    """The key in ``path``: all of its bytes, as Pulsar's key files. Refuses a weak one."""
+    """The key in ``path``: all of its bytes, as in Pulsar's key files. Raises for a weak one."""
     secret = path.read_bytes()
     if len(secret) < _LEAST_BYTES:
         raise click.ClickException(
@@ -23,7 +23,7 @@ def read_secret(path: Path) -> bytes:
 
 @click.group()
 def tokens() -> None:
-    """Make tokens for clients."""
+    """Create tokens for clients."""
 
 
 @tokens.command()
@@ -37,6 +37,6 @@ def tokens() -> None:
 def create(secret_file: Path, subject: str) -> None:
     """Print a token that never expires."""
     secret = read_secret(secret_file)
-    import jwt  # brings a large library along
+    import jwt  # imports a large library
 
     click.echo(jwt.encode({"sub": subject}, secret, algorithm="HS256"))

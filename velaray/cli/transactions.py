@@ -1,4 +1,4 @@
-"""``velaray transactions``: which there are, what they hold, what they wait for."""
+"""``velaray transactions``: open transactions, their participants, and coordinators."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Found = Mapping[str, Any]
 
 
 class TransactionIdType(click.ParamType):
-    """``coordinator:sequence``, or as it is printed: ``(coordinator,sequence)``."""
+    """``coordinator:sequence``, or the printed form ``(coordinator,sequence)``."""
 
     name = "transaction"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> TransactionId:
-        """Read what was typed."""
+        """Parse the argument."""
         if isinstance(value, TransactionId):
             return value
         found = re.fullmatch(r"(\d+)[:,](\d+)|\((\d+), ?(\d+)\)", value, re.ASCII)
@@ -36,7 +36,7 @@ class TransactionIdType(click.ParamType):
 
 @click.group()
 def transactions() -> None:
-    """Look into transactions, and abort them."""
+    """Inspect and abort transactions."""
 
 
 _most = click.option(
@@ -73,7 +73,7 @@ _COLUMNS = {
 def list_transactions(
     show: Output, admin: Admin, state: str | None, coordinator: int | None, most: int
 ) -> None:
-    """List the transactions that haven't ended, the oldest first."""
+    """List the open transactions, oldest first."""
     _list(show, admin.transactions(status=state, coordinator=coordinator, most=most))
 
 
@@ -89,7 +89,7 @@ def list_transactions(
 @_most
 @with_admin
 def slow(show: Output, admin: Admin, older_than: float, coordinator: int | None, most: int) -> None:
-    """List the transactions that haven't ended for long."""
+    """List the transactions that have been open for long."""
     older_ms = round(older_than * 1000)
     _list(show, admin.transactions(older_than_ms=older_ms, coordinator=coordinator, most=most))
 
@@ -123,9 +123,9 @@ def _seconds(ms: int) -> str:
 @click.argument("transaction", type=TransactionIdType())
 @with_admin
 def describe(show: Output, admin: Admin, transaction: TransactionId) -> None:
-    """Tell what TRANSACTION (coordinator:sequence) holds, and what its end waits for.
+    """Describe what TRANSACTION (coordinator:sequence) holds, and what its completion waits for.
 
-    Of a transaction that ended the verdict is told, however long ago that was.
+    The outcome of an ended transaction is kept for ever.
     """
     found = admin.transaction(transaction)
     if show.as_json:
@@ -139,7 +139,7 @@ def _lines(found: Found) -> Iterator[str]:
     late = ", as its time was over" if found["timedOut"] else ""
     yield f"transaction {found['txnId']}: {found['status']}{late}{owner}"
     if found["age"] is None:
-        return  # it ended
+        return  # it has ended
     yield f"begun: {time_text(found['openTimestamp'])}, {_seconds(found['age'])} ago"
     if found["timeLeft"] is not None:
         yield f"aborted in {_seconds(found['timeLeft'])} if nobody ends it before"
@@ -186,9 +186,9 @@ def _failures(one: Found) -> str:
 @click.argument("transaction", type=TransactionIdType())
 @with_admin
 def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
-    """Abort TRANSACTION (coordinator:sequence), whosever it is.
+    """Abort TRANSACTION (coordinator:sequence) of any client.
 
-    What was aborted before stays so; a committed one can't be aborted.
+    Aborting an aborted transaction has no effect. A committed one can't be aborted.
     """
     finished = admin.abort_transaction(transaction)
     text = f"({transaction.coordinator},{transaction.sequence})"
@@ -200,7 +200,7 @@ def abort(show: Output, admin: Admin, transaction: TransactionId) -> None:
 @click.option("--scale", type=click.IntRange(min=1), help="Have so many: more than there are.")
 @with_admin
 def coordinators(show: Output, admin: Admin, scale: int | None) -> None:
-    """Show the transaction coordinators and what they have done, or add some."""
+    """Show the transaction coordinators and their statistics, or add some."""
     if scale is not None:
         admin.scale_coordinators(scale)
     found = admin.coordinators()

@@ -1,4 +1,4 @@
-"""The events of journals as people and tables get them."""
+"""The events of journals as values for tables and JSON."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from velaray.journal.replay import HistoryRecord
 from velaray.journal.store import LedgerStore
 
 SECRET = "(not shown)"
-"""Stands for what nobody is shown."""
+"""The text in place of a secret."""
 
 
 class UnreadableEvent(JournalError):
-    """A record holds no event that this version knows."""
+    """A record holds an event that is malformed or unknown to this version."""
 
 
 def event_of(sequence: int, raw: bytes | memoryview) -> Message:
@@ -55,8 +55,10 @@ def event_of(sequence: int, raw: bytes | memoryview) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An event: the name of its type, its fields, the transactions that it is about, and how
-    large the entry is that came with it (0: none did)."""
+    """An event: the name of its type, its fields, its transactions, and the size of its entry.
+
+    ``blob_bytes`` is 0 for an event without an entry.
+    """
 
     name: str
     fields: dict[str, Any]
@@ -69,7 +71,7 @@ class Told:
 
 
 def told_of(key: ActorKey, record: HistoryRecord) -> Told:
-    """What a record of the journal of ``key`` says, but for secrets. Raises `UnreadableEvent`."""
+    """The event of a record, without secrets. Raises `UnreadableEvent`."""
     event = event_of(record.sequence, record.event)
     if isinstance(event, ClusterRegistered) and event.token:
         event.token = SECRET
@@ -113,6 +115,6 @@ def _transactions(key: ActorKey, event: Message) -> Sequence[tuple[int, int]]:
 
 
 async def actors_in(store: LedgerStore) -> list[str]:
-    """The keys of all actors that have a journal; the cluster's own record isn't one."""
+    """The keys of all actors that have a journal; the cluster's own record is left out."""
     kinds = {kind.value for kind in ActorKind}
     return [text for text in await store.list_journals() if text.split("/")[0] in kinds]

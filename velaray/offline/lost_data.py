@@ -1,6 +1,6 @@
-"""What a lost cluster's data says that never reached another cluster.
+"""The data of a lost cluster that never reached another cluster.
 
-Journals are read where they are, without the cluster: nothing is written.
+Journals are read in place, without the cluster. Nothing is written.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NOW = PointInTime()
 
 @dataclass(frozen=True, slots=True)
 class LostPartition:
-    """What one partition had that isn't here.
+    """The data of one lost partition that is missing here.
 
-    ``positions`` are the first and last of each row of entries that were never replicated, with
-    so many ``messages`` in all; ``unsynced`` is, by subscription, how many messages that were
-    replicated are acknowledged there, and not here.
+    ``positions`` are the first and last entries of each range that was never replicated;
+    ``messages`` is their total number of messages. ``unsynced`` is, by subscription, the number of
+    replicated messages that are acknowledged there and not here.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class LostPartition:
 
 
 async def partitions_of(store: LedgerStore, tenant: str) -> list[ActorKey]:
-    """The partitions that a tenant has, by the data. Raises `JournalError`."""
+    """The partitions of a tenant, from the lost cluster's data. Raises `JournalError`."""
     found = await replayed_to(store, ActorKey.catalog(), _NOW, CatalogMachine())
     return [
         key
@@ -64,12 +64,14 @@ async def partitions_of(store: LedgerStore, tenant: str) -> list[ActorKey]:
 async def lost_of(
     store: LedgerStore, key: ActorKey, cluster: str, here: Mapping[str, Any]
 ) -> LostPartition:
-    """Compare a partition of the lost ``cluster`` with what arrived ``here``, as
-    `Admin.received_from` tells. Raises `JournalError`."""
+    """Compare a partition of the lost ``cluster`` with the entries that arrived ``here``.
+
+    ``here`` is the answer of `Admin.received_from`. Raises `JournalError`.
+    """
     topic = str(key.topic_name)
     try:
         state = (await replayed_to(store, key, _NOW, PartitionMachine())).state
-    except (NotStored, NoHistory):  # nobody ever used it
+    except (NotStored, NoHistory):  # the partition was never used
         return LostPartition(topic, 0, 0, (), {})
     newest = here["newest"]
     came = 0 if newest is None else state.table.at_or_after(Position(newest[0], newest[1] + 1))
@@ -95,7 +97,7 @@ async def lost_of(
 
 
 async def _sizes(store: LedgerStore, key: ActorKey, table: LedgerTable) -> dict[int, int]:
-    """How many messages the entries are that are batches, by offset; all others are one."""
+    """The number of messages of each batch, by offset; all other entries hold one."""
     found = {}
     async for record in replay(store, key.text()):
         if record.position is None:
@@ -108,7 +110,7 @@ async def _sizes(store: LedgerStore, key: ActorKey, table: LedgerTable) -> dict[
 
 
 def _own(state: PartitionState) -> Iterator[Range]:
-    """The entries that this cluster stored first, that are kept, and that anybody gets."""
+    """The retained, readable entries that were first stored in this cluster."""
     gone = list(state.table.gone_ranges())
     for first, end in gaps(state.first_offset, state.end_offset, gone):
         for own_first, own_end in state.origins.own(first, end):
@@ -129,17 +131,17 @@ def _positions(table: LedgerTable, ranges: Sequence[Range]) -> Iterator[tuple[Po
 
 @dataclass(slots=True)
 class _Acked:
-    """What a subscription has acknowledged: whole entries, and of batches what remains."""
+    """The acknowledgements of a subscription: whole entries, and the ack sets of batches."""
 
     whole: RangeSet
     remaining: dict[int, int]
 
     @classmethod
     async def there(cls, store: LedgerStore, key: ActorKey, start: int) -> _Acked:
-        """By the lost cluster's data."""
+        """The acknowledgements in the lost cluster's data."""
         try:
             found = await replayed_to(store, key, _NOW, SubscriptionMachine())
-        except (NotStored, NoHistory):  # nobody ever consumed
+        except (NotStored, NoHistory):  # the subscription was never used
             return cls(RangeSet([(0, start)] if start else []), {})
         state: SubscriptionState = found.state
         cursor = state.cursor
@@ -150,7 +152,7 @@ class _Acked:
 
     @classmethod
     def here(cls, parts: Sequence[str], cluster: str, table: LedgerTable) -> _Acked:
-        """By what is told of it here."""
+        """The acknowledgements that were replicated to this cluster."""
         found = cls(RangeSet(), {})
         for part in parts:
             progress = SubscriptionProgress.FromString(base64.b64decode(part))
@@ -176,7 +178,7 @@ class _Acked:
 
 
 def _more(there: _Acked, here: _Acked, within: Sequence[Range], sizes: Mapping[int, int]) -> int:
-    """How many messages are acknowledged there, and not here."""
+    """The number of messages that are acknowledged there and not here."""
     count = 0
     for first, end in within:
         for acked_first, acked_end in there.whole.within(first, end):

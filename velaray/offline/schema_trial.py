@@ -1,4 +1,4 @@
-"""Whether messages that are stored can be read under a schema that isn't registered yet."""
+"""Checks of stored messages against a schema that isn't registered yet."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _WHOLE = {"int": 31, "long": 63}
 def reading_fails(
     reader: SchemaInfo, writer: SchemaInfo | None, payload: bytes, key: bytes = b""
 ) -> str | None:
-    """Why a message can't be read under ``reader``; None if it can.
+    """The reason why a message can't be read under ``reader``; None if it can.
 
-    ``writer`` is the schema that it was published under (None: none is known), ``key`` its key,
-    for KEY_VALUE schemas that have it there.
+    ``writer`` is the schema that the message was published under (None: unknown). ``key`` is the
+    message's key, for KEY_VALUE schemas with a separate key.
     """
     try:
         return _fails(reader, writer, payload, key)
@@ -93,7 +93,7 @@ def _json_fails(reader: SchemaInfo, payload: bytes) -> str | None:
 
 
 def _misfit(schema: AvroType, value: Any, path: str) -> str | None:
-    """Why a JSON value isn't one of ``schema``; None if it is."""
+    """The reason why a JSON value doesn't match ``schema``; None if it does."""
     match schema.kind:
         case "record" if isinstance(value, dict):
             for each in schema.fields:
@@ -133,7 +133,7 @@ def _fits(schema: AvroType, value: Any) -> bool:
 
 
 def _optional(schema: AvroType) -> bool:
-    """Clients read an absent field as null where that is a branch."""
+    """Whether the type allows null: clients read an absent field as null then."""
     return schema.kind == "union" and any(branch.kind == "null" for branch in schema.of)
 
 
@@ -171,7 +171,7 @@ def _key_value_fails(
 
 
 def _inline(payload: bytes) -> list[bytes]:
-    """Key and value, each after its length; -1 stands for none."""
+    """The inline key and value, each after its length; the length -1 stands for null."""
     parts = []
     while len(payload) >= 4:
         size = max(0, int.from_bytes(payload[:4], "big", signed=True))

@@ -1,4 +1,4 @@
-"""The messages in portions of ledgers, as a reader of the service would get them."""
+"""The messages in portions of ledgers, as a reader of the service receives them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from velaray.client.blocks import Receiver
 
 _NOBODY = cast("Receiver", None)
-"""Who delivered these messages."""
+"""A placeholder: no receiver delivered these messages."""
 
 Step = tuple[int, memoryview, memoryview]
-"""An entry's number in its ledger, its event, its bytes."""
+"""The number of an entry in its ledger, its event, its bytes."""
 
 
 def read_portions(
@@ -33,9 +33,9 @@ def read_portions(
 ) -> Iterator[list[Segment]]:
     """The messages of neighbouring portions, in order, about ``size`` bytes at a time.
 
-    A message in chunks belongs to where its first one is: the others are looked for up to the
-    place ``until``, behind the last portion. Raises `ReadError` if a ledger was trimmed meanwhile,
-    `CorruptJournal`, `InvalidConfiguration` where the directory isn't there.
+    A chunked message belongs to the portion of its first chunk. The other chunks are searched for
+    behind the last portion, up to the position ``until``. Raises `ReadError` if a ledger was
+    trimmed meanwhile, `CorruptJournal`, and `InvalidConfiguration` if the directory doesn't exist.
     """
     store = open_data(data_dir)
     with asyncio.Runner() as runner:
@@ -55,7 +55,7 @@ class _Source:
         self._reader = EntryReader(str(name), name.partition, 0)
         self._until = until
         self._steps = self._walk(portions)
-        self._begun: set[str] = set()  # messages of which chunks are missing
+        self._begun: set[str] = set()  # messages with missing chunks
 
     async def next(self, size: int) -> list[Segment]:
         """The next messages; none at the end."""
@@ -89,7 +89,7 @@ class _Source:
         return self._reader.read(delivery, bytes(blob))
 
     def _note(self, raw: memoryview) -> None:
-        """A chunk was met."""
+        """Record a chunk."""
         event = decode(bytes(raw))
         assert isinstance(event, EntryAppended)
         if event.chunks and event.chunk_id == 0:
@@ -103,7 +103,7 @@ class _Source:
         assert isinstance(event, EntryAppended)
         if not event.chunks or event.chunk_uuid not in self._begun:
             return False
-        if event.chunk_id == 0:  # sent once more: that one is read with its own portion
+        if event.chunk_id == 0:  # a resent message: it is read with its own portion
             self._begun.discard(event.chunk_uuid)
             return False
         self._note(raw)
@@ -122,7 +122,7 @@ class _Source:
                 yield step
 
     async def _following(self, last: Portion) -> AsyncIterator[tuple[int, Step]]:
-        """What comes after a portion, until nothing is missing or it's the end."""
+        """The entries after a portion, until all chunks are found or ``until`` is reached."""
         for info in (await load_manifest(self._store, last.journal)).ledgers:
             if not last.ledger_id <= info.ledger_id <= self._until.ledger_id:
                 continue

@@ -1,4 +1,4 @@
-"""The schemas of topics as a cluster's data directory has them, read without the cluster."""
+"""The schemas of topics in a cluster's data directory, read without the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def stored_registry(data_dir: str, topic: TopicName) -> RegistryState:
-    """All versions of a topic's schema, without any if it never had one.
+    """All versions of a topic's schema; empty if it never had one.
 
     Raises `InvalidConfiguration` if the directory holds no cluster, `TopicNotFound`,
     `CorruptJournal`.
@@ -48,9 +48,9 @@ def stored_schema(data_dir: str, topic: TopicName) -> SchemaInfo | None:
 
 
 class StoredDecoders:
-    """How to decode what ``schema`` reads of one topic: by the versions of its messages.
+    """Decoders for the messages of one topic, by schema version; ``schema`` is the reader's.
 
-    The registry is read when the first version is met, and again for one that it lacked.
+    The registry is read for the first version, and again for a version that it lacked.
     """
 
     def __init__(self, data_dir: str, topic: TopicName, schema: Schema[Any]) -> None:
@@ -61,7 +61,7 @@ class StoredDecoders:
         self._known: dict[bytes, Decoder] = {}
 
     def set(self, segments: Iterable[Segment]) -> None:
-        """Give messages their decoders. Raises as `stored_registry`."""
+        """Set the decoders of messages. Raises as `stored_registry`."""
         for segment in segments:
             info = segment.block.info
             version = info.metadata.schema_version

@@ -1,8 +1,8 @@
-"""What a cluster's data directory says of topics, read without the cluster.
+"""The topics in a cluster's data directory, read without the cluster.
 
-Nothing is written and no actor is asked. A journal that is still written is read up to what its
-owner had acknowledged, as its commit mark says: so nothing is seen that may yet be lost, and of
-the transactions only those have ended that had then.
+The readers write nothing and call no actor. A journal that is still written is read up to its
+commit mark, which bounds the acknowledged history. So the readers return no entry that may still be
+lost, and no transaction outcome that isn't durable.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from velaray.journal.store import LedgerStore
 from velaray.wire.messages import publish_time
 
 _INDEXED_BYTES = 256 * 1024
-"""Read at once when one entry is wanted."""
+"""The read size for a single entry."""
 
 
 def open_data(data_dir: str) -> FileStore:
-    """The journals of a cluster, to be read.
+    """Open the journals of a cluster for reading.
 
     Raises `InvalidConfiguration` if the directory holds none.
     """
@@ -57,8 +57,8 @@ def open_data(data_dir: str) -> FileStore:
 class Portion:
     """Entries of one ledger, from ``first`` up to, not including, ``end``.
 
-    They are in the frames at the bytes ``start`` to ``stop``; what is in ``hidden``, ascending
-    ranges of entries, nobody gets.
+    Their frames are the bytes ``start`` to ``stop`` of the file. Consumers never get the entries in
+    ``hidden``, which are ascending ranges.
     """
 
     journal: str
@@ -72,7 +72,7 @@ class Portion:
 
 @dataclass(slots=True)
 class _Newest:
-    """An actor's state, and its newest ledger as far as it is acknowledged."""
+    """An actor's acknowledged state, and the acknowledged part of its newest ledger."""
 
     state: Any
     ledgers: tuple[LedgerInfo, ...]
@@ -82,9 +82,10 @@ class _Newest:
 
 
 async def acknowledged(reader: LedgerReader, info: LedgerInfo) -> int:
-    """Where in its file a ledger's acknowledged history ends.
+    """The end of a ledger's acknowledged history, as an offset in its file.
 
-    Of one that is still open the commit mark knows; without one nothing counts.
+    In an open ledger the commit mark gives the end. Without a mark the acknowledged history is
+    empty.
     """
     if info.sealed:
         return info.bytes
@@ -94,7 +95,7 @@ async def acknowledged(reader: LedgerReader, info: LedgerInfo) -> int:
 
 
 async def _newest(store: LedgerStore, journal: str, machine: Machine[Any]) -> _Newest | None:
-    """None for a journal without history. Raises `NotStored`, `CorruptJournal`."""
+    """The newest state of a journal; None without history. Raises `NotStored`, `CorruptJournal`."""
     if await store.read_manifest(journal) is None:
         return None
     ledgers = (await load_manifest(store, journal)).ledgers
@@ -113,7 +114,7 @@ async def _newest(store: LedgerStore, journal: str, machine: Machine[Any]) -> _N
 
 
 async def newest_state(store: LedgerStore, journal: str, machine: Machine[Any]) -> Any:
-    """An actor's state as far as it is acknowledged; None if it has no history.
+    """An actor's acknowledged state; None if it has no history.
 
     Raises `CorruptJournal`.
     """
@@ -122,7 +123,7 @@ async def newest_state(store: LedgerStore, journal: str, machine: Machine[Any]) 
 
 
 async def partitions_of(store: LedgerStore, topic: TopicName) -> tuple[ActorKey, ...]:
-    """The partitions of a topic, in order; one of them if that is named.
+    """The partitions of a topic, in order; a single one if ``topic`` names a partition.
 
     Raises `TopicNotFound`, `CorruptJournal`.
     """
@@ -140,7 +141,7 @@ async def partitions_of(store: LedgerStore, topic: TopicName) -> tuple[ActorKey,
 
 
 class StoredLog:
-    """A partition's log. Obtained from `StoredLog.open`."""
+    """A partition's log. Created by `StoredLog.open`."""
 
     def __init__(self, store: LedgerStore, key: ActorKey, newest: _Newest | None) -> None:
         self.key = key
@@ -155,7 +156,7 @@ class StoredLog:
 
     @classmethod
     async def open(cls, store: LedgerStore, key: ActorKey) -> StoredLog:
-        """Read the partition's state; one that was never asked for is empty.
+        """Read the partition's state; the log of a partition that was never used is empty.
 
         Raises `NotStored` if it is deleted meanwhile, `CorruptJournal`.
         """
@@ -163,19 +164,19 @@ class StoredLog:
 
     @property
     def end(self) -> int:
-        """Consumers get nothing at or beyond this offset."""
+        """The first offset that consumers don't get."""
         return self._state.max_read_offset
 
     def before(self, offset: int) -> Position:
-        """The last place before an offset; entry -1 if that is where a ledger begins."""
+        """The last position before an offset; entry -1 at the beginning of a ledger."""
         return self._state.table.position_before(offset)
 
     def after(self, place: Position) -> int:
-        """The first offset after a place."""
+        """The first offset after a position."""
         return self._state.table.at_or_after(Position(place.ledger_id, place.entry_id + 1))
 
     async def offset_at_time(self, publish_ms: int) -> int:
-        """The first offset that isn't before a publish time; by bisection, as the service."""
+        """The first offset with at least this publish time; by bisection, as in the service."""
         table = self._state.table
         low, high = table.first_offset, table.end_offset
         while low < high:
@@ -214,14 +215,17 @@ class StoredLog:
             raise gone(self.key, ledger_id) from error
         raw = await self._store.read_index(self._journal, ledger_id)
         index = decode_index(ledger_id, raw) if raw is not None else None
-        if index is None:  # its owner makes it when it is needed
+        if index is None:  # the owner creates the index on demand
             index = SparseIndex()
             index.note(0, info.data_offset)
         return reader, info.bytes, index
 
     async def portions(self, first: int, end: int, size: int) -> list[Portion]:
-        """What is kept of the offsets ``first`` up to, not including, ``end``, in order, in
-        parts of about ``size`` bytes. Raises `ReadError` if it is trimmed meanwhile."""
+        """The retained entries from offset ``first`` up to, not including, ``end``, in order.
+
+        Each portion has about ``size`` bytes. Raises `ReadError` if the entries are trimmed
+        meanwhile.
+        """
         found = []
         for run in self._state.table.runs(first, end):
             _, stop, index = await self._ledger(run.ledger_id)
@@ -243,7 +247,7 @@ class StoredLog:
 
 
 def gone(key: ActorKey, ledger_id: int) -> ReadError:
-    """What to raise for a ledger that was there when it was planned to read it."""
+    """The error for a ledger that was deleted between planning and reading."""
     return ReadError(
         f"{key.text()}: ledger {ledger_id} is gone: it was trimmed, or its topic deleted, while it"
         " was to be read. Read again from what is there"

@@ -1,1 +1,1 @@
-"""The synchronous client: the asyncio client on a thread of its own."""
+"""The synchronous client: the asyncio client on a background thread."""

@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """Connects to a service and makes producers, consumers and readers; thread-safe.
+    """Connects to a service and creates producers, consumers and readers; thread-safe.
 
-    Parameters: see `velaray.client.options.ClientOptions`. All work is done by one background
-    thread per client; nothing connects before it's needed. Close it, or use it in a
-    ``with`` statement. The same with coroutines: `velaray.aio.Client`.
+    Parameters: see `velaray.client.options.ClientOptions`. One background thread per client does
+    all work. The client connects on first use. Close it, or use it in a ``with`` statement. The
+    same with coroutines: `velaray.aio.Client`.
     """
 
     @takes(ClientOptions)
@@ -62,9 +62,9 @@ class Client:
 
     @takes(ProducerOptions)
     def create_producer(self, options: ProducerOptions[V]) -> Producer[V]:
-        """A producer for ``topic``, registered with the service.
+        """Create a producer for ``topic``, registered with the service.
 
-        Parameters: see `velaray.client.options.ProducerOptions`. Raises the service's refusal
+        Parameters: see `velaray.client.options.ProducerOptions`. Raises the service's error
         (`ProducerBusy`, `TopicTerminated`, …), or `Timeout` after the operation timeout.
         """
         inner = self._run(self._producer(options))
@@ -78,10 +78,10 @@ class Client:
 
     @takes(ConsumerOptions)
     def subscribe(self, options: ConsumerOptions[V]) -> Consumer[V]:
-        """A consumer of one topic, a list of topics, or all that match a compiled pattern.
+        """Create a consumer of one topic, a list of topics, or all that match a compiled pattern.
 
-        Parameters: see `velaray.client.options.ConsumerOptions`. The subscription exists, durably,
-        when this returns. Raises the service's refusal (`ConsumerBusy`, …), or `Timeout`
+        Parameters: see `velaray.client.options.ConsumerOptions`. When this returns, the
+        subscription is stored durably. Raises the service's error (`ConsumerBusy`, …), or `Timeout`
         after the operation timeout.
         """
         track = options.unacked_messages_timeout_ms is not None
@@ -100,10 +100,10 @@ class Client:
 
     @takes(ReaderOptions)
     def create_reader(self, options: ReaderOptions[V]) -> Reader[V]:
-        """A reader of ``topic`` that begins after ``start_message_id``.
+        """Create a reader of ``topic`` that begins after ``start_message_id``.
 
         Parameters: see `velaray.client.options.ReaderOptions`. Raises `TopicNotFound` for a topic
-        that doesn't exist (readers create none), the service's refusal, or `Timeout` after the
+        that doesn't exist (readers create none), the service's error, or `Timeout` after the
         operation timeout.
         """
         inbox = ThreadInbox(self._thread, options.receiver_queue_size == 0, special=True)
@@ -120,9 +120,10 @@ class Client:
 
     @takes(TableViewOptions)
     def create_table_view(self, options: TableViewOptions[V]) -> TableView[V]:
-        """The newest value of each key of ``topic``, complete up to now, then followed.
+        """Create a live map of the newest value of each key of ``topic``.
 
-        Raises as `create_reader`.
+        When this returns, the map holds everything that was published before. Raises as
+        `create_reader`.
         """
         return TableView(self._thread, self._run(self._table_view(options)))
 
@@ -131,7 +132,7 @@ class Client:
         return await client.adopt(AioTableView(client.core, options, client.forget))
 
     def transaction(self, timeout: float = 60.0) -> Transaction:
-        """Begin a transaction, which is aborted if it isn't committed in ``timeout`` seconds.
+        """Begin a transaction, which is aborted unless it is committed within ``timeout`` seconds.
 
         Raises as `velaray.aio.Client.new_transaction`.
         """
@@ -140,7 +141,7 @@ class Client:
     new_transaction = transaction
 
     def commit_sequence(self, name: str) -> CommitSequence:
-        """The series of commits of this name, which begins with its first commit.
+        """The commit sequence of this name, which is created by its first commit.
 
         Raises as `velaray.aio.Client.commit_sequence`.
         """
@@ -154,15 +155,15 @@ class Client:
     def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
         """The full names of the topic's partitions; its own name if it has none.
 
-        A topic that doesn't exist is created, as the service's policy allows. With
-        ``create=False`` it is a `TopicNotFound`, which names topics with a similar name.
+        A topic that doesn't exist is created if the service's policy allows. With ``create=False``
+        it raises `TopicNotFound`, which names topics with a similar name.
         """
         return self._run(self._client.get_topic_partitions(topic, create))
 
     def get_matching_topics(self, pattern: str) -> list[str]:
-        """The full names of the persistent topics that match a pattern, as `subscribe` takes it.
+        """The full names of the persistent topics that match a pattern, as for `subscribe`.
 
-        Raises `InvalidConfiguration` for what is no pattern of one namespace's topics.
+        Raises `InvalidConfiguration` unless the pattern matches topics of one namespace.
         """
         return self._run(self._client.get_matching_topics(pattern))
 
@@ -171,14 +172,14 @@ class Client:
         return self._run(self._client.get_schema(topic))
 
     def get_service_info(self) -> ServiceInfo:
-        """How the client connects at the moment: the cluster that it uses."""
+        """The cluster that the client currently uses, and how it connects."""
         return self._client.get_service_info()
 
     def close(self) -> None:
-        """Close all producers, consumers and readers in good order, then the connections.
+        """Close all producers, consumers and readers gracefully, then the connections.
 
-        Producers flush, open transactions are aborted and acknowledgements are made durable,
-        each for at most one operation timeout. Closing twice does nothing.
+        Producers flush, open transactions are aborted and acknowledgements are made durable, each
+        for at most one operation timeout. Closing twice has no effect.
         """
         if self._closed:
             return
@@ -190,9 +191,9 @@ class Client:
         self._thread.stop()
 
     def shutdown(self) -> None:
-        """Close at once: messages not stored yet fail, late acknowledgements are not sent.
+        """Close at once: unsent and unconfirmed messages fail, late acknowledgements are not sent.
 
-        Open transactions are left to their timeouts.
+        Open transactions end by their timeouts.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""Series of commits of the synchronous client."""
+"""Commit sequences of the synchronous client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from velaray.sync.transaction import Transaction
 
 
 class CommitSequence:
-    """Commits that are numbered and count once, as `velaray.client.commit_sequence.CommitSequence`.
+    """Numbered idempotent commits, as `velaray.client.commit_sequence.CommitSequence`.
 
-    Made by `velaray.Client.commit_sequence`. Methods wait, and raise as those of its asyncio twin.
+    Created by `velaray.Client.commit_sequence`. Methods block, and raise as those of the asyncio
+    class.
     """
 
     def __init__(self, thread: LoopThread, inner: AioCommitSequence) -> None:
@@ -22,7 +23,7 @@ class CommitSequence:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the sequence."""
         return self._inner.name
 
     @property
@@ -32,23 +33,23 @@ class CommitSequence:
 
     @property
     def last(self) -> int:
-        """The number of the last commit, as far as this client knows; -1 if there was none."""
+        """The number of the last commit known to this client; -1 if there was none."""
         return self._inner.last
 
     def begin(self, timeout: float = 60.0, number: int | None = None) -> Transaction:
-        """Begin a transaction for this number of the series; by default for the next one."""
+        """Begin a transaction for this number of the sequence; by default for the next one."""
         return Transaction(self._thread, self._thread.run(self._inner.begin(timeout, number)))
 
     def commit(self, number: int, transactions: Iterable[TransactionId]) -> bool:
-        """Commit all of these as ``number``; False if it was committed before."""
+        """Commit these transactions as ``number``; False if that number was committed before."""
         return self._thread.run(self._inner.commit(number, transactions))
 
     def abort(self, transactions: Iterable[TransactionId]) -> None:
-        """Abort those of these that are open: they never count. Others stay as they are."""
+        """Abort the open ones of these transactions permanently; others stay unchanged."""
         self._thread.run(self._inner.abort(transactions))
 
     def forget(self) -> None:
-        """The series is over: the service forgets its name and numbers, and aborts what is open."""
+        """Delete the sequence, its name and its numbers; open transactions are aborted."""
         self._thread.run(self._inner.forget())
 
     def __repr__(self) -> str:

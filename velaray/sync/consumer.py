@@ -34,11 +34,11 @@ from velaray.sync.transaction import Transaction, inner_of
 
 
 class ThreadInbox:
-    """Messages that wait for other threads than the loop's. Holds what permits allow.
+    """Queue of received messages for threads other than the loop's, bounded by permits.
 
-    ``fetch``: each is asked for by itself. ``track``: partitions want to know of each one
-    that is taken. ``special``: a partition's ``taken`` must be right at any moment, or
-    the user isn't to take messages from the queue itself.
+    ``fetch``: each message is requested individually. ``track``: partitions are notified of each
+    message that is taken. ``special``: a partition's ``taken`` must be current at any time, or the
+    user must not take messages from the queue directly.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ThreadInbox:
     # --- called by partitions, on the loop's thread ---
 
     def put(self, block: Block) -> None:
-        """Messages arrived."""
+        """Enqueue received messages."""
         with self._arrived:
             self.queue.put(block)
             if self._waiting:
@@ -70,22 +70,22 @@ class ThreadInbox:
             self.on_arrival()
 
     def drop(self, part: PartitionConsumer) -> int:
-        """Forget the partition's messages that wait; returns how many there were."""
+        """Discard the partition's queued messages; returns their number."""
         with self._arrived:
             return self.queue.drop(part)
 
     def attached(self, part: PartitionConsumer) -> None:
-        """The partition is subscribed (again)."""
+        """Handle the (re)subscription of a partition."""
         if self._fetch and (self._waiting or self.on_arrival is not None):
             part.permits.fetch_one()
 
     def failed(self, part: PartitionConsumer, error: VelarayError) -> None:
-        """The partition will deliver nothing more; tell who waits, unless it was closed."""
+        """Handle the failure of a partition; wakes waiting threads, unless it was closed."""
         if not isinstance(error, AlreadyClosed):
             self.close(error)
 
     def close(self, error: VelarayError) -> None:
-        """Everyone who waits, now or later, gets ``error`` once the queue is empty."""
+        """Close the queue: current and later waits raise ``error`` once the queue is empty."""
         with self._arrived:
             if self._error is None or isinstance(error, AlreadyClosed):
                 self._error = error
@@ -96,7 +96,7 @@ class ThreadInbox:
     # --- called by users ---
 
     def settle(self) -> None:
-        """Count what was taken from the queue's ``current``, which is allowed if `simple`."""
+        """Count the messages taken from the queue's ``current``, which is allowed if `simple`."""
         with self._arrived:
             self.queue.settle()
 
@@ -109,7 +109,7 @@ class ThreadInbox:
             return message
 
     def get_segments(self, limit: int, deadline: float | None) -> list[Segment]:
-        """What waits, up to ``limit`` messages; empty if nothing comes before ``deadline``."""
+        """Up to ``limit`` queued messages; empty if none arrives before ``deadline``."""
         with self._arrived:
             while not (segments := self.queue.take(limit)):
                 if not self._wait(deadline):
@@ -124,7 +124,7 @@ class ThreadInbox:
         return segments
 
     def get_many(self, policy: ConsumerBatchReceivePolicy) -> list[Message[Any]]:
-        """Messages until ``policy`` has enough or its time is up."""
+        """Messages until the limits or the timeout of ``policy`` are reached."""
         deadline = monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message[Any]] = []
         size = 0
@@ -145,7 +145,7 @@ class ThreadInbox:
         try:
             return len(current[0])
         except IndexError:
-            return 0  # nothing waits, or somebody took it without the lock
+            return 0  # the queue is empty, or another thread took the message without the lock
 
     def _wait(self, deadline: float | None) -> bool:
         self._thread.forbid_here()
@@ -174,7 +174,7 @@ class ThreadInbox:
             try:
                 message = queue.current.popleft()
             except IndexError:
-                continue  # somebody else took the last one, without the lock
+                continue  # another thread took the last one, without the lock
             if not self.simple:
                 part = queue.part
                 part.position.taken = message
@@ -196,10 +196,11 @@ class _Note(NamedTuple):
 
 
 class Consumer(Generic[T]):
-    """Receives and acknowledges messages. Made by `velaray.Client.subscribe`; thread-safe.
+    """Receives and acknowledges messages. Created by `velaray.Client.subscribe`; thread-safe.
 
-    Delivery is at least once: what isn't acknowledged comes again, after a reconnect as
-    well. What was acknowledged with a receipt never does, unless the subscription is moved.
+    Delivery is at least once: un-acknowledged messages are redelivered, also after a reconnect. A
+    message that was acknowledged with a receipt is never redelivered, unless the subscription is
+    moved.
     """
 
     def __init__(
@@ -226,9 +227,10 @@ class Consumer(Generic[T]):
     # --- receiving ---
 
     def receive(self, timeout_millis: int | None = None) -> Message[T]:
-        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+        """Wait for the next message and return it.
 
-        Raises `AlreadyClosed` when the consumer is closed.
+        Raises `Timeout` after ``timeout_millis`` (default: no limit), and `AlreadyClosed` when the
+        consumer is closed.
         """
         inbox = self._inbox
         if inbox.simple:
@@ -249,7 +251,7 @@ class Consumer(Generic[T]):
         return found if self._watch is None else self._watch.before_consume(found)
 
     def batch_receive(self) -> list[Message[T]]:
-        """Messages up to the limits of ``batch_receive_policy``; maybe none, if time is up."""
+        """Messages up to the limits of ``batch_receive_policy``; may be empty at timeout."""
         self._refuse_beside_listener()
         policy = self._options.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         messages = self._inbox.get_many(policy)
@@ -258,12 +260,11 @@ class Consumer(Generic[T]):
     def receive_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
     ) -> ReceivedBatch[T]:
-        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+        """Receive all queued messages, up to ``max_messages``; waits for the first one.
 
-        `ReceivedBatch` is a sequence of their values; nothing is made per message until
-        it's asked for. How many wait depends on ``receiver_queue_size``. Raises `Timeout`
-        and `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a ``max_messages``
-        below 1.
+        `ReceivedBatch` is a sequence of the messages' values; message objects are created on
+        demand. ``receiver_queue_size`` bounds the number of queued messages. Raises `Timeout` and
+        `AlreadyClosed` as `receive` does, `InvalidConfiguration` for a ``max_messages`` below 1.
         """
         limit = many(max_messages)
         self._refuse_beside_listener()
@@ -276,7 +277,7 @@ class Consumer(Generic[T]):
         return ReceivedBatch(segments)
 
     def __iter__(self) -> Iterator[Message[T]]:
-        """Messages as they come, until the consumer is closed."""
+        """Iterate over messages as they arrive, until the consumer is closed."""
         while True:
             try:
                 message = self.receive()
@@ -284,10 +285,10 @@ class Consumer(Generic[T]):
                 return
             yield message
 
-    # --- listening, and pausing ---
+    # --- listeners and pausing ---
 
     def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
-        """Have all messages handed to ``listener``; called by the client."""
+        """Pass all messages to ``listener``; called by the client."""
 
         def hear(message: Message[Any]) -> None:
             listener(self, message if self._watch is None else self._watch.before_consume(message))
@@ -299,11 +300,11 @@ class Consumer(Generic[T]):
             raise InvalidConfiguration("this consumer's messages go to its message_listener")
 
     def pause_message_listener(self) -> None:
-        """Call the listener no more, after the call that is under way."""
+        """Stop calling the listener, after the current call."""
         self._listener().pause()
 
     def resume_message_listener(self) -> None:
-        """Go on after `pause_message_listener`."""
+        """Resume calling the listener after `pause_message_listener`."""
         self._listener().resume()
 
     def _listener(self) -> Listening:
@@ -312,11 +313,11 @@ class Consumer(Generic[T]):
         return self._listening
 
     def pause(self) -> None:
-        """Ask the service for no more messages; what waits already can be received."""
+        """Stop requesting messages from the service; queued messages can still be received."""
         self._run(self._paused(True))
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Resume requesting messages after `pause`."""
         self._run(self._paused(False))
 
     async def _paused(self, paused: bool) -> None:
@@ -336,18 +337,18 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge one message.
 
-        In a transaction (``txn``) it counts when that is committed, and the message comes again
-        if it is aborted; it returns when the service has it. Raises `TransactionConflict` if the
-        message is acknowledged already, or in another transaction, `InvalidTxnStatusError` if
-        the transaction isn't open, and `InvalidConfiguration` if it is another client's.
+        In a transaction (``txn``) the acknowledgement takes effect with the commit, and an abort
+        redelivers the message. The call returns when the service has recorded the acknowledgement.
+        Raises `TransactionConflict` if the message is acknowledged already, or in another
+        transaction, `InvalidTxnStatusError` if the transaction isn't open, and
+        `InvalidConfiguration` if it is another client's.
 
-        Without a receipt it returns at once; the acknowledgement is sent within
-        ``ack_group_time_ms``, and a crash before that brings the message back. With
-        ``receipt=True`` (or the consumer's ``ack_receipt_enabled``) it returns when the
-        acknowledgement is durable: no crash brings the message back after that. For a
-        message of a batch this holds once all of the batch is acknowledged, or with
-        ``batch_index_ack_enabled``. Raises `InvalidMessage` for an id of another topic, and
-        with a receipt `Timeout` if the outcome is unknown.
+        Without a receipt the call returns at once. The acknowledgement is sent within
+        ``ack_group_time_ms``, and a crash before that redelivers the message. With ``receipt=True``
+        (or the consumer's ``ack_receipt_enabled``) the call returns when the acknowledgement is
+        durable: no later crash redelivers the message. For a message of a batch this holds once the
+        whole batch is acknowledged, or with ``batch_index_ack_enabled``. Raises `InvalidMessage`
+        for an id of another topic, and with a receipt `Timeout` if the outcome is unknown.
         """
         if txn is not None:
             self._run(self._base.acknowledge_in(inner_of(txn), message))
@@ -372,9 +373,9 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge all messages of a batch, or any messages; guarantees as `acknowledge`.
 
-        For a `ReceivedBatch` there's no step per message. In a transaction (``txn``) each
-        partition gets one request for each thousand entries: of what one asks, all counts or
-        nothing.
+        A `ReceivedBatch` is acknowledged without a step per message. In a transaction (``txn``)
+        each partition gets one request per thousand entries. Each request takes effect completely
+        or not at all.
         """
         if txn is not None:
             self._run(self._base.acknowledge_many_in(inner_of(txn), batch))
@@ -404,8 +405,8 @@ class Consumer(Generic[T]):
     ) -> None:
         """Acknowledge all messages of the partition up to and including this one.
 
-        Guarantees as `acknowledge`; but if a transaction is aborted, its messages come again
-        only after `redeliver_unacknowledged_messages`, which keeps their order. Raises
+        Guarantees as `acknowledge`, with one exception: after an aborted transaction, only
+        `redeliver_unacknowledged_messages` redelivers its messages, which keeps their order. Raises
         `CumulativeAcknowledgementNotAllowedError` unless the consumer is Exclusive or Failover.
         """
         self._base.check_cumulative()
@@ -425,7 +426,7 @@ class Consumer(Generic[T]):
         if self._with_receipt if receipt is None else receipt:
             self._run(self._noted(part, note, message_id, True))
         elif message_id.batch_index() >= message_id.batch_size():
-            # Refused unless the batch is known; that's for the loop's thread to say.
+            # The loop's thread decides whether the batch is known; otherwise it refuses.
             self._run(self._noted(part, note, message_id, False))
         else:
             self._notes.put(_Note(note, message_id))
@@ -450,9 +451,9 @@ class Consumer(Generic[T]):
             await part.acks.receipt()
 
     def negative_acknowledge(self, message: Message[Any] | MessageId) -> None:
-        """Have the message delivered again after ``negative_ack_redelivery_delay_ms``.
+        """Request redelivery of the message after ``negative_ack_redelivery_delay_ms``.
 
-        On an Exclusive or Failover subscription everything unacknowledged comes again.
+        On an Exclusive or Failover subscription all un-acknowledged messages are redelivered.
         """
         part, message_id = self._base.located(message)
         whole = message if isinstance(message, Message) else message_id
@@ -466,16 +467,16 @@ class Consumer(Generic[T]):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Have the message delivered again after ``delay_millis``, and go on with the others.
+        """Redeliver the message after ``delay_millis``; other messages continue meanwhile.
 
         A copy is published to the retry topic, with ``properties`` added, and the message is
-        acknowledged; when this returns both are durable. After as many times as the
-        ``dead_letter_policy`` allows (16 by default) the copy goes to the dead-letter topic.
-        Needs ``enable_retry=True``. If it raises, the message is still un-acknowledged;
-        calling it again doesn't store a second copy.
+        acknowledged. When the call returns, both are durable. After the maximum number of
+        redeliveries of the ``dead_letter_policy`` (16 by default) the copy goes to the dead-letter
+        topic. Needs ``enable_retry=True``. If the call raises, the message is still
+        un-acknowledged. Repeating the call doesn't store a second copy.
 
-        In a transaction (``txn``) copy and acknowledgement count when that is committed: until
-        then nobody gets the copy, and if it is aborted the message itself comes again.
+        In a transaction (``txn``) the copy and the acknowledgement take effect with the commit.
+        Until then no consumer gets the copy. An abort redelivers the message itself.
         """
         inner = None if txn is None else inner_of(txn)
         self._run(self._base.reconsume_later(message, delay_millis, properties, inner))
@@ -487,25 +488,24 @@ class Consumer(Generic[T]):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Have no more of the message here: move it to the dead-letter topic now.
+        """Move the message to the dead-letter topic now.
 
-        A copy is published there, with ``properties`` added, and the message is acknowledged;
-        when this returns both are durable. Needs a ``dead_letter_policy`` or
-        ``enable_retry=True``. Failures, and transactions (``txn``), are as with
-        `reconsume_later`.
+        A copy is published there, with ``properties`` added, and the message is acknowledged. When
+        the call returns, both are durable. Needs a ``dead_letter_policy`` or ``enable_retry=True``.
+        Failures and transactions (``txn``) are as with `reconsume_later`.
         """
         inner = None if txn is None else inner_of(txn)
         self._run(self._base.dead_letter(message, properties, inner))
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything delivered again that isn't acknowledged."""
+        """Request redelivery of all un-acknowledged messages."""
         self._run(self._redeliver())
 
     async def _redeliver(self) -> None:
         for part in self._base.topics.parts.values():
             part.redeliver_all()
 
-    # --- moving, and the end ---
+    # --- seeking and closing ---
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._thread.run(self._after_notes(work))
@@ -517,10 +517,10 @@ class Consumer(Generic[T]):
     def seek(self, messageid: SeekTarget) -> None:
         """Move the subscription: the next message is the one after ``messageid``.
 
-        (Or that message itself, with ``start_message_id_inclusive``.) An int is a publish
-        time in milliseconds: the next message is the first published then or later. On
-        return the position is durable and messages received from now on are from there.
-        A function gets the name of every topic partition and returns where to go there.
+        With ``start_message_id_inclusive`` the next message is that message itself. An int is a
+        publish time in milliseconds: the next message is the first one published at or after it. On
+        return the position is durable, and messages received from now on start there. A function
+        takes the name of each topic partition and returns its position.
         """
         self._run(self._base.seek(messageid))
 
@@ -530,38 +530,38 @@ class Consumer(Generic[T]):
         return last
 
     def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every topic partition the last message that can be read, and where this one is.
+        """The last readable message and the consumer's position, for every topic partition.
 
-        Both are ids of messages, by full name of the partition. What comes next is after the
-        second; its entry id is -1 before the first entry of a ledger, as that of the first is
-        if there is no message.
+        Both are message ids, by the full name of the partition. The next message is after the
+        position. An entry id of -1 in the position means the start of a ledger; in the last message
+        it means that there is none.
         """
         found: dict[str, tuple[MessageId, MessageId]] = self._run(self._base.topics.positions())
         return found
 
     def get_spans(self, steps: Mapping[str, tuple[Spot, SpanLimits]]) -> dict[str, Span]:
-        """The next step, for who reads these topic partitions in steps, by their full names.
+        """Bounds of the next step of a stepwise read, by the full name of the topic partition.
 
-        A step goes on from a `Spot` as far as its `SpanLimits` let it; nothing is kept of it.
+        A step continues from a `Spot` within its `SpanLimits`. The service stores no state for it.
         """
         found: dict[str, Span] = self._run(self._base.topics.spans(steps))
         return found
 
     def get_last_message_ids(self) -> list[MessageId]:
-        """The id of every topic partition's last message; entry id -1 where there is none."""
+        """The id of every topic partition's last message; entry id -1 if a partition is empty."""
         last: list[MessageId] = self._run(self._base.topics.last_message_ids())
         return last
 
     def unsubscribe(self) -> None:
-        """Delete the subscription and close: its position and backlog are gone for good."""
+        """Delete the subscription, with its position and backlog, and close the consumer."""
         self._run(self._base.unsubscribe())
         self._on_close(self._base)
 
     def close(self) -> None:
         """Leave the subscription. Acknowledgements are made durable before, if possible.
 
-        What was received and not acknowledged goes to other consumers, or waits. Closing
-        twice does nothing.
+        Un-acknowledged messages go to other consumers, or stay in the backlog. Closing twice has no
+        effect.
         """
         if self._base.closed:
             return
@@ -570,7 +570,7 @@ class Consumer(Generic[T]):
         self._run(self._base.close())
         self._on_close(self._base)
 
-    # --- what there is to know ---
+    # --- properties ---
 
     def topic(self) -> str:
         """The topic, or the topics joined by commas."""
@@ -585,7 +585,7 @@ class Consumer(Generic[T]):
         return self._base.subscription.consumer_name or ""
 
     def is_connected(self) -> bool:
-        """Whether every partition's subscription is attached at the moment."""
+        """Whether every partition's subscription is currently attached."""
         return all(part.connected for part in self._base.topics.parts.values())
 
     def __enter__(self) -> Self:

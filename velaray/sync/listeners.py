@@ -1,4 +1,4 @@
-"""Threads that hand messages to listeners, for clients whose methods wait."""
+"""Threads that call message listeners, for synchronous clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from velaray.client.interceptors import Harmless
 from velaray.client.message import Message
 
 TURN = 100
-"""Messages that a listener gets before others of the same thread have their turn."""
+"""Messages that one listener gets before the thread serves the next one."""
 
 
 class Waiting(Protocol):
-    """Where messages wait."""
+    """A queue of messages."""
 
     on_arrival: Callable[[], object] | None
 
@@ -26,7 +26,7 @@ class Waiting(Protocol):
 
 
 class Worker:
-    """A thread that does one piece of work after the other. It never keeps a process up."""
+    """A daemon thread that runs submitted work in order."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -38,16 +38,16 @@ class Worker:
             work()
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Do ``work`` after everything that was submitted before."""
+        """Run ``work`` after everything that was submitted before."""
         self._work.put(work)
 
     def stop(self) -> None:
-        """End the thread after what it was given so far; doesn't wait for that."""
+        """End the thread after all submitted work; doesn't wait for its end."""
         self._work.put(None)
 
 
 class Workers:
-    """The listener threads of a client, started when they're needed."""
+    """The listener threads of a client, started on demand."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -56,7 +56,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def next(self) -> Worker:
-        """The thread for one more consumer: each in its turn."""
+        """The thread for a new consumer, chosen round-robin."""
         with self._lock:
             if len(self._workers) < self._count:
                 self._workers.append(Worker())
@@ -71,9 +71,9 @@ class Workers:
 
 
 class Listening:
-    """Hands one consumer's messages to its listener, in order, on one thread.
+    """Passes one consumer's messages to its listener, in order, on one thread.
 
-    What the listener raises is logged; its message stays un-acknowledged.
+    Exceptions of the listener are logged, and the message stays un-acknowledged.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class Listening:
         self._plan()
 
     def pause(self) -> None:
-        """Call the listener no more, after the call that is under way."""
+        """Stop calling the listener, after the current call."""
         self._paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Resume calling the listener after `pause`."""
         self._paused = False
         self._plan()
 
     def stop(self) -> None:
-        """Call the listener never again, after the call that is under way."""
+        """Stop calling the listener permanently, after the current call."""
         self._stopped = True
 
     def _plan(self) -> None:
@@ -116,7 +116,7 @@ class Listening:
             try:
                 message = self._waiting.get(0.0)
             except VelarayError:
-                return  # the consumer is closed, or has failed for good and said so
+                return  # the consumer is closed, or has failed permanently and reported it
             if message is None:
                 return
             with Harmless("a message listener"):

@@ -1,4 +1,4 @@
-"""The event loop in a background thread on which a synchronous client lives."""
+"""The background thread with the event loop of a synchronous client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for other threads. The thread is a daemon: it never keeps a process up."""
+    """Runs coroutines for other threads, on a daemon thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -29,14 +29,14 @@ class LoopThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether the loop was stopped: its client is closed."""
+        """Whether the loop was stopped, which means that its client is closed."""
         return self._stopped
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop, wait, and return its result or raise its error.
 
-        An interrupt (Ctrl-C) cancels ``work``. Raises `OperationNotSupported` on the loop's
-        own thread, where waiting would wait for ever.
+        An interrupt (Ctrl-C) cancels ``work``. Raises `OperationNotSupported` on the loop's own
+        thread, where the wait would never end.
         """
         if self._stopped:
             work.close()
@@ -53,16 +53,16 @@ class LoopThread:
             future.cancel()
 
     def forbid_here(self) -> None:
-        """Raise `OperationNotSupported` on the loop's thread, where waiting never ends."""
+        """Raise `OperationNotSupported` on the loop's thread, where a wait would never end."""
         if threading.current_thread() is self._thread:
             raise OperationNotSupported(
                 "a callback can't call a method that waits; hand the work to another thread"
             )
 
     def call(self, function: Callable[..., object], *args: object) -> bool:
-        """Have ``function(*args)`` called on the loop's thread, soon; returns at once.
+        """Schedule ``function(*args)`` on the loop's thread; returns at once.
 
-        False if the loop has been stopped: nothing will be called then.
+        Returns False if the loop has been stopped: the function isn't called then.
         """
         with self._stopping:
             if not self._stopped:
@@ -82,9 +82,9 @@ class LoopThread:
 
 
 class Funnel:
-    """Carries work items from any thread to the loop's, many per wake-up, in order.
+    """Passes work items from any thread to the loop's, many per wake-up, in order.
 
-    ``handle`` takes items from the left of what it's given until that is empty.
+    ``handle`` takes items from the left of the given deque until it is empty.
     """
 
     def __init__(self, thread: LoopThread, handle: Callable[[deque[Any]], None]) -> None:
@@ -94,9 +94,9 @@ class Funnel:
         self._woken = False
 
     def put(self, item: object) -> None:
-        """Hand over ``item``; returns at once. Raises `AlreadyClosed` if the loop stopped."""
-        # No lock: whoever finds `_woken` set knows that `drain` has not begun to take items,
-        # or that it will find this one. At worst the loop is woken twice.
+        """Enqueue ``item``; returns at once. Raises `AlreadyClosed` if the loop stopped."""
+        # No lock is needed: if `_woken` is set, a scheduled `drain` handles this item. At worst the
+        # loop is woken twice.
         self._items.append(item)
         if not self._woken:
             self._woken = True
@@ -105,11 +105,11 @@ class Funnel:
                 raise AlreadyClosed("the client is closed")
 
     def drain(self) -> None:
-        """Handle everything handed over so far; on the loop's thread."""
+        """Handle all enqueued items; runs on the loop's thread."""
         self._woken = False
         try:
             self._handle(self._items)
         finally:
             if self._items:
-                # One item's failure (reported by the loop) must not swallow the others.
+                # The loop reports the failure of one item; the remaining items are still handled.
                 self._thread.call(self.drain)

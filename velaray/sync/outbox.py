@@ -1,4 +1,4 @@
-"""Messages on their way from any thread to the client's loop, a batch at a time."""
+"""Queue of outgoing messages from any thread to the client's loop, a batch at a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from velaray.wire.batches import pack, pack_plain
 
 _ROOM_FOR_METADATA = 16
 _KEY_BYTES = 4
-"""A character of a key in UTF-8, at most."""
+"""The maximum size of a key's character in UTF-8."""
 
 _LONGEST_KEY = 1000
 
 
 class Item(NamedTuple):
-    """A message that goes through the producer's own batches."""
+    """A message that goes through the asyncio producer's own batches."""
 
     message: OutgoingMessage
     done: Done
@@ -38,7 +38,7 @@ class Item(NamedTuple):
 
 
 class _Batch(Shipment):
-    """Plain messages that will share an entry. ``keys`` is None until one has a key."""
+    """Plain messages that share an entry. ``keys`` is None until a message has a key."""
 
     __slots__ = ("callbacks", "keys", "size", "values")
 
@@ -51,11 +51,11 @@ class _Batch(Shipment):
 
 
 class Outbox:
-    """Bounds what is pending, and keeps the order in which messages were given.
+    """Bounds the pending messages, and keeps the order of the calls.
 
-    Plain messages (nothing but content, and perhaps a key) are collected in the caller's
-    thread; the loop gets a whole batch when it's full, or after the batch's delay. Everything
-    else is handed over message by message. The loop is woken once for many of either.
+    Plain messages (content and an optional key) are collected in the caller's thread. The loop gets
+    a whole batch when it's full, or after the batch's delay. Other messages are passed on one by
+    one. The loop is woken once for many batches or messages.
     """
 
     def __init__(
@@ -91,21 +91,20 @@ class Outbox:
     # --- any thread ---
 
     def takes(self, key: str | None) -> bool:
-        """Whether messages with this key may be collected: then all go to one partition."""
+        """Whether messages with this key may be batched here: all keys go to one partition then."""
         return key is None or (
             self._keys
             and type(key) is str
             and len(key) <= _LONGEST_KEY
-            and key.isprintable()  # what can't be encoded isn't
+            and key.isprintable()  # only keys that UTF-8 can encode
         )
 
     def add(
         self, content: bytes, callback: Callback | None = None, key: str | None = None
     ) -> Receipt | None:
-        """Take one plain message of at most `largest` bytes; its receipt, None with a callback.
+        """Enqueue one plain message of at most `largest` bytes.
 
-        The key is one that it `takes`.
-
+        Returns its receipt, or None with a callback. The key must be one that `takes` accepts.
         Raises `AlreadyClosed`, or `ProducerQueueIsFull` unless the producer waits for room.
         """
         size = len(content) + _ROOM_FOR_METADATA
@@ -133,7 +132,7 @@ class Outbox:
         return Receipt(batch, index) if callback is None else None
 
     def put(self, item: Item) -> None:
-        """Take one message of any kind. Raises as `add`."""
+        """Enqueue one message of any kind. Raises as `add`."""
         with self._lock:
             if self._in_flight >= self._limit or self.closed:
                 self._wait_for_room()
@@ -143,7 +142,7 @@ class Outbox:
             self._wake()
 
     def hurry(self) -> None:
-        """Send what was taken so far without waiting for more."""
+        """Send the enqueued messages without waiting for more."""
         with self._lock:
             self._close()
 
@@ -199,13 +198,13 @@ class Outbox:
             self.drain_all()
 
     def drain_all(self) -> None:
-        """Send everything that was taken so far, batches that aren't full included."""
+        """Send all enqueued messages, including batches that aren't full."""
         with self._lock:
             self._open = None
         self.drain()
 
     def drain(self) -> None:
-        """Send what needn't wait for more messages."""
+        """Send all enqueued messages except those of the open batch."""
         with self._lock:
             self._woken = False
             taken, self._queue = self._queue, deque()
@@ -220,7 +219,8 @@ class Outbox:
                     self._ship(item)
         finally:
             if taken:
-                # One message's failure (reported by the loop) must not swallow the others.
+                # The loop reports the failure of one message; the remaining messages are still
+                # sent.
                 with self._lock:
                     self._queue.extendleft(reversed(taken))
                 self._thread.call(self.drain)
@@ -247,7 +247,7 @@ class Outbox:
         part.send_batch(packed, done)
 
     def _report(self) -> None:
-        # Not called directly: what the user's code raises is not the connection's fault.
+        # Scheduled instead of called: exceptions of the user's code must not break the connection.
         try:
             while self._reports:
                 batch, callbacks = self._reports[0]
@@ -263,7 +263,7 @@ class Outbox:
                 self._thread.loop.call_soon(self._report)
 
     async def reported(self) -> None:
-        """Wait until callbacks were called for all that is complete."""
+        """Wait until the callbacks of all completed messages have been called."""
         while self._reports:
             await asyncio.sleep(0)
 
@@ -278,20 +278,20 @@ class Outbox:
             self._urgent.add(part)
 
     def _hurry(self) -> None:
-        # After everything that came with this wake-up, so that it shares the batch.
+        # Runs after all messages of this wake-up are in the batch, so they share it.
         urgent, self._urgent = self._urgent, set()
         for part in urgent:
             part.flush_batch()
 
     def give_room(self, count: int = 1) -> None:
-        """So many messages are complete."""
+        """Release the room of ``count`` completed messages."""
         with self._lock:
             self._in_flight -= count
             if self._waiting:
                 self._room.notify_all()
 
     def close(self) -> bool:
-        """Take nothing more; False if it was closed before."""
+        """Reject new messages; False if it was closed before."""
         with self._lock:
             before, self.closed = self.closed, True
             self._room.notify_all()

@@ -25,10 +25,10 @@ from velaray.sync.transaction import Transaction, inner_of
 
 
 class Producer(Generic[T]):
-    """Publishes to a topic. Made by `velaray.Client.create_producer`; safe for many threads.
+    """Publishes to a topic. Created by `velaray.Client.create_producer`; thread-safe.
 
-    Messages that one thread sends to one partition are stored in the order of the calls,
-    over reconnects as well.
+    Messages that one thread sends to one partition are stored in the order of the calls, also
+    across reconnects.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class Producer(Generic[T]):
         self._on_close = on_close
         self._schema = schema = producer.schema
         self._encode = None if schema is None or schema.separate_key else schema.encode
-        # What the schema of a message is that stays as it is: None, or nothing that there is.
+        # The schema argument of messages that are already bytes: None, or an object that matches
+        # none.
         self._bytes: object = None if schema is None else object()
         self._outbox = Outbox(thread, producer, options)
         if producer.interceptors is not None:
@@ -67,20 +68,20 @@ class Producer(Generic[T]):
         txn: Transaction | None = None,
         schema: Schema[Any] | None = None,
     ) -> MessageId:
-        """Publish one message and wait for its receipt: it's stored durably then.
+        """Publish one message and wait for its receipt, which means that it is stored durably.
 
-        In a transaction (``txn``) consumers get it when that is committed, or never; messages of
-        one transaction keep their order. Raises `InvalidTxnStatusError` if it isn't open, and
-        `InvalidConfiguration` if it is another client's.
+        In a transaction (``txn``) consumers get the message after the commit, or never. Messages of
+        one transaction keep their order. Raises `InvalidTxnStatusError` if the transaction isn't
+        open, and `InvalidConfiguration` if it is another client's.
 
-        The producer's schema encodes ``content``, or ``schema`` that of this message: it is
-        registered first, unless it is known. Raises `InvalidMessage` for a value that doesn't
-        fit, and `IncompatibleSchema` if the topic's rules refuse the schema.
+        ``schema``, or else the producer's schema, encodes ``content``. A schema of this message is
+        registered first, unless it is known. Raises `InvalidMessage` for a value that doesn't fit
+        the schema, and `IncompatibleSchema` if the topic's rules refuse the schema.
 
-        ``content`` None sends a tombstone. On `Timeout` the message may or may not be
-        stored; on any other error it isn't. Doesn't wait for a batch to fill. Raises
-        `ProducerQueueIsFull` if too many messages wait already, unless the producer was made
-        with ``block_if_queue_full=True``.
+        ``content`` None sends a tombstone. After `Timeout` the message may or may not be stored;
+        after any other error it isn't. The call doesn't wait for a batch to fill. Raises
+        `ProducerQueueIsFull` if too many messages are pending, unless the producer has
+        ``block_if_queue_full=True``.
         """
         outbox = self._outbox
         encoded = None
@@ -178,12 +179,12 @@ class Producer(Generic[T]):
     ) -> Future[MessageId] | None:
         """Publish one message without waiting for its receipt.
 
-        With a ``callback``, it is called once, on the client's own thread, with
-        ``(Result.Ok, message_id)`` or ``(error code, None)``, also if the queue is full; it
-        must not block. Without one, returns a future of the message id, which carries typed
-        errors. With ``block_if_queue_full`` the call waits for room. What success and
-        failure mean is as for `send`; committing a transaction (``txn``) waits for its messages,
-        and aborts it instead if one failed.
+        A ``callback`` is called once, on the client's thread, with ``(Result.Ok, message_id)`` or
+        ``(error code, None)``, also if the queue is full. It must not block. Without a callback,
+        the call returns a future of the message id, which raises typed errors. With
+        ``block_if_queue_full`` the call waits for room. Success and failure mean the same as for
+        `send`. Committing a transaction (``txn``) waits for its messages, and aborts it if one of
+        them failed.
         """
         outbox = self._outbox
         encoded = None
@@ -232,25 +233,26 @@ class Producer(Generic[T]):
     def send_many(
         self, values: Any, keys: Any = None, *, txn: Transaction | None = None
     ) -> SentBatch:
-        """Publish many values, in order, and wait for all receipts: all are stored then.
+        """Publish many values in order and wait for all receipts: all are stored then.
 
-        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes
-        or text (null is a tombstone). With a schema they are what that encodes; an Arrow array
-        becomes a list for it. ``keys`` are None, or as many keys as values: a
-        sequence of str (None or "" is no key), or a pyarrow array of text. Values become as
-        few entries as possible, of up to 512 KiB, in Pulsar's batch layout, which every
-        client reads, whatever the producer's batching options say; with
-        `BatchingType.KeyBased` keys don't share entries. On a topic with partitions, values
-        with a key go where ``send`` would send them, and the others entry by entry to the
-        partitions in turn; order is kept within each partition. What this thread sent before
-        comes before.
+        ``values`` are a sequence of bytes (None is a tombstone), or a pyarrow array of bytes or
+        text (null is a tombstone). A schema encodes the values; it takes an Arrow array as a list.
+        ``keys`` are None, or as many keys as values: a sequence of str (None or "" is no key), or a
+        pyarrow array of text.
 
-        Waits while ``max_pending_messages`` entries or 4 MiB of other calls have no receipt;
-        never raises `ProducerQueueIsFull`. Raises, with nothing sent, `MessageTooBig` if a
-        value doesn't fit into an entry (nothing is chunked), `InvalidMessage` for anything
-        but the above, and `AlreadyClosed`. Raises `NotAllStored` if an entry failed: it says
-        which values are stored, and `durable`, how many from the first on without a gap. In
-        a transaction (``txn``) as `send`.
+        Values are packed into as few entries as possible, of up to 512 KiB, in Pulsar's batch
+        layout, which every client reads. The producer's batching options don't apply, except that
+        with `BatchingType.KeyBased` keys don't share entries. On a topic with partitions, values
+        with a key go to the same partition as with ``send``. The other values go to the partitions
+        in turn, entry by entry. Order is kept within each partition. Earlier messages of this
+        thread come first.
+
+        The call waits while ``max_pending_messages`` entries or 4 MiB of other calls have no
+        receipt. It never raises `ProducerQueueIsFull`. These errors are raised before anything is
+        sent: `MessageTooBig` if a value doesn't fit into an entry (nothing is chunked),
+        `InvalidMessage` for invalid arguments, and `AlreadyClosed`. `NotAllStored` is raised if an
+        entry failed. It says which values are stored, and `durable`, the number of values from the
+        first on without a gap. A transaction (``txn``) works as in `send`.
         """
         if self._outbox.closed:
             raise AlreadyClosed("the producer is closed")
@@ -274,7 +276,8 @@ class Producer(Generic[T]):
     def _reporting(self, callback: Callback) -> Done:
         def done(error: VelarayError | None, message_id: MessageId | None) -> None:
             self._outbox.give_room()
-            # Not called directly: what the user's code raises is not the connection's fault.
+            # Scheduled instead of called: exceptions of the user's code must not break the
+            # connection.
             result = Result.Ok if error is None else error.result
             self._thread.loop.call_soon(callback, result, message_id)
 
@@ -283,7 +286,7 @@ class Producer(Generic[T]):
     def flush(self) -> None:
         """Send what is batched and wait for the receipts of all messages sent so far.
 
-        On return all of them are stored. Raises the error of one that failed.
+        On return all of them are stored. Raises the error of a message that failed.
         """
         self._thread.run(self._flush())
 
@@ -294,13 +297,13 @@ class Producer(Generic[T]):
         finally:
             await self._outbox.reported()
 
-    # --- the end, and what there is to know ---
+    # --- closing and properties ---
 
     def close(self) -> None:
         """Flush (for at most one operation timeout), then leave the service.
 
-        Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing
-        twice does nothing.
+        Messages that couldn't be stored in that time fail with `AlreadyClosed`. Closing twice has
+        no effect.
         """
         if not self._outbox.close():
             return
@@ -314,7 +317,7 @@ class Producer(Generic[T]):
         await self._outbox.reported()
 
     def abandon(self) -> None:
-        """Fail what wasn't handed over; on the loop's thread, after the inner one stopped."""
+        """Fail the messages in the outbox; runs on the loop's thread."""
         self._outbox.close()
         self._outbox.drain_all()
 
@@ -323,15 +326,15 @@ class Producer(Generic[T]):
         return self._producer.topic()
 
     def producer_name(self) -> str:
-        """The name, as given or as the service made it."""
+        """The producer's name: the given one, or the one that the service generated."""
         return self._producer.producer_name()
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id whose receipt arrived, or the service remembers; else -1."""
+        """The highest sequence id with a receipt or stored by the service; else -1."""
         return self._producer.last_sequence_id()
 
     def is_connected(self) -> bool:
-        """Whether every started partition is registered with the service at the moment."""
+        """Whether every started partition is currently registered with the service."""
         return not self._outbox.closed and self._producer.is_connected()
 
     def __enter__(self) -> Self:

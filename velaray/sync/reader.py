@@ -22,10 +22,10 @@ from velaray.sync.loop import Funnel, LoopThread
 
 
 class Reader(Generic[T]):
-    """Reads a topic from any position. Made by `velaray.Client.create_reader`; thread-safe.
+    """Reads a topic from any position. Created by `velaray.Client.create_reader`; thread-safe.
 
-    Nothing is acknowledged and the service keeps no position: a new reader begins where it
-    is told to. Over reconnects no message is skipped and none is read twice.
+    A reader acknowledges nothing and the service stores no position: a new reader begins at its
+    start message. Reconnects neither skip nor repeat messages.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reader(Generic[T]):
         self._listening: Listening | None = None
 
     def listen(self, worker: Worker, listener: Callable[[Any, Any], Any]) -> None:
-        """Have all messages handed to ``listener``; called by the client."""
+        """Pass all messages to ``listener``; called by the client."""
 
         def hear(message: Message[Any]) -> None:
             self._read.put(message)
@@ -52,9 +52,10 @@ class Reader(Generic[T]):
         self._listening = Listening(worker, self._inbox, hear)
 
     def read_next(self, timeout_millis: int | None = None) -> Message[T]:
-        """The next message. Raises `Timeout` if none comes in time, by default waits for ever.
+        """Wait for the next message and return it.
 
-        Raises `AlreadyClosed` when the reader is closed.
+        Raises `Timeout` after ``timeout_millis`` (default: no limit), and `AlreadyClosed` when the
+        reader is closed.
         """
         if self._listening is not None:
             raise InvalidConfiguration("this reader's messages go to its reader_listener")
@@ -68,7 +69,7 @@ class Reader(Generic[T]):
     def read_many(
         self, max_messages: int | None = None, timeout_millis: int | None = None
     ) -> ReceivedBatch[T]:
-        """All messages that wait, or ``max_messages`` of them, as soon as there is one.
+        """Receive all queued messages, up to ``max_messages``; waits for the first one.
 
         As `velaray.Consumer.receive_many`, and raises as that does.
         """
@@ -84,7 +85,7 @@ class Reader(Generic[T]):
         return ReceivedBatch(segments)
 
     def __iter__(self) -> Iterator[Message[T]]:
-        """Messages as they come, until the reader is closed."""
+        """Iterate over messages as they arrive, until the reader is closed."""
         while True:
             try:
                 message = self.read_next()
@@ -93,7 +94,7 @@ class Reader(Generic[T]):
             yield message
 
     def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication."""
+        """Whether `read_next` would return without waiting for a new message."""
         return len(self._inbox) > 0 or self._thread.run(self._has_more())
 
     async def _has_more(self) -> bool:
@@ -101,11 +102,11 @@ class Reader(Generic[T]):
         return await self._base.has_message_available()
 
     def get_positions(self) -> dict[str, tuple[MessageId, MessageId]]:
-        """Of every topic partition the last message that can be read, and where this one is.
+        """The last readable message and the reader's position, for every topic partition.
 
-        Both are ids of messages, by full name of the partition. What comes next is after the
-        second; its entry id is -1 before the first entry of a ledger, as that of the first is
-        if there is no message.
+        Both are message ids, by the full name of the partition. The next message is after the
+        position. An entry id of -1 in the position means the start of a ledger; in the last message
+        it means that there is none.
         """
         return self._thread.run(self._positions())
 
@@ -118,9 +119,9 @@ class Reader(Generic[T]):
         return self._thread.run(self._base.topics.spans(steps))
 
     def seek(self, messageid: SeekTarget) -> None:
-        """Go on after ``messageid``, or at a publish time in milliseconds.
+        """Continue after ``messageid``, or at a publish time in milliseconds.
 
-        A function gets the name of every partition and returns either.
+        A function takes the name of each partition and returns one of these.
         """
         self._thread.run(self._seek(messageid))
 
@@ -129,7 +130,7 @@ class Reader(Generic[T]):
         await self._base.seek(target)
 
     def close(self) -> None:
-        """Stop reading; closing twice does nothing."""
+        """Stop reading; closing twice has no effect."""
         if self._base.closed:
             return
         if self._listening is not None:
@@ -142,7 +143,7 @@ class Reader(Generic[T]):
         return ",".join(described_topics(self._base))
 
     def is_connected(self) -> bool:
-        """Whether every partition is attached at the moment."""
+        """Whether every partition is currently attached."""
         return all(part.connected for part in self._base.topics.parts.values())
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What ``send_async`` hands out: a future that costs next to nothing until it's used."""
+"""Receipts of ``send_async``: futures that are cheap until they are used."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from velaray.client.message_id import MessageId
 from velaray.events.ids import MessageId as StoredId
 
 Callback = Callable[[Result, MessageId | None], object]
-"""What ``send_async`` calls with the outcome."""
+"""The callback of ``send_async``, called with the outcome."""
 
 
 class Shipment:
-    """Messages that share a receipt, since they share an entry. Completed once.
+    """Messages that share an entry and therefore a receipt. Completed once.
 
-    ``lock`` guards what is known here and is held for moments only.
+    ``lock`` guards the fields and is held only briefly.
     """
 
     __slots__ = ("_awaited", "_lock", "_stored", "_topic", "_where", "count", "error", "finished")
@@ -35,12 +35,12 @@ class Shipment:
         self._where = -1
 
     def stored(self, stored: StoredId, topic: str, partition: int) -> None:
-        """All messages are stored, in this entry."""
+        """Record that all messages are stored in this entry."""
         self._stored, self._topic, self._where = stored, topic, partition
         self._finish()
 
     def failed(self, error: VelarayError) -> None:
-        """No message is stored, as far as is known."""
+        """Record that the messages failed; whether they are stored may be unknown."""
         self.error = error
         self._finish()
 
@@ -80,9 +80,9 @@ _PARTS = frozenset(vars(Future()))
 class Receipt(Future[MessageId]):
     """The future id of one message. Behaves as any `concurrent.futures.Future`.
 
-    What a future consists of (a lock, a condition, lists) is made when somebody waits for
-    it or asks more than whether it's done; until then it only knows its place in a shipment.
-    Cancelling it doesn't take the message back.
+    The parts of a future (a lock, a condition, lists) are created when a thread waits for it or
+    uses more than `done`. Until then it only holds its place in a shipment. Cancelling it doesn't
+    cancel the message.
     """
 
     def __init__(self, shipment: Shipment, index: int) -> None:
@@ -91,7 +91,7 @@ class Receipt(Future[MessageId]):
 
     @property
     def full(self) -> bool:
-        """Whether it has all that a future consists of."""
+        """Whether the parts of a future have been created."""
         return "_state" in self.__dict__
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +102,7 @@ class Receipt(Future[MessageId]):
         return self.__dict__[name]
 
     def complete(self) -> None:
-        """The shipment is finished: tell who waits."""
+        """Complete the future after its shipment has finished."""
         if not self.set_running_or_notify_cancel():
             return
         if self._shipment.error is not None:
@@ -115,7 +115,7 @@ class Receipt(Future[MessageId]):
         return self._shipment.finished or (self.full and super().done())
 
     def result(self, timeout: float | None = None) -> MessageId:
-        """The id of the stored message; raises why it isn't stored."""
+        """The id of the stored message; raises the error if it isn't stored."""
         shipment = self._shipment
         if shipment.finished and shipment.error is None and not self.full:
             return shipment.message_id(self._index)

@@ -12,12 +12,11 @@ from velaray.sync.loop import LoopThread
 
 
 class TableView(Generic[T]):
-    """A live map from key to newest value. Made by `velaray.Client.create_table_view`.
+    """A live map from key to newest value. Created by `velaray.Client.create_table_view`.
 
-    A tombstone or an empty value removes its key; messages without key are left out. Memory
-    is that of all keys and their newest values. A value that can't be decoded is logged and leaves
-    the former one. When it's created it holds everything that
-    was published before.
+    A tombstone or an empty value removes its key. Messages without a key are ignored. Memory use is
+    that of all keys and their newest values. A value that can't be decoded is logged, and the
+    previous value stays. A new view holds everything that was published before its creation.
     """
 
     def __init__(self, thread: LoopThread, view: AioTableView[T]) -> None:
@@ -28,12 +27,12 @@ class TableView(Generic[T]):
     def get(self, key: str) -> T | None:
         """The newest value of ``key``, None if there is none.
 
-        Raises the error that ended the view, if the service refused to go on.
+        Raises the error that ended the view, if the service refused to continue.
         """
         return self._view.get(key)
 
     def for_each(self, callback: Callable[[str, T], None]) -> None:
-        """Call ``callback(key, value)``, on this thread, for every key there is now."""
+        """Call ``callback(key, value)`` on this thread for every current key."""
         for key, value in self._thread.run(self._items()):
             callback(key, value)
 
@@ -41,10 +40,10 @@ class TableView(Generic[T]):
         return self._view.items()
 
     def for_each_and_listen(self, callback: Callable[[str, Any], None]) -> None:
-        """As `for_each`, then for every new value as it comes, both on the client's thread.
+        """Call ``callback`` on the client's thread for every current key and every new value.
 
-        The value of a key that is removed is None, or b"" without a schema. The callback must
-        not block; what it raises for a new value is logged.
+        The value of a removed key is None, or b"" without a schema. The callback must not block.
+        Its exceptions for new values are logged.
         """
         self._thread.run(self._listen(callback))
 
@@ -52,7 +51,7 @@ class TableView(Generic[T]):
         self._view.for_each_and_listen(callback)
 
     def close(self) -> None:
-        """Stop following; closing twice does nothing."""
+        """Stop following the topic; closing twice has no effect."""
         if not self._closed and not self._thread.stopped:
             self._closed = True
             self._thread.run(self._view.close())

@@ -13,20 +13,19 @@ from velaray.sync.loop import LoopThread
 
 
 def inner_of(txn: Transaction) -> AioTransaction:
-    """Its asyncio twin. Raises `InvalidConfiguration` for anything but such a transaction."""
+    """The asyncio transaction of ``txn``. Raises `InvalidConfiguration` for other types."""
     if not isinstance(txn, Transaction):
         raise InvalidConfiguration(f"txn must be what Client.transaction returned: {txn!r}")
     return txn.inner
 
 
 class Transaction:
-    """Messages and acknowledgements that count all together, or not at all.
+    """Messages and acknowledgements that take effect together or not at all.
 
-    Made by `velaray.Client.transaction`; pass it to what sends and acknowledges. As a context
-    manager it commits on leaving, and aborts if an exception leaves. After its timeout it is
-    aborted, by the service as well; so is one whose client is shut down, or dies. Closing the
-    client in good order aborts what is open at once. Methods wait, and raise as those of its
-    asyncio twin.
+    Created by `velaray.Client.transaction`. Pass it to the methods that send and acknowledge. As a
+    context manager it commits on normal exit and aborts on an exception. The service aborts it
+    after its timeout, also when its client is shut down or crashes. Closing the client gracefully
+    aborts its open transactions at once. Methods block, and raise as those of the asyncio class.
     """
 
     def __init__(self, thread: LoopThread, inner: AioTransaction) -> None:
@@ -35,12 +34,12 @@ class Transaction:
 
     @property
     def txn_id(self) -> TransactionId:
-        """Its id: the coordinator's number, and its sequence there."""
+        """The transaction's id: the coordinator's number, and a sequence number there."""
         return self.inner.txn_id
 
     @property
     def state(self) -> TransactionState:
-        """Where it is, as far as this client knows."""
+        """The state of the transaction that this client knows."""
         return self.inner.state
 
     def commit(self) -> None:
