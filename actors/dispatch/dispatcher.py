@@ -1,21 +1,19 @@
-"""Who gets which entries of a subscription: the volatile dispatcher.
+"""The dispatcher of a subscription chooses the consumer of each entry. It is volatile.
 
-It knows the connected consumers, their permits, which entries each of them holds un-acknowledged,
-and which must be delivered again (`velaray.actors.dispatch.in_flight`). It reads the cursor, which
-belongs to the subscription machine, and never delivers what the cursor has. It knows no payload:
-the host feeds it the number of messages of each entry. Nothing here is journaled; all of it is made
-anew when consumers subscribe again.
+It tracks the connected consumers, their permits, the un-acknowledged entries of each, and the
+entries that wait for redelivery (`velaray.actors.dispatch.in_flight`). It reads the cursor, which
+belongs to the subscription machine, and never delivers acknowledged entries. It has no payloads:
+its host feeds it the number of messages of each entry. Nothing here is journaled. A new dispatcher
+begins when consumers subscribe again.
 
-How entries are shared among the consumers depends on their type
-(`velaray.actors.dispatch.strategy`). While there is one consumer to serve and nothing to decide,
-the partition may deliver by itself (`velaray.actors.dispatch.lease`): the dispatcher gives nothing
-out then, and hears what was.
+The type of the consumers decides how they share entries (`velaray.actors.dispatch.strategy`). With
+a single consumer the partition may deliver without asking (`velaray.actors.dispatch.lease`). Then
+the dispatcher delivers nothing, and the partition reports its deliveries.
 
-How much consumers may hold un-acknowledged is limited (`velaray.actors.dispatch.unacked`).
+`velaray.actors.dispatch.unacked` limits the un-acknowledged messages of consumers.
 
-Permits count messages. While a consumer has any, it gets the next entry, whatever its size,
-so permits may fall below zero by the size of one entry. What a batch debits is the number
-of its messages that aren't acknowledged yet.
+Permits count messages. A consumer with at least one permit gets the next entry whole, so permits
+may fall below zero by the size of one entry. A batch debits its un-acknowledged messages.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ from velaray.actors.subscription.pending_sets import PendingAcks
 from velaray.actors.subscription.redelivery import CountRuns, NoteDeliveries
 
 IN_ORDER = (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
-"""The types whose one consumer gets everything in order, and hence at once."""
+"""The types of subscription where one consumer gets all entries in order."""
 
 MIN_WINDOW = 128
 MAX_WINDOW = 10_000
-"""Entries ahead of the read position whose sizes a dispatcher wants to know."""
+"""The least and the most entries that are fed ahead of the read position."""
 
 
 class Dispatcher:
@@ -67,17 +65,17 @@ class Dispatcher:
     ) -> None:
         """Starts at the cursor's mark. ``partition`` spreads the active consumers of a
         Failover subscription over the consumers of the best priority level. ``counts`` are the
-        redelivery counts so far; they belong to the dispatcher from now on. ``acks`` are those
-        pending in transactions, which it reads as it does the cursor. ``suspects`` outlive it:
-        consumers may come when it is gone.
+        redelivery counts so far; only the dispatcher changes them from now on. ``acks`` are the
+        acknowledgements pending in transactions; the dispatcher reads them. The same ``suspects``
+        are passed to the next dispatcher.
         """
         self._partition = max(partition, 0)
         self._in_flight = InFlightTracker(cursor, counts, acks, suspects)
         self._limits = (0, 0)
         self._serving: DispatchStrategy | None = None  # None without consumers
-        self._leased: Attached | None = None  # whom the partition serves by itself
+        self._leased: Attached | None = None  # the holder of the dispatch lease
         self._is_cut_off = False
-        #: The partition isn't to deliver by itself before this offset.
+        #: No lease is granted before this offset.
         self.lease_from = 0
 
     @property
@@ -89,18 +87,18 @@ class Dispatcher:
 
     @property
     def next_offset(self) -> int:
-        """New entries are read from here on; all before it have been delivered once."""
+        """The read position: all entries before it were delivered or queued."""
         return self._in_flight.next_offset
 
     @property
     def feed_from(self) -> int:
-        """The first offset whose size isn't known yet; acknowledged ones are passed over."""
+        """The first un-acknowledged offset whose size isn't known yet."""
         return self._in_flight.feed_from
 
     def wants(self) -> int:
         """Feed up to this offset (exclusive), as far as the partition has entries.
 
-        `feed_from` or less means: nothing now.
+        Feed nothing if it is `feed_from` or less.
         """
         if self._serving is None or self._leased is not None:
             return self.feed_from
@@ -129,7 +127,7 @@ class Dispatcher:
         return self._in_flight.feed(first_offset, sizes, chunk_keys, hashes, delayed)
 
     def due(self, ranges: Iterable[Range]) -> None:
-        """The delivery time of these has come. Those that were never fed are ignored."""
+        """End the delay of these entries. Entries that were never fed are ignored."""
         back = self._in_flight.due(ranges)
         if self._serving is not None:
             self._serving.waits(back)
@@ -138,7 +136,7 @@ class Dispatcher:
     def needs_hashes(self) -> bool:
         """Whether entries must be fed with the hashes of their keys.
 
-        That begins when the first Key_Shared consumer attaches: feed from `feed_from` on then.
+        They are needed from the first Key_Shared consumer on. Feed from `feed_from` on then.
         """
         return self._in_flight.hashes is not None
 
@@ -188,8 +186,8 @@ class Dispatcher:
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
         """How many messages one consumer, and all together, may hold un-acknowledged; 0: any.
 
-        For Shared and Key_Shared. Not while there is a standing grant: it is for what the
-        former limits allowed.
+        For Shared and Key_Shared. Call it only without a lease: a lease has room for the former
+        limits.
         """
         self._limits = (per_consumer, per_subscription)
         self._set_limits()
@@ -201,7 +199,7 @@ class Dispatcher:
         limits.set(per_consumer, per_subscription, consumers)
 
     def detach(self, consumer_id: int, lost: bool = False) -> list[ActiveChange]:
-        """Remove a consumer; its entries are delivered again, first and in order.
+        """Remove a consumer; its entries are delivered again, in order and before new ones.
 
         If it was ``lost``, the entries that it can have been processing count as failed deliveries,
         and are suspects in Shared and Key_Shared. Raises `UnknownConsumerError`.
@@ -220,10 +218,10 @@ class Dispatcher:
         return changes
 
     def cut_off(self) -> None:
-        """The connection to all consumers is lost, whether they live or not.
+        """End all deliveries after the connection to the partition broke.
 
-        The entries that they can have been processing count as failed deliveries; none of them
-        becomes a suspect. Nothing is dispatched from now on.
+        The entries that consumers can have been processing count as failed deliveries. None of them
+        becomes a suspect, as most consumers live. Nothing is dispatched afterwards.
         """
         self._leased, self._is_cut_off = None, True
         for consumer in self._in_flight.consumers.values():
@@ -252,10 +250,10 @@ class Dispatcher:
     # ---- acknowledgements and redelivery
 
     def acked(self, ranges: Iterable[Range], partial: Iterable[tuple[int, int]] = ()) -> None:
-        """The cursor changed within these: nobody holds any longer what it has now.
+        """Release the entries of these ranges, and messages of batches, that are acknowledged.
 
-        Call it right after every event that changed the cursor. What the cursor doesn't have
-        acknowledged stays as it is.
+        Call it right after every event that changed the cursor. Entries that the cursor doesn't
+        have stay where they are.
         """
         in_flight = self._in_flight
         for first, end in ranges:
@@ -265,15 +263,15 @@ class Dispatcher:
         in_flight.forget_acked()
 
     def count_at_least(self, runs: Iterable[tuple[int, int, int]]) -> None:
-        """These, (first, last + 1, times), were delivered in vain so often elsewhere. Not while
-        there is a standing grant for any of them."""
+        """Raise redelivery counts: (first, last + 1, count), as another cluster has them. Call it
+        only without a lease for these entries."""
         for first, end, times in runs:
             self._in_flight.counts.raise_to(first, end, times)
 
     def set_aside(self, ranges: Iterable[Range], partial: Iterable[int] = ()) -> None:
-        """What is pending of these entries, and batches ``partial``, nobody holds or gets any more.
+        """Take entries, or batches ``partial``, that are pending in a transaction from consumers.
 
-        To be called before anything is dispatched after the event; again does no harm.
+        Call it before anything is dispatched after the event. Repeating it does no harm.
         """
         view, partial = self._in_flight.deliverable, list(partial)
         for first, end in [*ranges, *((offset, offset + 1) for offset in partial)]:
@@ -283,11 +281,11 @@ class Dispatcher:
             self._in_flight.acked_in_part(offset)
 
     def put_back(self, ranges: Iterable[Range]) -> None:
-        """These were pending, as a whole or in part, in a transaction that aborted: they are to be
-        delivered again. Not while there is a standing grant.
+        """Queue entries of an aborted transaction, pending as a whole or in part, for redelivery.
+        Call it only without a lease.
 
-        For Exclusive and Failover so is all that the active consumer holds, for the sake of order.
-        What a consumer holds of a batch others of whose messages were pending it gets anew.
+        In Exclusive and Failover all that the active consumer holds is queued too, to keep the
+        order. A batch of which a consumer holds some messages is delivered again with all of them.
         """
         in_flight, serving = self._in_flight, self._serving
         back = [part for first, end in ranges for part in in_flight.put_back(first, end)]
@@ -299,11 +297,12 @@ class Dispatcher:
         serving.waits(back)
 
     def redeliver(self, consumer_id: int, ranges: Iterable[Range] | None = None) -> None:
-        """A consumer asks for entries it holds again (None: all of them).
+        """Redeliver entries that a consumer holds (None: all of them), at its request.
 
-        Shared, Key_Shared: those; their redelivery count goes up by one. Exclusive and
-        Failover: all it holds, in order, before newer ones; the count of those it named goes
-        up. Entries it doesn't hold are ignored. Raises `UnknownConsumerError`.
+        In Shared and Key_Shared these entries are queued, and their redelivery count goes up by
+        one. In Exclusive and Failover all that the consumer holds is queued, in order and before
+        new entries; the counts of the entries in ``ranges`` go up. Entries that the consumer
+        doesn't hold are ignored. Raises `UnknownConsumerError`.
         """
         consumer, serving = self._attached(consumer_id)
         in_flight = self._in_flight
@@ -311,8 +310,8 @@ class Dispatcher:
         serving.waits(in_flight.take_back(consumer, serving.returned(consumer, named), named))
 
     def unsent(self, consumer_id: int, sent: Iterable[tuple[int, int]]) -> None:
-        """Of entries that were delivered to a consumer no more was sent than the masks say
-        (0: nothing); the rest is about to be acknowledged. It gets its permits back.
+        """Return permits for messages of delivered entries that weren't sent. The masks say which
+        messages were sent (0: none); the others are about to be acknowledged.
 
         Raises `UnknownConsumerError`.
         """
@@ -322,7 +321,7 @@ class Dispatcher:
         serving.can_take(consumer)
 
     def reset(self, next_offset: int) -> None:
-        """The cursor was reset: forget what is held, counted and fed; go on there.
+        """Begin again at ``next_offset`` after a reset of the cursor, without counts.
 
         Consumers and their permits stay.
         """
@@ -330,7 +329,7 @@ class Dispatcher:
         if self._serving is not None:
             self._serving.reset()
 
-    # ---- standing grants
+    # ---- dispatch leases
 
     @property
     def leased(self) -> bool:
@@ -338,7 +337,7 @@ class Dispatcher:
         return self._leased is not None
 
     def may_lease(self) -> bool:
-        """Whether there is but one way to go on: the next entries, to a certain consumer."""
+        """Whether one consumer gets all next entries, so that the partition may deliver alone."""
         in_flight, consumer = self._in_flight, self._only_candidate()
         first = in_flight.deliverable.next_unacked(in_flight.next_offset)
         return consumer is not None and not (
@@ -346,7 +345,7 @@ class Dispatcher:
             or in_flight.waiting
             or consumer.on_trial
             or first < self.lease_from
-            or in_flight.feed_from < first  # something is pending there, and may come again
+            or in_flight.feed_from < first  # entries there are pending, and an abort delivers them
             or max(in_flight.deliverable.untouched_from(), in_flight.counts.end) > first
             or (in_flight.chunks and any(known.reserved for known in in_flight.consumers.values()))
         )
@@ -357,7 +356,7 @@ class Dispatcher:
         return self._serving.only_candidate()
 
     def lease(self) -> DispatchLease | None:
-        """Leave it to the partition to deliver, if it `may_lease` and doesn't yet."""
+        """Grant a dispatch lease if it `may_lease` and there is none."""
         if self._leased is not None or not self.may_lease():
             return None
         self._leased = leased = self._only_candidate()
@@ -374,9 +373,9 @@ class Dispatcher:
         chunk_keys: Mapping[int, str] | None = None,
         hashes: Sequence[int] | None = None,
     ) -> None:
-        """The partition delivered these entries under its grant, each with all its messages.
+        """Take in deliveries under the lease, each of a whole entry.
 
-        Raises `InvariantViolation` if it has no grant, or if ``first`` isn't `next_offset`.
+        Raises `InvariantViolation` without a lease, or if ``first`` isn't `next_offset`.
         """
         consumer, serving = self._leased, self._serving
         require(
@@ -390,15 +389,15 @@ class Dispatcher:
             serving.lease_report(consumer, chunk_keys)
 
     def release_lease(self) -> None:
-        """The partition delivers nothing by itself any longer, and has reported all it did."""
+        """End the lease. The partition has reported all deliveries under it."""
         self._leased = None
 
     # ---- dispatch
 
     def dispatch(self) -> list[Delivery]:
-        """Give out what can be given out now; deliveries are to be sent in this order.
+        """Deliver what can be delivered now. Send the deliveries in this order.
 
-        Nothing while the partition has a standing grant, or after `cut_off`.
+        It delivers nothing while there is a lease, or after `cut_off`.
         """
         out: list[Delivery] = []
         if self._leased is None and self._serving is not None and not self._is_cut_off:
@@ -413,42 +412,42 @@ class Dispatcher:
 
     @property
     def on_trial(self) -> bool:
-        """Whether a consumer holds suspects, or makes room for them."""
+        """Whether a consumer holds suspects, or gets nothing new until it has room for one."""
         consumers = self._in_flight.consumers.values()
         return any(consumer.suspects or consumer.draining for consumer in consumers)
 
     def relieve(self) -> None:
-        """Some time has passed: consumers on trial that finished nothing since get more."""
+        """Give consumers on trial that finished nothing since the last call more room."""
         for consumer in self._in_flight.consumers.values():
             relieve(consumer)
-        self._in_flight.limits.changed = True  # it may get entries again
+        self._in_flight.limits.changed = True  # such a consumer may get entries again
 
     # ---- dead letters
 
     def condemn(self, most: int) -> list[Range]:
-        """Give nobody any more what was delivered in vain more often than that, and nobody holds;
-        returns that.
+        """Take away entries with a redelivery count above ``most`` that no consumer holds; returns
+        them. No consumer gets them afterwards.
         """
         return self._in_flight.condemned(most)
 
     def kill(self, ranges: Iterable[Range]) -> None:
-        """Give nobody these, which are on their way to the dead-letter topic."""
+        """Take away entries that are on their way to the dead-letter topic."""
         self._in_flight.kill(ranges)
 
-    # ---- what is to be noted durably
+    # ---- notes for the journal
 
     @property
     def has_notes(self) -> bool:
-        """Whether deliveries began or ended that weren't noted yet."""
+        """Whether the beginning or end of deliveries isn't noted yet."""
         return bool(self._in_flight.begun or self._in_flight.returned)
 
     @property
     def must_note(self) -> bool:
-        """Whether deliveries ended in order that weren't noted yet."""
+        """Whether the end of deliveries in order isn't noted yet."""
         return bool(self._in_flight.returned)
 
     def take_notes(self, deliveries: Iterable[Delivery] = ()) -> NoteDeliveries:
-        """All that is to be noted, with those of ``deliveries`` that are counted ones."""
+        """All that isn't noted yet, with the redeliveries among ``deliveries``."""
         in_flight = self._in_flight
         again = [(each.first, each.end) for each in deliveries if each.redelivery_count]
         notes = NoteDeliveries(in_flight.begun, in_flight.returned, again)
@@ -456,20 +455,20 @@ class Dispatcher:
         return notes
 
     def retire(self) -> None:
-        """All deliveries come to an orderly end."""
+        """End all deliveries in order: they don't count."""
         self._leased = None
         for consumer_id in list(self._in_flight.consumers):
             self.detach(consumer_id)
 
-    # ---- what is where
+    # ---- inspection
 
     def unacked(self, consumer_id: int) -> list[Range]:
-        """What the consumer holds, ascending. Raises `UnknownConsumerError`."""
+        """The entries that the consumer holds, ascending. Raises `UnknownConsumerError`."""
         self._attached(consumer_id)
         return self._in_flight.held.of(consumer_id)
 
     def waiting(self) -> int:
-        """How many entries wait to be delivered again."""
+        """The number of entries that wait for redelivery."""
         in_flight = self._in_flight
         reserved = sum(consumer.reserved.size() for consumer in in_flight.consumers.values())
         return in_flight.waiting.size() + reserved
@@ -481,12 +480,11 @@ class Dispatcher:
 
     @property
     def failed_deliveries(self) -> CountRuns:
-        """How often which entries were delivered in vain, to be read only."""
+        """The redelivery counts. Only read them."""
         return self._in_flight.counts
 
     def redelivery_counts(self, limit: int) -> list[tuple[int, int]]:
-        """(offset, count) of the first ``limit`` entries that were delivered in vain, and aren't
-        acknowledged."""
+        """(offset, count) of the first ``limit`` un-acknowledged entries with a count above 0."""
         return list(islice(self._counted(), limit))
 
     def _counted(self) -> Iterator[tuple[int, int]]:
@@ -498,11 +496,11 @@ class Dispatcher:
                 at = cursor.next_unacked(at + 1)
 
     def is_delayed(self, offset: int) -> bool:
-        """Whether an entry is known, but not due yet."""
+        """Whether an entry was fed and isn't due yet."""
         return offset in self._in_flight.delayed
 
     def delayed(self) -> int:
-        """How many entries are known that aren't due yet."""
+        """The number of entries that were fed and aren't due yet."""
         return self._in_flight.delayed.size()
 
     def consumers(self) -> list[ConsumerView]:
@@ -525,12 +523,12 @@ class Dispatcher:
         ]
 
     def draining(self) -> int:
-        """How many hashes of keys are un-acknowledged at a consumer that has them no longer."""
+        """The number of key hashes with un-acknowledged entries at a former consumer."""
         return self._serving.draining() if isinstance(self._serving, KeySharedDispatch) else 0
 
     @property
     def blocked(self) -> bool:
-        """Whether the consumers together hold so much that none of them gets more."""
+        """Whether the consumers together have reached the limit of the subscription."""
         return self._in_flight.limits.blocked
 
     def check(self) -> None:

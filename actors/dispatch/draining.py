@@ -62,7 +62,7 @@ class PendingHashes:
             self._drained.append(hashed)
 
     def take_drained(self) -> list[int]:
-        """The hashes that nobody has any longer, since this was asked last."""
+        """The hashes without un-acknowledged entries since the last call."""
         drained, self._drained = self._drained, []
         return drained
 

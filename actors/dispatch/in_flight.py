@@ -1,9 +1,15 @@
-"""The books of a dispatcher: which entries are where, and what is known about them.
+"""Tracks where a dispatcher's entries are: held, waiting, delayed, reserved or pending.
 
-An entry before `InFlightTracker.next_offset` that isn't acknowledged is either held by a consumer,
-or waits to be delivered again, or is not due yet, or is a chunk reserved for the consumer that has
-the other chunks of its message, or is pending in a transaction. How entries are shared among
-consumers is not decided here (`velaray.actors.dispatch.strategy`).
+An un-acknowledged entry before `InFlightTracker.next_offset` is in exactly one place:
+
+- a consumer holds it;
+- it waits for redelivery;
+- its delivery time hasn't come;
+- it is a chunk, reserved for the consumer with the other chunks of its message;
+- it is pending in a transaction;
+- it is on its way to the dead-letter topic.
+
+`velaray.actors.dispatch.strategy` decides which consumer gets which entries.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from velaray.actors.subscription.redelivery import CountRuns
 
 
 class InFlightTracker:
-    """What one dispatcher knows; its members are read, and changed by these methods alone."""
+    """The entries of one dispatcher. Others read its members; only its methods change them."""
 
     def __init__(
         self,
@@ -35,24 +41,24 @@ class InFlightTracker:
         acks: PendingAcks | None = None,
         suspects: Suspects | None = None,
     ) -> None:
-        """Starts at the cursor's mark. ``counts``: how often entries were delivered in vain;
-        ``acks``: what is pending in transactions."""
+        """Starts at the cursor's mark. ``counts`` are redelivery counts, ``acks`` the
+        acknowledgements that are pending in transactions."""
         self.cursor = cursor
         self.deliverable = Deliverable(cursor, PendingAcks() if acks is None else acks)
         self.consumers: dict[int, Attached] = {}
         self.held: Holdings[int] = Holdings()
         self.waiting = RangeSet()
         self.delayed = RangeSet()  # fed, but not due
-        self.dead = RangeSet()  # nobody gets these: they go to the dead-letter topic
-        self.delays = True  # whether those must wait; Exclusive and Failover don't mind
-        self.counts = CountRuns() if counts is None else counts  # of deliveries in vain
+        self.dead = RangeSet()  # on their way to the dead-letter topic
+        self.delays = True  # whether those wait; not in Exclusive and Failover
+        self.counts = CountRuns() if counts is None else counts  # redelivery counts
         self.suspects = Suspects() if suspects is None else suspects
-        self.begun: list[Range] = []  # deliveries that aren't noted yet, but those that count
-        self.returned: list[Range] = []  # those that ended in order since then
+        self.begun: list[Range] = []  # first deliveries that aren't noted yet
+        self.returned: list[Range] = []  # deliveries that ended in order and aren't noted yet
         self.chunks = ChunkGroups()
         self.sizes = EntrySizes()
         self.hashes: EntryHashes | None = None  # once there was a Key_Shared consumer
-        self.pending: PendingHashes | None = None  # while there are some that want order
+        self.pending: PendingHashes | None = None  # while consumers need the order of keys
         self.limits = UnackedLimits()
         self._left: dict[int, int] = {}  # messages left of batches that are held in part
         self.next_offset = self.fed = cursor.acked_before
@@ -61,8 +67,8 @@ class InFlightTracker:
 
     @property
     def feed_from(self) -> int:
-        """The first offset whose size isn't known yet; acknowledged and dead ones are passed
-        over, as nobody gets them.
+        """The first offset whose size isn't known yet, after entries that are acknowledged or on
+        their way to the dead-letter topic: these are never delivered.
         """
         first = self.cursor.next_unacked(self.fed)
         while first in self.dead:
@@ -109,7 +115,7 @@ class InFlightTracker:
         return True
 
     def need_hashes(self) -> None:
-        """From now on entries are known with their hashes: begin again, as nobody holds any."""
+        """Begin again at the cursor's mark, with hashes of keys. No consumer holds entries then."""
         counts, suspects = self.counts.copy(), self.suspects
         self.suspects = Suspects()
         self.reset(self.cursor.acked_before)
@@ -117,7 +123,7 @@ class InFlightTracker:
         self.hashes = EntryHashes()
 
     def mind_delays(self, delays: bool) -> None:
-        """Whether entries must wait until they're due; what was fed ahead is to be fed again."""
+        """Set whether entries wait until they're due; entries fed ahead must be fed again."""
         if delays == self.delays:
             return
         self.delays = delays
@@ -127,8 +133,8 @@ class InFlightTracker:
             self.due([(0, self.fed)])
 
     def due(self, ranges: Iterable[Range]) -> list[Range]:
-        """These needn't wait any longer; returns what was passed over, and waits to be delivered
-        next.
+        """End the delay of these entries; returns those that wait for delivery now, because
+        the read position has passed them.
         """
         return [
             part
@@ -138,7 +144,7 @@ class InFlightTracker:
         ]
 
     def _wait(self, first: int, end: int) -> list[Range]:
-        """What may be delivered of a range, and was passed over, waits; returns that."""
+        """Queue the deliverable entries of a range before the read position; returns them."""
         end = min(end, self.next_offset)
         back = self.deliverable.unacked_ranges(first, end) if first < end else []
         for part in back:
@@ -146,7 +152,7 @@ class InFlightTracker:
         return back
 
     def reset(self, next_offset: int) -> None:
-        """Forget everything but the consumers; go on at ``next_offset``."""
+        """Forget everything except the consumers; go on at ``next_offset``."""
         self.held.clear()
         self.waiting.clear()
         self.delayed.clear()
@@ -171,19 +177,19 @@ class InFlightTracker:
     # ---- giving out
 
     def can_take(self, consumer: Attached) -> bool:
-        """Whether the consumer has permits, doesn't hold too much, and may get any entry."""
+        """Whether the consumer has permits and room, and may get entries that aren't suspects."""
         return self.can_try(consumer) and not consumer.on_trial
 
     def can_try(self, consumer: Attached) -> bool:
-        """As `can_take`, of suspects."""
+        """Whether the consumer has permits and room for suspects."""
         return consumer.permits > 0 and self.limits.room(consumer) > 0
 
     def front(self) -> Range | None:
-        """What is to be delivered next: what waits, then what is new."""
+        """The entries to deliver next: waiting ones before new ones."""
         return self.waiting.first() or self.unread()
 
     def fresh_front(self) -> Range | None:
-        """The `front`, suspects aside; None as well if suspects are next to be read."""
+        """The `front` without suspects; None if the next unread entries are suspects."""
         if not self.suspects:
             return self.front()
         if (front := self.suspects.first_but(self.waiting)) or (front := self.unread()) is None:
@@ -192,7 +198,7 @@ class InFlightTracker:
         return None if losses else (front[0], stop)
 
     def unearth(self) -> list[Range]:
-        """Suspects that are next to be read wait from now on; returns them."""
+        """Queue suspects at the read position; returns them."""
         found: list[Range] = []
         while self.suspects and (front := self.unread()) is not None:
             losses, stop = self.suspects.alike(*front)
@@ -214,8 +220,8 @@ class InFlightTracker:
         return first, end
 
     def pass_over(self) -> int:
-        """Go on behind what is acknowledged, pending, not due yet or dead; returns where that
-        is. What is pending may come again, so it must be known."""
+        """Move the read position behind entries that are acknowledged, pending, delayed or dead;
+        returns it. It stays before pending entries that weren't fed: an abort delivers them."""
         first = self.deliverable.next_unacked(self.next_offset)
         while first in self.delayed or first in self.dead:
             first = self.delayed.next_missing(self.dead.next_missing(first))
@@ -226,9 +232,10 @@ class InFlightTracker:
         return first
 
     def condemned(self, most: int) -> list[Range]:
-        """What nobody holds, and was delivered in vain more often than that; it's dead now.
+        """Take away all entries with a redelivery count above ``most`` that no consumer holds;
+        returns them. They are dead: no consumer gets them.
 
-        Not what is pending in part in a transaction: all of its messages would go.
+        Batches that are pending in part in a transaction stay: all of their messages would go.
         """
         found = []
         for run in list(self.counts):
@@ -247,7 +254,7 @@ class InFlightTracker:
         return new
 
     def kill(self, ranges: Iterable[Range]) -> None:
-        """Nobody gets these any more; what of them is acknowledged is nowhere anyway."""
+        """Take away un-acknowledged entries of these ranges: no consumer gets them."""
         for first, end in ranges:
             for part in self.cursor.unacked_ranges(first, end):
                 self.waiting.discard(*part)
@@ -256,7 +263,7 @@ class InFlightTracker:
                 self.suspects.clear(*part)
 
     def passed(self, first: int, end: int) -> None:
-        """What is to be delivered next, from ``first`` to ``end``, is dealt with."""
+        """Remove ``first`` to ``end`` - 1 from the front: they are delivered or elsewhere."""
         if first < self.next_offset:
             self.waiting.discard(first, end)
         else:
@@ -265,10 +272,10 @@ class InFlightTracker:
     def deliver(
         self, consumer: Attached, first: int, end: int, limit: int, out: list[Delivery]
     ) -> int:
-        """Deliver entries from ``first`` on that are alike, for some ``limit`` messages.
+        """Deliver entries from ``first`` on with equal counts, for about ``limit`` messages.
 
-        Returns the offset up to which it got: before ``end`` if the limit is reached, or if
-        the next entry needs a delivery of its own kind.
+        Returns the offset behind the last one: below ``end`` if the limit is reached, or if
+        the next entry needs a delivery of its own.
         """
         count = 0
         end = min(end, first + limit)
@@ -294,7 +301,7 @@ class InFlightTracker:
         return end
 
     def deliver_one(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
-        """Deliver an entry, together with the one before it if they are alike."""
+        """Deliver an entry; it joins the last delivery in ``out`` if they are alike."""
         count = self.counts.get(offset) if self.counts else 0
         if not count:
             self._begin(offset, offset + 1)
@@ -316,7 +323,7 @@ class InFlightTracker:
         out.append(Delivery(owner, offset, offset + 1, messages, count, ack_set))
 
     def _begin(self, first: int, end: int) -> None:
-        """These go out, uncounted so far."""
+        """Remember first deliveries, to be noted durably."""
         begun = self.begun
         if begun and begun[-1][1] == first:
             begun[-1] = (begun[-1][0], end)
@@ -351,7 +358,7 @@ class InFlightTracker:
         chunk_keys: Mapping[int, str] | None,
         hashes: Sequence[int] | None,
     ) -> None:
-        """The partition gave the entries from `next_offset` on to a consumer, whole."""
+        """Take in whole entries from `next_offset` on that the partition delivered."""
         first, end = self.next_offset, self.next_offset + len(sizes)
         require(self.feed(first, sizes, chunk_keys, hashes), "what is delivered is known", f"{end}")
         self._debit(consumer, first, end, sum(sizes))
@@ -370,7 +377,7 @@ class InFlightTracker:
     # ---- taking back
 
     def acked(self, first: int, end: int) -> None:
-        """The cursor changed within this range: nobody holds any longer what it has."""
+        """Release the entries of a range that are acknowledged by now."""
         if end - first == 1:
             if self.cursor.is_acked(first):
                 self._release(first, end)
@@ -381,8 +388,7 @@ class InFlightTracker:
         self._release(first, end)
 
     def acked_in_part(self, offset: int) -> None:
-        """The cursor, or what is pending, changed at this batch: who holds it holds the less
-        of it."""
+        """Release the messages of a batch that are acknowledged or pending by now."""
         ack_set, owner = self.deliverable.ack_set(offset), self.held.owner_of(offset)
         if ack_set is None:
             self.acked(offset, offset + 1)
@@ -394,8 +400,8 @@ class InFlightTracker:
             self.limits.took(self.consumers[owner], before - left)
 
     def set_aside(self, first: int, end: int) -> None:
-        """These are pending from now on. Their delivery counts as one in vain, which doesn't
-        matter if they are acknowledged in the end."""
+        """Take these entries from their consumers: they are pending in a transaction. Their
+        redelivery count goes up, for the case of an abort."""
         taken = self.held.take(first, end)
         self.counts.add([(part.first, part.end) for part in taken], 1)
         self._took(taken)
@@ -404,11 +410,11 @@ class InFlightTracker:
             consumer.reserved.discard(first, end)
 
     def put_back(self, first: int, end: int) -> list[Range]:
-        """These, or some messages of them, aren't pending any longer: they wait to be delivered
-        again, unless they're dead or not due; returns what waits."""
+        """Queue entries of an aborted transaction, or batches in part, for redelivery, unless
+        they are dead or delayed; returns what waits."""
         end = min(end, self.next_offset)
         if first < end:
-            self.set_aside(first, end)  # who has the rest of a batch gets it anew
+            self.set_aside(first, end)  # the holder of the rest of a batch gets all of it again
         return [
             part
             for alive in self.dead.missing(first, end)
@@ -436,7 +442,7 @@ class InFlightTracker:
             self.chunks.forget(first, end)
 
     def _took(self, parts: Sequence[Holding[int]]) -> None:
-        """These aren't held any longer."""
+        """Update limits, suspects and hashes after entries left their consumers."""
         for first, end, owner in parts:
             if end - first == 1 and first not in self._left:
                 messages = self.sizes.get(first) or 0
@@ -456,7 +462,7 @@ class InFlightTracker:
                     del self._left[offset]
 
     def _tried(self, consumer: Attached, first: int, end: int) -> None:
-        """The consumer has these suspects no longer."""
+        """Remove suspects that the consumer no longer holds."""
         for offset in [at for at in consumer.suspects if first <= at < end]:
             del consumer.suspects[offset]
         if not consumer.suspects:
@@ -475,13 +481,13 @@ class InFlightTracker:
         return [offset for offset in known if first <= offset < end and offset in self._left]
 
     def forget_acked(self) -> None:
-        """Drop what is known of entries that are acknowledged."""
+        """Drop sizes and hashes of acknowledged entries."""
         self.sizes.drop(self.cursor.acked_before, self.cursor.next_unacked)
         if self.hashes is not None:
             self.hashes.drop(self.cursor.acked_before, self.cursor.next_unacked)
 
     def held_of(self, owner: int, ranges: Sequence[Range] | None) -> list[Range]:
-        """What the consumer holds of the ranges (None: all), ascending."""
+        """The entries in the ranges (None: all) that the consumer holds, ascending."""
         if ranges is None:
             return self.held.of(owner)
         return [
@@ -492,14 +498,14 @@ class InFlightTracker:
         ]
 
     def end_deliveries(self, ranges: Sequence[Range], failed_deliveries: Sequence[Range]) -> None:
-        """End the deliveries of these ranges, and count the ``failed_deliveries`` among them."""
+        """End deliveries without an acknowledgement. Those in ``failed_deliveries`` count as failed."""
         self.counts.add(failed_deliveries, 1)
         if ranges != failed_deliveries:
             counted = RangeSet(failed_deliveries)
             self._return(part for each in ranges for part in counted.missing(*each))
 
     def _return(self, ranges: Iterable[Range]) -> None:
-        # What isn't noted yet needn't be taken back: it is as if it hadn't gone out.
+        # A delivery that isn't noted yet cancels out with its return.
         begun = RangeSet(self.begun)
         for first, end in ranges:
             unnoted = RangeSet(begun.discard(first, end))
@@ -507,7 +513,7 @@ class InFlightTracker:
         self.begun = list(begun)
 
     def give_permits_back(self, consumer: Attached, offset: int, sent: int) -> None:
-        """Undo the debit of what isn't in the mask ``sent``, if the consumer holds the entry."""
+        """Undo the debit of messages outside the mask ``sent``, if the consumer holds the entry."""
         if self.held.owner_of(offset) != consumer.spec.consumer_id:
             return
         everything = (1 << (self.sizes.get(offset) or 0)) - 1
@@ -520,10 +526,10 @@ class InFlightTracker:
     def take_back(
         self, consumer: Attached, ranges: Sequence[Range], failed_deliveries: Sequence[Range]
     ) -> list[Range]:
-        """What a consumer held of these waits to be delivered again; returns all that does.
+        """Queue what a consumer held of these for redelivery; returns all that waits.
 
-        The redelivery count of ``failed_deliveries`` goes up by one. Their consumer outlived them,
-        so they are no suspects.
+        The redelivery count of entries in ``failed_deliveries`` goes up by one. They are no suspects:
+        their consumer is still alive.
         """
         back = list(ranges)
         self.end_deliveries(ranges, failed_deliveries)
@@ -542,14 +548,20 @@ class InFlightTracker:
         return self.held.owner_of(offset) is not None
 
     def failed(self, consumer: Attached) -> list[Range]:
-        """What a lost consumer can have been processing (`velaray.actors.dispatch.suspects`)."""
+        """The entries that a lost consumer can have been processing.
+
+        `velaray.actors.dispatch.suspects` has the rules.
+        """
         held = self.held.of(consumer.spec.consumer_id)
         return failed_of(
             consumer, held, self.suspects, lambda offset: self._messages_held(offset, offset + 1)
         )
 
     def suspect(self, ranges: Iterable[Range]) -> None:
-        """These were lost with their consumer. Not chunks: all of a message are needed at once."""
+        """Suspect these, which were lost with their consumer, except chunks.
+
+        One consumer needs all chunks of a message at once.
+        """
         chunks = self.chunks
         if not chunks:
             self.suspects.lost(ranges)
@@ -559,9 +571,9 @@ class InFlightTracker:
             self.suspects.lost((at, at + 1) for at in alone)
 
     def give_back(self, consumer: Attached, failed_deliveries: Sequence[Range] = ()) -> list[Range]:
-        """All that a consumer held, or that was reserved for it, waits to be delivered again.
+        """Queue all that a consumer held, or that was reserved for it, for redelivery.
 
-        The redelivery count of ``failed_deliveries`` goes up by one.
+        The redelivery count of entries in ``failed_deliveries`` goes up by one.
         """
         owner = consumer.spec.consumer_id
         held = self.held.of(owner)
@@ -589,7 +601,7 @@ class InFlightTracker:
             )
 
     def _check_places(self) -> None:
-        """Every un-acknowledged entry behind the read position is in exactly one place."""
+        """Check that every un-acknowledged entry before the read position is in one place."""
         places = [("held", first, end) for first, end, _ in self.held]
         places += [("waiting", first, end) for first, end in self.waiting]
         at, unacked_ranges = self.cursor.acked_before, self.deliverable.unacked_ranges
@@ -627,7 +639,7 @@ class InFlightTracker:
         require(not lost, "no entry is lost", f"{lost} not acked, not held, not waiting")
 
     def check_counts(self) -> None:
-        """Raise `InvariantViolation` unless what is counted is what is held."""
+        """Raise `InvariantViolation` unless the counters match what consumers hold."""
         messages: dict[int, int] = {}
         held: set[int] = set()
         for first, end, owner in self.held:

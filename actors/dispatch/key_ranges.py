@@ -1,9 +1,9 @@
 """Which Key_Shared consumer a hash belongs to: a hash ring, or ranges that consumers name.
 
 Hashes are Pulsar's: Murmur3 of the key, 1 to 65535. With AUTO_SPLIT every consumer has 100
-points on a ring, and a hash belongs to the consumer of the next point: who joins takes hashes
-from everybody, who leaves gives them to everybody, and all others stay. With STICKY a consumer
-names its ranges, which nobody else may have; what nobody has waits.
+points on a ring, and a hash belongs to the consumer of the next point: a new consumer takes hashes
+from all others, a leaving one gives its hashes to all others, and the rest stay. With STICKY each
+consumer names its ranges, which must not overlap; entries of unassigned hashes wait.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class KeySelector(Protocol):
         ...
 
     def consumer_of(self, hashed: int) -> Attached | None:
-        """Who gets the hash; None for nobody."""
+        """The consumer that gets the hash; None if there is none."""
         ...
 
     def only(self) -> Attached | None:
-        """Who gets every hash, if that is one."""
+        """The consumer that gets every hash, if there is one."""
         ...
 
 
@@ -53,7 +53,7 @@ class HashRing:
         self._consumers: dict[tuple[str, int], Attached] = {}
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """Everybody may join."""
+        """None: all consumers may join."""
         return None
 
     def add(self, consumer: Attached) -> None:
@@ -92,7 +92,7 @@ class StickyRanges:
         self._ranges: list[tuple[int, int, Attached]] = []  # first, last; ascending
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """UNASSIGNABLE if its ranges aren't right by themselves, or somebody has part of them."""
+        """UNASSIGNABLE if its ranges are invalid or overlap those of another consumer."""
         if not spec.keys.ranges:
             return Refusal(Reason.UNASSIGNABLE, "a sticky consumer must name ranges of hashes")
         taken = [(first, last, known.spec.name) for first, last, known in self._ranges]
@@ -130,7 +130,7 @@ class StickyRanges:
         return consumer if hashed <= last else None
 
     def only(self) -> Attached | None:
-        """Who has all of them, if that is one."""
+        """The consumer that has all of them, if there is one."""
         first = self._ranges[0][2] if self._ranges else None
         covered = sum(last + 1 - max(start, 1) for start, last, _ in self._ranges)
         alone = all(known is first for _, _, known in self._ranges)

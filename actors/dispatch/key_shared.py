@@ -86,7 +86,7 @@ class KeySharedDispatch:
         return self._in_flight.consumers.values()
 
     def only_candidate(self) -> Attached | None:
-        """Who has all hashes, if nobody else holds anything."""
+        """The consumer that has all hashes, if no other one holds anything."""
         return self._selector.only() if len(self._in_flight.consumers) == 1 else None
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:

@@ -42,7 +42,7 @@ class SingleActive:
         return self._elect(None)
 
     def _elect(self, joined: Attached | None) -> list[ActiveChange]:
-        """Choose the active consumer; returns who is to be told.
+        """Choose the active consumer; returns notices to consumers.
 
         What the previous one held goes back: its successor must get it before newer entries.
         """

@@ -1,6 +1,6 @@
-"""How entries are shared among the consumers of a subscription: what every way has in common.
+"""The protocol of dispatch strategies, which share entries among a subscription's consumers.
 
-There is one for each kind of subscription: `velaray.actors.dispatch.single_active` (Exclusive,
+There is one for each type of subscription: `velaray.actors.dispatch.single_active` (Exclusive,
 Failover), `velaray.actors.dispatch.shared` (Shared), `velaray.actors.dispatch.key_shared`
 (Key_Shared). It lives as long as there are consumers.
 """
@@ -23,23 +23,23 @@ class DispatchStrategy(Protocol):
         ...
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
-        """A consumer was attached; returns who is to be told."""
+        """Take in an attached consumer; returns notices to Failover consumers."""
         ...
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
-        """A consumer was detached; returns who is to be told."""
+        """Remove a detached consumer; returns notices to Failover consumers."""
         ...
 
     def waits(self, ranges: Sequence[Range]) -> None:
-        """These entries came back, and wait from now on."""
+        """Take in entries that wait for redelivery from now on."""
         ...
 
     def can_take(self, consumer: Attached) -> None:
-        """A consumer may be able to take more than before."""
+        """Note that a consumer may be able to take more than before."""
         ...
 
     def reset(self) -> None:
-        """Nothing is held or waits any longer."""
+        """Forget all entries."""
         ...
 
     def candidates(self) -> Iterable[Attached]:
@@ -51,11 +51,11 @@ class DispatchStrategy(Protocol):
         ...
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
-        """What goes back if a consumer asks for ``named``, which it holds, again."""
+        """The entries to redeliver when a consumer asks for ``named``, which it holds."""
         ...
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
-        """The partition delivered by itself to the only candidate; these were chunks."""
+        """Take in chunks that the partition delivered to the only candidate under a lease."""
         ...
 
     def is_active(self, consumer: Attached) -> bool:
@@ -63,7 +63,7 @@ class DispatchStrategy(Protocol):
         ...
 
     def dispatch(self, out: list[Delivery]) -> None:
-        """Give out what can be given out now."""
+        """Deliver what can be delivered now."""
         ...
 
     def check(self) -> None:

@@ -1,11 +1,11 @@
-"""Suspects: messages that may have killed their consumer, and how they are delivered again.
+"""Suspects: messages that may have killed their consumer, and the rules of their redelivery.
 
 A lost consumer may have been killed by a message that it was processing. The protocol doesn't tell
 which messages it was processing. Two rules narrow it down:
 
-- Clients return the permits of messages that they hand to the application at the latest when half
-  a receiver queue is gathered, and hand them out in the order of delivery. So of the messages that
-  were delivered last, some are certainly still in the queue: they didn't fail (`failed_of`).
+- Clients hand messages to the application in the order of delivery. They return the permits of
+  these messages at the latest when half a receiver queue is gathered. So the messages that were
+  delivered last are partly still in the queue: these didn't fail (`failed_of`).
 - The others are *suspects* in Shared and Key_Shared subscriptions. A consumer that holds suspects
   gets nothing else: up to `GROUP` of them after the first loss, one at a time after more losses
   (`room`). The suspicion ends when the consumer acknowledges the message or asks for it again.
@@ -26,8 +26,9 @@ GROUP = 32
 """Entries that a consumer may hold when it gets one of those that one consumer was lost with."""
 
 MOST_SINGLE = 128
-"""If more entries than this were delivered in vain twice before a subscription's actor started,
-they may be suspects in groups: one by one they would take long, and most were asked for again."""
+"""The most entries with two failed deliveries that are delivered one by one after a start of the
+subscription's actor. More of them are delivered in groups: most were refused by their consumers,
+and one by one they would take long."""
 
 _MOST_RELIEF = 20
 
@@ -36,8 +37,8 @@ class Suspects:
     """Counts, for each entry, with how many consumers in a row it was lost."""
 
     def __init__(self, counts: Iterable[tuple[int, int, int]] = ()) -> None:
-        """``counts``: deliveries in vain (first, last + 1, times) before a start, where it isn't
-        known how they ended."""
+        """``counts`` are failed deliveries before a start: (first, last + 1, times). Nothing tells
+        how these deliveries ended."""
         runs = list(counts)
         single = sum(end - first for first, end, times in runs if times > 1) <= MOST_SINGLE
         self._losses = CountRuns(
@@ -56,28 +57,28 @@ class Suspects:
         return self._losses.alike(first, end)
 
     def lost(self, ranges: Iterable[Range]) -> None:
-        """One more consumer was lost, with these."""
+        """Count the loss of one more consumer for these."""
         self._losses.add(ranges, 1)
 
     def clear(self, first: int, end: int) -> None:
-        """These are no suspects any longer."""
+        """End the suspicion of these."""
         self._losses.forget(first, end)
         if next(iter(self._losses), None) is None:
             self._losses.clear()
 
     def forget(self) -> None:
-        """Nothing is a suspect any longer."""
+        """End all suspicions."""
         self._losses.clear()
 
     def first_of(self, waiting: RangeSet) -> tuple[int, int, int] | None:
-        """The first suspects that wait: (first, last + 1, losses)."""
+        """The first waiting suspects: (first, last + 1, losses)."""
         for run in self._losses:
             for first, end in waiting.within(run.first, run.end):
                 return first, end, run.times
         return None
 
     def first_but(self, waiting: RangeSet) -> Range | None:
-        """The first entries that wait and are no suspects."""
+        """The first waiting entries that are no suspects."""
         for first, end in waiting:
             while first < end:
                 losses, stop = self._losses.alike(first, end)
@@ -88,14 +89,14 @@ class Suspects:
 
 
 def room(consumer: Attached, losses: int) -> int:
-    """How many suspects, lost so often, the consumer may get now; 0 or less if none."""
+    """How many suspects with that many losses the consumer may get now; 0 or less if none."""
     window = GROUP if losses == 1 else 1
     return (window << consumer.relief) - consumer.entries
 
 
 def relieve(consumer: Attached) -> None:
-    """Some time has passed: if the consumer finished nothing, it has room for twice as many
-    suspects, and gets other entries as well."""
+    """Double a consumer's room for suspects, and let it get other entries, if it finished nothing
+    since the last call."""
     if (consumer.suspects or consumer.draining) and not consumer.progressed:
         consumer.relief = min(consumer.relief + 1, _MOST_RELIEF)
     consumer.progressed = False
@@ -104,10 +105,10 @@ def relieve(consumer: Attached) -> None:
 def failed_of(
     consumer: Attached, held: list[Range], suspects: Suspects, messages_of: Callable[[int], int]
 ) -> list[Range]:
-    """What a lost consumer can have been processing of what it held.
+    """The entries of ``held`` that a lost consumer can have been processing.
 
-    Of suspects that several consumers were lost with it is the one that came first; else of all
-    suspects, and nothing but them. ``messages_of`` tells how many messages of an entry it held.
+    If it held suspects of several losses, that is the first of these; if it held other suspects,
+    that is all of them. ``messages_of`` returns the number of messages of an entry that it held.
     """
     if consumer.suspects:
         worst = [offset for offset in consumer.suspects if suspects.losses(offset) > 1]

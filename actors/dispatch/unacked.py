@@ -1,4 +1,4 @@
-"""How many messages consumers hold un-acknowledged, and when that is too many.
+"""Limits of un-acknowledged messages, per consumer and per subscription.
 
 A consumer that holds as many messages as its limit is *blocked*: it gets no more until it holds
 less than half of that. The same for a subscription with all its consumers. As with permits the
@@ -21,14 +21,14 @@ class UnackedLimits:
     def __init__(self) -> None:
         self.total = 0
         self.blocked = False
-        self.changed = False  # somebody isn't blocked any longer
+        self.changed = False  # a consumer may be unblocked since the last dispatch
         self._per_consumer = 0
         self._per_subscription = 0
 
     def set(
         self, per_consumer: int, per_subscription: int, consumers: Collection[Attached]
     ) -> None:
-        """New limits, in messages; who holds too much by these is blocked, nobody else."""
+        """Set limits, in messages; block exactly the consumers that exceed them."""
         self._per_consumer, self._per_subscription = per_consumer, per_subscription
         for consumer in consumers:
             consumer.blocked = 0 < per_consumer <= consumer.unacked
@@ -36,7 +36,7 @@ class UnackedLimits:
         self.changed = True
 
     def room(self, consumer: Attached) -> int:
-        """How many more messages the consumer may get; 0 or less if it is to get none."""
+        """How many more messages the consumer may get; 0 or less if none."""
         if consumer.blocked or self.blocked:
             return 0
         room = UNLIMITED
@@ -47,7 +47,7 @@ class UnackedLimits:
         return room
 
     def gave(self, consumer: Attached, messages: int) -> None:
-        """The consumer holds that many messages more."""
+        """Add messages to those that the consumer holds."""
         consumer.unacked += messages
         self.total += messages
         if 0 < self._per_consumer <= consumer.unacked:
@@ -56,7 +56,7 @@ class UnackedLimits:
             self.blocked = True
 
     def took(self, consumer: Attached, messages: int) -> None:
-        """The consumer holds that many messages less."""
+        """Subtract messages from those that the consumer holds."""
         consumer.unacked -= messages
         self.total -= messages
         if consumer.blocked and 2 * consumer.unacked < self._per_consumer:
@@ -67,7 +67,7 @@ class UnackedLimits:
             self.changed = True
 
     def reset(self, consumers: Collection[Attached]) -> None:
-        """Nobody holds anything."""
+        """Set all counters to 0."""
         for consumer in consumers:
             consumer.unacked, consumer.blocked = 0, False
         self.total, self.blocked, self.changed = 0, False, True
