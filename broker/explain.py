@@ -1,7 +1,6 @@
-"""What happened to one message of a subscription, as its journals tell.
+"""The history of one message of a subscription, read from the journals.
 
-Only what is written is told. Deliveries that were under way to the journal when the actor
-crashed are not known, and nothing is guessed in their place.
+It contains only journaled facts. Deliveries that were not journaled before a crash are missing.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from velaray.journal.store import LedgerStore
 
 
 async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
-    """Everything that the journals tell of the entry: of each in order, of both by their clocks.
+    """The journaled events of an entry; each journal's in order, the two merged by their clocks.
 
     Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """
@@ -64,12 +63,12 @@ async def history_of(store: LedgerStore, key: ActorKey, position: Position) -> l
         facts += [Fact(at_ms, record.sequence, *each) for each in told]
         seen += 1
         if seen % EVENTS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # whoever shares the loop goes on
+            await asyncio.sleep(0)  # let other tasks of the loop run
     return [of_log[0], *_merged(of_log[1:], facts)]
 
 
 def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
-    """Both in their own order; those of the log before what came later."""
+    """Merge both lists, each in its own order; facts of the log come first at equal times."""
     for fact in facts:
         while of_log and of_log[0].at_ms <= fact.at_ms:
             yield of_log.pop(0)
@@ -78,7 +77,7 @@ def _merged(of_log: list[Fact], facts: list[Fact]) -> Iterator[Fact]:
 
 
 def _ack_state(cursor: Cursor, offset: int) -> bool | int | None:
-    """True: acknowledged. A mask: what is left of a batch. None: not acknowledged."""
+    """The state of the entry: True if acknowledged, the mask of the rest of a batch, or None."""
     return True if cursor.is_acked(offset) else cursor.ack_set(offset)
 
 
@@ -86,10 +85,10 @@ Told = tuple[str, str, str]
 
 
 class _Story:
-    """Reads events for what they say about one entry; knows who holds it."""
+    """Collects the facts about one entry from events, and tracks which consumer holds it."""
 
     def __init__(self, offset: int, *, hidden: bool) -> None:
-        """``hidden``: it is known by now that nobody gets it."""
+        """``hidden``: the entry is known to belong to an aborted transaction."""
         self._offset = offset
         self._hidden = hidden
         self._names: dict[int, str] = {}
@@ -108,8 +107,9 @@ class _Story:
     def told(
         self, event: Message, before: Any, after: Any, pending: TransactionId | None
     ) -> Iterator[Told]:
-        """What ``event`` says; before and after it the entry stood so in the cursor, and before it
-        the entry was acknowledged in the transaction ``pending``."""
+        """The facts in ``event``. ``pending`` is the transaction in which the entry was
+        acknowledged before the event; the other arguments are its states before and after the
+        event."""
         yield from self._of_consumers(event)
         yield from self._of_counts(event)
         if before is not True and after is True:
@@ -131,8 +131,8 @@ class _Story:
         after: TransactionId | None,
         ack_state: Any,
     ) -> Iterator[Told]:
-        """What ``event`` says of acknowledgements in transactions that haven't ended: before and
-        after it the entry had one in these."""
+        """The facts in ``event`` about acknowledgements in open transactions. ``before`` and
+        ``after`` are the transactions in which the entry is pending before and after the event."""
         if before == after:
             return
         if after is not None:
@@ -219,5 +219,6 @@ def _by(who: str, cluster: str = "") -> str:
 
 
 def described(facts: list[Fact], now: dict[str, Any] | None) -> dict[str, Any]:
-    """For people and JSON; ``now`` is what the subscription itself says, None: it wasn't asked."""
+    """The history for people and JSON. ``now`` is the subscription's own report; None if it wasn't
+    asked."""
     return {"facts": [fact._asdict() for fact in facts], "now": now}

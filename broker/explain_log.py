@@ -1,5 +1,5 @@
-"""What the journal of a partition tells of one entry: its publishing, and the open transactions
-that kept it from being read until they ended."""
+"""The facts in a partition's journal about one entry: its publishing, and the open transactions
+that delayed its delivery."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from velaray.topology.transient import TRANSIENT
 from velaray.wire.messages import read_metadata
 
 EVENTS_AT_ONCE = 1000
-"""After so many events whoever shares the loop has its turn."""
+"""After this many events other tasks of the loop get a turn."""
 _DECIDING_S = 5.0
 
 
 class Fact(NamedTuple):
-    """Something that happened to the message: a word for programs, a sentence for people.
+    """A fact about the message: a word for programs, and a sentence for people.
 
-    ``event`` is the number of the event in the subscription's journal; of publishing and of
-    what transactions do to the log, in the partition's. ``consumer`` is the name of the consumer
-    concerned, empty if there is none.
+    ``event`` is the number of the event in the subscription's journal. For publishing, and for
+    changes of the log by transactions, it is the number in the partition's journal. ``consumer`` is
+    the name of the consumer concerned, empty if there is none.
     """
 
     at_ms: int
@@ -44,8 +44,8 @@ class Fact(NamedTuple):
 
 
 async def facts_of_log(store: LedgerStore, key: ActorKey, position: Position) -> list[Fact]:
-    """When and by whom the entry was published to the partition of a subscription, and what
-    became of the transactions that it waited for, its own first of all.
+    """The publishing of an entry to the partition of a subscription (time and producer), and the
+    outcome of the transactions that it waited for, its own first.
 
     Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """
@@ -69,18 +69,18 @@ async def facts_of_log(store: LedgerStore, key: ActorKey, position: Position) ->
 
 
 class _Story:
-    """Reads the events of a partition for what they say about one entry."""
+    """Collects the facts about one entry from the events of a partition."""
 
     def __init__(self, position: Position, table: LedgerTable, known: Transactions) -> None:
         self._position = position
         self._table = table
-        self._known = known  # until the entry is published
+        self._known = known  # None until the entry is published
         self._own: TransactionId | None = None
         self._waiting: set[TransactionId] = set()
         self.over = False
 
     def told(self, record: HistoryRecord) -> Iterator[Fact]:
-        """What a record says."""
+        """The facts in a record."""
         event = decode(bytes(record.event))
         if isinstance(event, EntryAppended):
             yield from self._appended(record, event)
@@ -140,13 +140,13 @@ class _Story:
 
 
 async def with_decision(actor_system: ActorSystem, now: dict[str, Any]) -> dict[str, Any]:
-    """Where a message is ``now``, and, if that names a ``transaction`` that it waits for, when
-    that ends: what its coordinator says, if it can be asked."""
+    """The message's status ``now``. If it waits for a ``transaction``, the status includes what the
+    transaction's coordinator reports, if it can be asked."""
     if now.get("transaction") is None:
         return now
     transaction = TransactionId(*now["transaction"])
     if is_remote(transaction):
-        return now  # it ends when the other cluster's replicators have brought it
+        return now  # its end comes from the other cluster's replicators
     key = ActorKey.of_coordinator(transaction.coordinator)
     args = {"sequence": transaction.sequence}
     try:

@@ -1,7 +1,7 @@
-"""Subscriptions as they were: states of the past, recomputed from journals.
+"""Past states of subscriptions, recomputed from journals.
 
-Nothing is written and no actor is asked or disturbed. The clock's times are labels: a journal
-is read in the order in which it was written, up to the first record of a later time.
+Nothing is written, and no actor is called. Times are labels: a journal is read in the order in
+which it was written, up to the first record with a later time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ _ENDLESS = 1 << 62
 
 
 class NoHistory(JournalError):
-    """The journals don't reach back that far, or say nothing of what was asked for."""
+    """The journals don't reach back that far, or don't contain what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointInTime:
-    """After an event (``sequence``), or at a time (milliseconds since 1970); neither: now."""
+    """A point in time: after an event (``sequence``), or at a time (milliseconds since 1970); now
+    if neither is set."""
 
     sequence: int | None = None
     at_ms: int | None = None
 
     def is_before(self, sequence: int, at_ms: int) -> bool:
-        """Whether a record of this number and time came later."""
+        """Whether a record of this number and time is later."""
         if self.sequence is not None:
             return sequence > self.sequence
         return self.at_ms is not None and at_ms > self.at_ms
@@ -61,10 +62,10 @@ async def state_at(
 async def replayed_to(
     store: LedgerStore, key: ActorKey, point_in_time: PointInTime, machine: Machine[StateT]
 ) -> Past[StateT]:
-    """The state of an actor with this ``machine`` at a moment.
+    """The state of an actor with this ``machine`` at a point in time.
 
-    Raises `NoHistory` before its first event that is kept, and if it has no event of that
-    number yet; `NotStored` if it has no journal; `CorruptJournal`.
+    Raises `NoHistory` before the first event that is kept, and if there is no event of that number
+    yet; `NotStored` if the actor has no journal; `CorruptJournal`.
     """
     text = key.text()
     ledgers = (await load_manifest(store, text)).ledgers
@@ -89,7 +90,7 @@ async def replayed_to(
 
 
 def _ledger_of(ledgers: tuple[LedgerInfo, ...], point_in_time: PointInTime) -> LedgerInfo:
-    """The ledger whose events lead to the moment."""
+    """The ledger whose events lead to the point in time."""
     if point_in_time == PointInTime():
         return ledgers[-1]
     for info, after in pairwise(ledgers):
@@ -103,10 +104,10 @@ def _ledger_of(ledgers: tuple[LedgerInfo, ...], point_in_time: PointInTime) -> L
 async def subscriptions_of(
     store: LedgerStore, topic: TopicName, subscription: str
 ) -> list[ActorKey]:
-    """The actors of a subscription that have journals, by partition: the newest incarnation.
+    """The actors of a subscription that have journals, by partition, of the newest incarnation.
 
-    A topic without a partition number stands for all of its partitions. Raises `NotStored` if
-    there are none.
+    A topic without a partition number stands for all of its partitions. Raises `NotStored` if there
+    are none.
     """
     newest: dict[int, ActorKey] = {}
     for text in await store.list_journals():
@@ -134,12 +135,12 @@ def _incarnation(key: ActorKey) -> tuple[int, int]:
 
 
 def partition_of(key: ActorKey) -> ActorKey:
-    """The partition whose subscription ``key`` is."""
+    """The partition of the subscription ``key``."""
     return ActorKey.of_partition(key.topic_name, key.topic_incarnation)
 
 
 async def positions_of(store: LedgerStore, key: ActorKey) -> LedgerTable:
-    """Which ledger holds which offsets, for the partition of a subscription; it has no end.
+    """The ledgers and their offsets, for the partition of a subscription; the result has no end.
 
     Raises `NotStored`, `CorruptJournal`.
     """
@@ -149,7 +150,7 @@ async def positions_of(store: LedgerStore, key: ActorKey) -> LedgerTable:
 
 
 async def published_at(store: LedgerStore, key: ActorKey, position: Position) -> int:
-    """When the partition of a subscription accepted the entry at ``position``.
+    """The time at which the partition of a subscription accepted the entry at ``position``.
 
     Raises `NoHistory` if there is no such entry; `NotStored`, `CorruptJournal`.
     """

@@ -1,4 +1,4 @@
-"""What bodies have in common: a runtime over the actor's journal, and a link server."""
+"""The base of actors with a journal: a runtime over the journal, and an RPC server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from velaray.topology.metrics import Labels, Sample, runtime_samples
 from velaray.topology.rpc import RemoteError, RpcConnection, RpcServer
 
 CONFIRM_S = 10.0
-"""How often a body that may have nothing to write looks whether it was superseded."""
+"""The period of the check whether a newer activation owns the journal."""
 _CERTAIN_TRIES = 100
 _ROLL_OVER_S = 0.01
 
@@ -36,7 +36,7 @@ class WasDeleted(RemoteError):
 
 
 class JournaledActor(ActorBase):
-    """A body around one machine. Subclasses add what they serve."""
+    """An actor around one machine. Subclasses add what they serve."""
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem, machine: Machine[Any]) -> None:
         self.key = key
@@ -75,35 +75,36 @@ class JournaledActor(ActorBase):
         return Address(self.config.host, 0, rpc_port)
 
     def journal_settings(self) -> JournalSettings:
-        """How this actor's journal is kept: synced before anything leaves."""
+        """The settings of this actor's journal: it is synced before any reply or effect leaves."""
         return self.actor_system.journal_settings
 
     async def needless_ledgers(self) -> set[int]:
-        """The listed ledgers that nobody needs any more, but perhaps recovery."""
+        """The listed ledgers that only recovery may still need."""
         journal = self.runtime.journal
         assert isinstance(journal, Journal)
         return beyond_history(journal.ledgers, HISTORY_BYTES)
 
     async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
-        """These needless ledgers aren't listed any more; it may be told again."""
+        """Note that these needless ledgers aren't listed any more; calls may be repeated."""
 
     async def ask_whether_it_exists(self) -> None:
-        """Ask whoever decides on this actor's existence; the catalog has nobody to ask.
+        """Ask the actor that decides on this actor's existence; for the catalog there is none.
 
         Raises `WasDeleted`, or `RemoteError` and `Unreachable` if that can't be known now.
         """
 
     async def _admit(self) -> None:
-        """Keep a journal that was just made only if this actor wasn't deleted meanwhile.
+        """Keep a new journal only if this actor wasn't deleted meanwhile.
 
-        Deleting decides first, and looks for journals then; this makes the journal first, and
-        asks then. One of the two sees the other, however slow they are. A journal with a
-        ledger was admitted: it isn't asked for again.
+        A deletion first records its decision and then looks for journals. This method first creates
+        the journal and then asks for the decision. So one of the two always sees the other. A
+        journal with a ledger was admitted earlier and isn't checked again.
         """
         try:
             await self.ask_whether_it_exists()
         except WasDeleted:
-            # Of a deleted incarnation there is never another one, so this hits nobody's.
+            # The incarnation of a deleted actor is never reused, so this deletes no other actor's
+            # journal.
             await self.actor_system.store.delete_journal(self.key.text())
             raise
 
@@ -115,10 +116,10 @@ class JournaledActor(ActorBase):
                 await self.actor_system.store.delete_journal(self.key.text())
 
     async def read_certain(self, query: Callable[[Any], ResultT]) -> ResultT:
-        """`Runtime.read`, of the newest activation's state at a moment after the call.
+        """`Runtime.read`, of the newest activation's state at a time after the call.
 
-        A superseded activation ends instead of answering. Raises what `Runtime.read` raises,
-        and `Stopped` if it can't be known: ask again.
+        A superseded activation ends instead of answering. Raises what `Runtime.read` raises, and
+        `Stopped` if it can't be known: ask again.
         """
         journal = self.runtime.journal
         assert isinstance(journal, Journal)
@@ -134,10 +135,10 @@ class JournaledActor(ActorBase):
         raise Stopped(self.key.text(), journal.failure)
 
     async def _stay_the_owner(self) -> None:
-        """End this body once another activation has taken over its journal.
+        """End this actor once another activation has taken over its journal.
 
-        One that only serves readers would never find out by writing, and its clients would
-        wait for ever for what is published to its successor.
+        An activation that only serves readers never writes, so it wouldn't notice. Its clients
+        would wait for messages that are published to its successor.
         """
         journal = self.runtime.journal
         assert isinstance(journal, Journal)
@@ -146,9 +147,9 @@ class JournaledActor(ActorBase):
             await journal.confirm()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine that belongs to this body; it's cancelled with it.
+        """Run a coroutine as a task of this actor, which is cancelled with the actor.
 
-        An error that it lets out ends the body.
+        An error that the coroutine raises ends the actor.
         """
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -162,7 +163,7 @@ class JournaledActor(ActorBase):
             self.actor_system.fatal(self.key, error)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """What every actor answers: ``describe``, ``ledgers`` and ``metrics``."""
+        """Answer the calls of every actor: ``describe``, ``ledgers`` and ``metrics``."""
         if method == "ledgers":
             return await self.runtime.read(lambda state: self._ledgers())
         if method == "describe":
@@ -180,21 +181,21 @@ class JournaledActor(ActorBase):
         ]
 
     async def metrics(self) -> list[Sample]:
-        """What this actor measures, as it is now."""
+        """The actor's metrics, as they are now."""
         return runtime_samples(Labels(self.config.name, self.key).of_actor(), self.runtime.stats)
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Requests over links are calls."""
+        """Requests over RPC connections are calls."""
         return await self.call(method, args)
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Nobody sends a plain body notices."""
+        """A plain actor gets no notices."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Nothing hangs on a link."""
+        """Nothing depends on a connection."""
 
     async def stop(self) -> None:
-        """Close links, finish what is under way, close the journal."""
+        """Close connections, finish what is under way, close the journal."""
         self.rpc_connections.stop()
         self._cancel()
         if hasattr(self, "runtime"):  # else it never started

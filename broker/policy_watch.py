@@ -1,10 +1,11 @@
-"""How policies reach who applies them: the catalog tells its watchers that some changed.
+"""Distribution of policies: the catalog notifies its watchers of changes.
 
-A partition holds a link to the catalog and asks over it for the policies of its topic, and where
-it is to be replicated, and where its tenant is at home. The
-catalog remembers who asked, and says ``policies_changed`` after each change that may concern
-them; they ask again. A link that breaks (the catalog restarted, say) is opened anew, and what
-changed meanwhile is asked for then. So no notice need be kept, and none that is lost matters.
+A partition keeps a connection to the catalog. Over it the partition asks for the policies of its
+topic, the clusters that the topic is replicated to, and the home cluster of its tenant. The catalog
+remembers the connection and sends ``policies_changed`` after each change that may concern the
+partition, which then asks again. If the connection breaks, for example because the catalog
+restarted, the partition opens a new one and asks again. Notifications are hints: the next request
+repairs any loss.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import TRANSIENT
 
 ASK_AGAIN_S = 60.0
-"""After so long without a notice the policies are asked for all the same."""
+"""The period after which the policies are read again without a notice."""
 TRY_AGAIN_S = 1.0
 
 
 class Watchers:
-    """The catalog's side: who is to be told of changes."""
+    """The catalog's side: the partitions to notify of changes."""
 
     def __init__(self) -> None:
         self._topics: dict[RpcConnection, Scope] = {}
         self._names: dict[RpcConnection, TopicName] = {}
 
     def add(self, rpc_connection: RpcConnection, topic: TopicName) -> None:
-        """Whoever is behind ``link`` applies the policies of ``topic``."""
+        """Add the partition at the other end of ``link``, which applies the policies of
+        ``topic``."""
         self._topics[rpc_connection] = Scope.of_topic(topic)
         self._names[rpc_connection] = topic
 
     def remove(self, rpc_connection: RpcConnection) -> None:
-        """The link is gone."""
+        """Remove the partition: its connection is closed."""
         self._topics.pop(rpc_connection, None)
         self._names.pop(rpc_connection, None)
 
@@ -46,11 +48,12 @@ class Watchers:
         return set(self._names.values())
 
     def tell(self, changed: Scope) -> None:
-        """A policy of ``changed`` is another one, durably."""
+        """Notify the partitions that a policy of ``changed`` has durably changed."""
         self._tell_of(lambda topic: changed in topic.upwards())
 
     def tell_tenant(self, tenant: str) -> None:
-        """What holds for a whole tenant is something else, durably."""
+        """Notify the partitions of a tenant that something that holds for the whole tenant has
+        durably changed."""
         self._tell_of(lambda topic: topic.tenant == tenant)
 
     def _tell_of(self, concerned: Callable[[Scope], bool]) -> None:
@@ -60,7 +63,7 @@ class Watchers:
 
 
 class Follower:
-    """A partition's side: keeps what the catalog says about its topic."""
+    """A partition's side: keeps the catalog's answers about its topic."""
 
     def __init__(
         self,
@@ -68,14 +71,15 @@ class Follower:
         serving: dict[str, Any],
         apply: Callable[[dict[str, Any]], None],
     ) -> None:
-        """``serving`` says which topic; ``apply`` is given each answer."""
+        """``serving`` has the arguments of the request; ``apply`` gets each answer."""
         self._actor_system = actor_system
         self._serving = serving
         self._apply = apply
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Never returns. While the catalog doesn't answer, the last answer applies."""
+        """Follow the policies; never returns. While the catalog doesn't answer, the last answer
+        applies."""
         backoff = self._actor_system.backoff(TRY_AGAIN_S, TRY_AGAIN_S)
         while True:
             try:
@@ -98,16 +102,16 @@ class Follower:
             async with asyncio.timeout(ASK_AGAIN_S):
                 await self._changed.wait()
         except TimeoutError:
-            return  # a notice may be lost with a link that is only said to be alive
+            return  # a notice may be lost with a dead connection that still looks alive
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """The catalog asks nothing."""
+        """The catalog sends no requests."""
         raise RemoteError("not allowed", "a follower answers no requests")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Something changed: ask again."""
+        """A policy changed: ask again."""
         self._changed.set()
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Go on over a new link."""
+        """Continue over a new connection."""
         self._changed.set()

@@ -26,8 +26,8 @@ SERVER_VERSION = f"velaray-{version('velaray')}"
 
 _WITHOUT_END_OF_TOPIC = ("Pulsar-CPP", "Pulsar-Go")
 """Clients, by the beginning of their versions, that close the connection on REACHED_END_OF_TOPIC.
-They connect again, so the command would close their connections for ever. The clients for Python
-and Node are built on the one for C++."""
+They connect again, so the command would close their connections again and again. The clients for
+Python and Node are built on the C++ client."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class ClientInfo:
     is_system: bool = False
     """Whether the client is an actor of this cluster."""
     means_this_cluster: bool = False
-    """Whether the client version asks for this very cluster, even if the tenant's home is another
-    one. It proves nothing."""
+    """Whether the client's version asks for this very cluster, even if the tenant's home is another
+    one. The version is no proof."""
     knows_end_of_topic: bool = True
     """Whether the client understands REACHED_END_OF_TOPIC."""
     restarts_ids: bool = False
@@ -52,7 +52,7 @@ class ClientInfo:
     """Whether messages of several threads may arrive out of the order of their sequence ids."""
 
     def read_version(self, text: str) -> None:
-        """Set what the client's version says about it."""
+        """Set the properties that follow from the client's version."""
         self.version = text
         self.means_this_cluster = text.startswith(CLIENT_VERSION)
         self.restarts_ids = text.startswith("Pulsar-CPP")
@@ -63,7 +63,7 @@ class ClientInfo:
 class Session:
     """One client connection. Subclasses fill ``handlers``, a table from command to handler.
 
-    A handler never blocks: it runs what has to wait as a task of the session (`spawn`).
+    A handler never blocks: it runs work that waits as a task of the session (`spawn`).
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -142,14 +142,14 @@ class Session:
         self.connection.send(pb.CommandSuccess(request_id=request_id))
 
     def on_corrupt_entry(self, connection: WireConnection, error: CorruptEntryError) -> None:
-        """Close the connection: no command of this session has an entry."""
+        """Close the connection: no command of this session delivers entries."""
         connection.close(error)
 
     def on_writable(self, connection: WireConnection) -> None:
-        """Do what waited until the socket could be written again: nothing here."""
+        """The socket can be written again: nothing waits for it here."""
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """Cancel the tasks: the connection is closed, so they have no one to answer."""
+        """Cancel the tasks: the connection is closed, so their answers can't be sent."""
         for task in list(self._tasks):
             task.cancel()
 

@@ -20,7 +20,7 @@ _FOR_DISPATCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on the backlog, in bytes or milliseconds, and what is done beyond it."""
+    """A limit on the backlog, in bytes or milliseconds, and the action beyond it."""
 
     limit: int
     policy: str
@@ -28,10 +28,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What holds for a topic. Limits are 0 where there is none; retention is -1 without end.
+    """The policies of a topic. A limit of 0 is no limit; a retention of -1 has no end.
 
-    ``publish_rate`` is messages and bytes a second. ``raw`` has every policy as the catalog
-    tells it.
+    ``publish_rate`` is messages and bytes a second. ``raw`` has every policy as the catalog reports
+    it.
     """
 
     raw: Mapping[str, Any]
@@ -53,7 +53,7 @@ class TopicPolicies:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> TopicPolicies:
-        """From effective policies; those that ``found`` lacks have their defaults."""
+        """The policies in effective ones; those missing in ``found`` have their defaults."""
         raw = {**DEFAULTS, **found}
         retention, quotas = raw["retention"], raw["backlogQuota"]
         return cls(
@@ -76,7 +76,7 @@ class TopicPolicies:
         )
 
     def for_dispatchers(self) -> dict[str, Any]:
-        """What subscriptions apply themselves, by name."""
+        """The policies that subscriptions apply themselves, by name."""
         return {name: self.raw[name] for name in _FOR_DISPATCHERS}
 
 

@@ -1,4 +1,4 @@
-"""How refusals of actors look on the wire."""
+"""The wire's error codes for refusals of actors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CODES = {
     Reason.QUOTA_EXCEEDED: pb.ProducerBlockedQuotaExceededException,
     Reason.UNASSIGNABLE: pb.ConsumerAssignError,
     Reason.INCOMPATIBLE_SCHEMA: pb.IncompatibleSchema,
-    Reason.INVALID_SCHEMA: pb.IncompatibleSchema,  # no other code stops clients from trying again
+    Reason.INVALID_SCHEMA: pb.IncompatibleSchema,  # other codes make clients try again
 }
 
 
@@ -37,7 +37,7 @@ def code_of_reason(reason: Reason) -> pb.ServerError:
 
 
 def code_of(error: Exception) -> pb.ServerError:
-    """The wire's code for an error of a call; what may pass by itself is ServiceNotReady."""
+    """The wire's code for an error of a call; ServiceNotReady for transient errors."""
     if isinstance(error, InvalidNameError):
         return pb.InvalidTopicName
     if isinstance(error, RemoteError):
@@ -46,7 +46,7 @@ def code_of(error: Exception) -> pb.ServerError:
         except ValueError:
             return pb.UnknownError
     if isinstance(error, NoSuchEntryError):
-        return pb.ServiceNotReady  # it was trimmed away while it was being read
+        return pb.ServiceNotReady  # it was trimmed during the read
     if isinstance(error, (StorageFull, CorruptJournal)):
         return pb.PersistenceError
     return pb.ServiceNotReady

@@ -1,8 +1,8 @@
-"""What connects actors: resolving a key to an address, and links to it.
+"""The actor system: it resolves an actor's key to an address, and connects actors by RPC.
 
-`ActorSystem` is how an actor reaches another one without knowing what gives it a body. Under
-Ray, resolving creates or finds the Ray actor; `InProcessActorSystem` keeps all bodies in one
-process and one event loop, for tests and simulation. Either way the same bodies run.
+Through `ActorSystem` an actor calls another one without knowing where it runs. Under Ray, resolving
+creates or finds the Ray actor. `InProcessActorSystem` keeps all actors in one process and one event
+loop, for tests and simulation. Both run the same actors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from velaray.topology.rpc import (
 
 REACH_TIMEOUT_S = 30.0
 RPC_KEPT_S = 10.0
-"""How long a shared link stays open unused: an actor with a link is never idle."""
+"""The time after which an unused shared connection is closed: an actor with a connection is never
+idle."""
 FIRST_CALL_DELAY_S = 0.02
 LONGEST_CALL_DELAY_S = 1.0
 FIRST_BACKOFF_S = 0.1
@@ -45,7 +46,7 @@ class Unreachable(ConnectionError):
 
 
 class Address(NamedTuple):
-    """Where an actor is reached: ``service_port`` speaks Pulsar's protocol (0: it doesn't)."""
+    """The address of an actor; ``service_port`` speaks Pulsar's protocol (0: none)."""
 
     host: str
     service_port: int
@@ -53,7 +54,7 @@ class Address(NamedTuple):
 
 
 class ActorBase(abc.ABC):
-    """What Ray (or a `InProcessActorSystem`) keeps alive: one actor's sockets and runtime."""
+    """An actor in the care of Ray or of an `InProcessActorSystem`: its sockets and its runtime."""
 
     key: ActorKey
 
@@ -63,11 +64,12 @@ class ActorBase(abc.ABC):
 
     @abc.abstractmethod
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """Answer one call, the same over links and over Ray; raises `RemoteError` to refuse."""
+        """Answer one call, the same over RPC connections and over Ray; raises `RemoteError` to
+        refuse."""
 
     @abc.abstractmethod
     def idle(self) -> bool:
-        """Whether nobody is connected and nothing is under way."""
+        """Whether no client is connected and nothing is under way."""
 
     @abc.abstractmethod
     async def stop(self) -> None:
@@ -79,7 +81,7 @@ class ActorBase(abc.ABC):
 
 
 class _Caller:
-    """The peer of a shared link, which is only used to call."""
+    """The calling end of a shared connection."""
 
     def __init__(self, key: ActorKey, rpc_connections: dict[ActorKey, RpcConnection]) -> None:
         self._key = key
@@ -89,16 +91,16 @@ class _Caller:
         raise RemoteError("not allowed", "this end of the link answers no requests")
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Nobody sends any."""
+        """The called actor sends no notices."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """The next call resolves the actor anew."""
+        """The connection is closed: the next call resolves the actor anew."""
         if self._rpc_connections.get(self._key) is rpc_connection:
             del self._rpc_connections[self._key]
 
 
 class ActorSystem(abc.ABC):
-    """How an actor of one cluster reaches the others."""
+    """Finds and calls the actors of one cluster."""
 
     def __init__(self, config: ClusterConfig, store: LedgerStore) -> None:
         self.config = config
@@ -112,27 +114,27 @@ class ActorSystem(abc.ABC):
 
     @abc.abstractmethod
     async def address(self, key: ActorKey) -> Address:
-        """Activate the actor if need be and return its address.
+        """Activate the actor if needed and return its address.
 
-        Raises `Unreachable` if it can't be had now, `RemoteError` (STORAGE_FULL) if there is no
-        room for its journal.
+        Raises `Unreachable` if the actor can't be activated now, `RemoteError` (STORAGE_FULL) if
+        there is no room for its journal.
         """
 
     @abc.abstractmethod
     async def dismiss(self, key: ActorKey) -> None:
-        """Stop the actor in good order if it runs; the next use activates it again."""
+        """Stop the actor in good order if it runs; the next call activates it again."""
 
     @abc.abstractmethod
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Call ``method`` of every actor that has started, and start none.
+        """Call ``method`` of every actor that has started; starts no actor.
 
-        A few at a time; None stands for an actor that hasn't started or didn't answer within
-        ``timeout_s`` seconds.
+        A few actors are called at a time. The result is None for an actor that hasn't started or
+        didn't answer within ``timeout_s`` seconds.
         """
 
     @abc.abstractmethod
     def fatal(self, key: ActorKey, error: BaseException) -> None:
-        """An actor of this process can't go on (fenced, failed sync, divergence)."""
+        """End an actor of this process that can't continue (fenced, failed sync, divergence)."""
 
     def clock_ms(self) -> int:
         """Wall-clock milliseconds."""
@@ -141,7 +143,7 @@ class ActorSystem(abc.ABC):
     def backoff(
         self, first: float = FIRST_BACKOFF_S, longest: float = LONGEST_BACKOFF_S
     ) -> Backoff:
-        """A back-off whose jitter is drawn from this actor system's random source."""
+        """A back-off whose jitter comes from this actor system's random source."""
         return Backoff(first, longest, self.random)
 
     def call_backoff(self) -> Backoff:
@@ -157,10 +159,10 @@ class ActorSystem(abc.ABC):
     async def open_rpc(
         self, key: ActorKey, peer: RpcPeer, timeout: float = REACH_TIMEOUT_S
     ) -> RpcConnection:
-        """A new link to the actor, activated if need be.
+        """A new connection to the actor, which is activated if needed.
 
-        Tries again with growing delays while the actor is restarting; raises
-        `Unreachable` after ``timeout`` seconds.
+        Retries with growing delays while the actor is restarting; raises `Unreachable` after
+        ``timeout`` seconds.
         """
         return await persist(
             lambda: self._dial(key, peer), timeout, f"reach {key}", self.call_backoff()
@@ -177,9 +179,9 @@ class ActorSystem(abc.ABC):
         args: dict[str, Any] | None = None,
         timeout: float = REACH_TIMEOUT_S,
     ) -> Any:
-        """Call an actor over a shared link.
+        """Call an actor over a shared connection.
 
-        Calls are repeated when the link breaks, so the method must be idempotent. Raises
+        Calls are repeated when the connection breaks, so the method must be idempotent. Raises
         `RemoteError` if the actor refuses, `Unreachable` if it can't be reached in time.
         """
         return await persist(
@@ -205,7 +207,7 @@ class ActorSystem(abc.ABC):
     async def request(
         self, key: ActorKey, request: Request[ReplyT], timeout: float = REACH_TIMEOUT_S
     ) -> ReplyT:
-        """`call` with a typed request. Raises also what `RpcConnection.ask` raises."""
+        """`call` with a typed request. Also raises what `RpcConnection.ask` raises."""
         return await persist(
             lambda: self._request_once(key, request),
             timeout,
@@ -217,7 +219,7 @@ class ActorSystem(abc.ABC):
         return await (await self._open_shared_link(key)).ask(request)
 
     def shared_rpc(self, key: ActorKey) -> RpcConnection | None:
-        """The link over which `call` would go, if there is one now."""
+        """The connection that `call` would use, if there is one now."""
         rpc_connection = self._rpc_connections.get(key)
         return None if rpc_connection is None or rpc_connection.closed else rpc_connection
 
@@ -228,7 +230,8 @@ class ActorSystem(abc.ABC):
         args: dict[str, Any],
         timeout: float = REACH_TIMEOUT_S,
     ) -> Any:
-        """`call` over a link of its own, closed at once: the actor may be idle soon after."""
+        """`call` over a connection of its own, which is closed at once: the actor may be idle soon
+        after."""
         return await persist(
             lambda: self._ask_once(key, method, args), timeout, f"ask {key}", self.call_backoff()
         )
@@ -241,7 +244,8 @@ class ActorSystem(abc.ABC):
             rpc_connection.close()
 
     def _close_when_unused(self, rpc_connection: RpcConnection, seen: int) -> None:
-        """Look every `RPC_KEPT_S` whether the link was used since ``seen`` requests."""
+        """Close the connection if it wasn't used for `RPC_KEPT_S`; ``seen`` is its number of
+        requests so far."""
         if rpc_connection.closed:
             return
         if rpc_connection.requested == seen and not rpc_connection.waiting:
@@ -253,7 +257,7 @@ class ActorSystem(abc.ABC):
         )
 
     def drop_rpc(self) -> None:
-        """Close the shared links."""
+        """Close the shared connections."""
         for rpc_connection in list(self._rpc_connections.values()):
             rpc_connection.close()
         self._rpc_connections.clear()

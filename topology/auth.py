@@ -1,6 +1,5 @@
-"""Token authentication: JSON web tokens signed with HS256 or RS256. And two proofs that need no
-tokens: that a client is an actor of this cluster, and that a producer is another one's replicator.
-"""
+"""Token authentication: JSON web tokens signed with HS256 or RS256. Also two proofs without tokens:
+that a client is an actor of this cluster, and that a producer is another cluster's replicator."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import json
 from velaray.topology.config import AuthSettings
 
 SYSTEM_METHOD = "velaray-system"
-"""The method of authentication that only actors of the cluster can use."""
+"""The method of authentication of the cluster's own actors."""
 
 
 class AuthenticationFailed(PermissionError):
@@ -26,7 +25,7 @@ def authenticate(settings: AuthSettings | None, token: str) -> str:
     """
     if settings is None:
         return ""
-    import jwt  # brings a large library along: only where tokens are in use
+    import jwt  # loads a large library: imported only where tokens are in use
 
     token = token.strip()
     if not token:
@@ -45,7 +44,8 @@ def authenticate(settings: AuthSettings | None, token: str) -> str:
 
 
 def system_proof(rpc_key: bytes) -> str:
-    """What an actor of the cluster sends with `SYSTEM_METHOD`; the key can't be had from it."""
+    """The proof of an actor of the cluster, sent with `SYSTEM_METHOD`; it doesn't reveal the
+    key."""
     return hmac.digest(rpc_key, b"velaray: a client that is an actor", "sha256").hex()
 
 
@@ -56,8 +56,8 @@ def check_system_proof(rpc_key: bytes, proof: str) -> None:
 
 
 def replicator_proof(secret: bytes, source: str, target: str, data_id: str) -> str:
-    """What the replicators of cluster ``source``, whose data has this id, show to ``target``. The
-    secret can't be had from it, and it proves nothing else."""
+    """The proof that the replicators of cluster ``source``, whose data has this id, show to
+    ``target``. It doesn't reveal the secret, and it is valid for nothing else."""
     said = json.dumps(["velaray: a replicator", source, target, data_id])
     return hmac.digest(secret, said.encode(), "sha256").hex()
 
@@ -66,7 +66,7 @@ def check_replicator_proof(
     secret: bytes, source: str, target: str, data_id: str, proof: str
 ) -> None:
     """Raise `AuthenticationFailed` unless a cluster with this ``secret`` made ``proof``; without a
-    secret nothing is one."""
+    secret every proof is invalid."""
     if not secret:
         problem = f"cluster {target!r} has no replication secret"
     elif not proof:

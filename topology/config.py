@@ -1,4 +1,4 @@
-"""A cluster's settings, as every actor of it receives them."""
+"""The settings of a cluster, which every actor of it receives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from velaray.journal.manifest import number_base
 
 
 class PartitionSync(StrEnum):
-    """When the journals of topic partitions are synced."""
+    """The time at which the journals of topic partitions are synced."""
 
     ALWAYS = "always"
     """Before every receipt."""
     INTERVAL = "interval"
-    """On a timer: a loss of power takes back what was published since."""
+    """On a timer: a loss of power may remove what was published since the last sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +32,25 @@ class AuthSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What every actor of a cluster must know.
+    """The settings that every actor of a cluster needs.
 
-    Clients that ask for one of the ``listeners`` go through a tunnel, whether or not all do; its
-    value is the service URL by which that network's clients know the front door.
+    ``listeners``: service URLs by listener name. Clients that name a listener connect through a
+    tunnel, whether or not all clients do; its URL is the proxy's address in the network of these
+    clients.
 
-    ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older
-    start refuses to serve (see `velaray.topology.ownership`). ``rpc_key`` is a secret of the
-    cluster's actors: a link that doesn't begin with it is closed. Partitions look every
-    ``maintenance_s`` seconds what may expire or be trimmed; of those that sleep the catalog looks
-    every ``wake_s`` seconds. A coordinator begins no transaction
-    while ``max_active_transactions`` (0: any number) of its own haven't ended. So many
-    ``deleters`` delete ledgers (0: their owners do it, and what fails waits for their next
-    start); what can't be deleted now is tried again ``deletion_retry_s`` seconds later. A topic
-    can be undeleted for ``undelete_s`` seconds after its deletion. Clusters that replicate to
-    each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
-    that of the data ("": it has none), by which other clusters see whether it was lost. They have
-    the same ``replication_secret``; without one, replicators of other clusters are refused.
+    ``incarnation`` counts the starts of clusters on ``data_dir``: an actor of an older start
+    refuses to serve (see `velaray.topology.ownership`). ``rpc_key`` is a secret of the cluster's
+    actors: a connection that doesn't begin with it is closed. Every ``maintenance_s`` seconds an
+    active partition looks for data to expire or trim; every ``wake_s`` seconds the catalog does so
+    for inactive partitions. A coordinator refuses to begin a transaction while
+    ``max_active_transactions`` (0: any number) of its transactions are unfinished. ``deleters`` is
+    the number of garbage collectors (0: owners delete their ledgers themselves, and retry a failed
+    deletion at their next start). A failed deletion is retried after ``deletion_retry_s`` seconds.
+    A topic can be undeleted for ``undelete_s`` seconds after its deletion. Clusters that replicate
+    to each other must have different ``cluster_number``s: ledger ids begin with it. ``data_id`` is
+    the id of the data ("": none), by which other clusters detect a loss of the data. Clusters that
+    replicate to each other share a ``replication_secret``; without one, replicators of other
+    clusters are refused.
     """
 
     data_dir: str
@@ -78,7 +80,7 @@ class ClusterConfig:
 
     @property
     def number_base(self) -> int:
-        """What the numbers of this cluster's journals begin after."""
+        """The numbers of this cluster's journals begin after this one."""
         return number_base(self.cluster_number)
 
     @property
@@ -106,7 +108,7 @@ def check_binding(host: str, auth: AuthSettings | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by it."""
+    """Whether the host is only reachable from this machine."""
     if host == "localhost":
         return True
     try:

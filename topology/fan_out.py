@@ -1,4 +1,4 @@
-"""Doing the same with many things, a few at a time."""
+"""Concurrent work on many items, a few at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 FAN_OUT = 16
-"""How many partitions are asked at once."""
+"""The number of partitions that are called at once."""
 
 ResultT = TypeVar("ResultT")
 

@@ -1,4 +1,4 @@
-"""How much goes one way between a partition and its clients, how fast, and when last."""
+"""Traffic between a partition and its clients in one direction: amount, rate, and last time."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _MESSAGES = itemgetter(1)
 
 
 class Speed(NamedTuple):
-    """Per second: messages, bytes, and entries that had been delivered before."""
+    """Rates per second: messages, bytes, and redelivered entries."""
 
     messages: float
     bytes: float
     again: float
 
     def told(self, way: str) -> dict[str, float]:
-        """As actors tell each other; ``way`` is "in" or "out"."""
+        """The form in calls between actors; ``way`` is "in" or "out"."""
         return {f"rate_{way}": self.messages, f"throughput_{way}": self.bytes}
 
 
 class Flow:
-    """Messages and bytes that went one way, counted by the run of entries."""
+    """Messages and bytes in one direction, counted by the run of entries."""
 
     __slots__ = ("_began", "_mark", "_speed", "again", "bytes", "last_ms", "messages")
 
     def __init__(self, now_ms: int) -> None:
         self.messages = self.bytes = 0
-        self.again = 0  # entries that had been delivered before
-        self.last_ms = 0  # 0: nothing went yet
+        self.again = 0  # redelivered entries
+        self.last_ms = 0  # 0: no traffic yet
         self._began = now_ms
         self._mark = (0, 0, 0)
         self._speed: Speed | None = None
 
     def count(self, messages: int, size: int, now_ms: int, again: int = 0) -> None:
-        """So much went just now."""
+        """Count messages and bytes, now."""
         if not 0 <= now_ms - self._began < WINDOW_MS:
             self._roll(now_ms)
         self.messages += messages
@@ -48,7 +48,8 @@ class Flow:
         self.last_ms = now_ms
 
     def sent(self, run: Sequence[Any], size: int, again: bool, now_ms: int) -> None:
-        """Entries (tuples whose second field is the number of messages) went out as bytes."""
+        """Count sent entries (tuples whose second field is the number of messages) and their
+        bytes."""
         self.count(sum(map(_MESSAGES, run)), size, now_ms, len(run) if again else 0)
 
     def speed(self, now_ms: int) -> Speed:
@@ -75,20 +76,20 @@ class Flow:
 
 @dataclass(slots=True)
 class Activity:
-    """When consumers did something last, in milliseconds; 0: never."""
+    """The times of consumers' last actions, in milliseconds; 0: never."""
 
     consumed_ms: int = 0
     acked_ms: int = 0
     flowed_ms: int = 0
 
     def add(self, other: Activity) -> None:
-        """What happened later counts."""
+        """Merge: the later times win."""
         self.consumed_ms = max(self.consumed_ms, other.consumed_ms)
         self.acked_ms = max(self.acked_ms, other.acked_ms)
         self.flowed_ms = max(self.flowed_ms, other.flowed_ms)
 
     def told(self) -> dict[str, int]:
-        """As actors tell each other."""
+        """The form in calls between actors."""
         return {
             "consumed_ms": self.consumed_ms,
             "acked_ms": self.acked_ms,

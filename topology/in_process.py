@@ -1,7 +1,8 @@
 """A whole cluster in one process and one event loop, without Ray.
 
-The same bodies, runtimes, journals, links and wire sessions as under Ray; only activation
-differs. Tests and simulation use it, and may kill any actor between two turns of the loop.
+The same actors, runtimes, journals, RPC connections and wire sessions run as under Ray; only
+activation differs. Tests and simulation use it, and may kill any actor between two turns of the
+loop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from velaray.topology.rpc import RemoteError
 
 
 class InProcessActorSystem(ActorSystem):
-    """Activates bodies in this process."""
+    """Activates actors in this process."""
 
     def __init__(self, config: ClusterConfig, store: LedgerStore, make_actor: MakeActor) -> None:
         super().__init__(config, store)
@@ -37,15 +38,15 @@ class InProcessActorSystem(ActorSystem):
         self._starting: dict[ActorKey, asyncio.Task[Address]] = {}
 
     async def address(self, key: ActorKey) -> Address:
-        """Start the actor's body unless it runs.
+        """Start the actor unless it runs.
 
-        Raises `Unreachable` if it was killed meanwhile, `RemoteError` (STORAGE_FULL) if there is
-        no room for its journal, or else what its start raised.
+        Raises `Unreachable` if it was killed meanwhile, `RemoteError` (STORAGE_FULL) if there is no
+        room for its journal, or else what its start raised.
         """
         task = self._starting.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._starting[key] = asyncio.get_running_loop().create_task(self._start(key))
-        await asyncio.wait([task])  # neither's cancellation is the other's
+        await asyncio.wait([task])  # a cancellation of one doesn't cancel the other
         if task.cancelled():
             raise Unreachable(f"{key} was killed while it started")
         try:
@@ -66,7 +67,7 @@ class InProcessActorSystem(ActorSystem):
         return address
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Ask one after the other."""
+        """Call the actors one after the other."""
         found: dict[ActorKey, Any] = {}
         for key, actor in list(self.actors.items()):
             task = self._starting.get(key)
@@ -78,7 +79,7 @@ class InProcessActorSystem(ActorSystem):
         return found
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
-        """Remember the failure and end the actor as its process would end."""
+        """Record the failure, and end the actor as the end of its process would."""
         self.failures.append((key, error))
         self.kill(key)
 
@@ -95,7 +96,7 @@ class InProcessActorSystem(ActorSystem):
         """Stop an actor in good order; the next use activates it again."""
         task = self._starting.get(key)
         if task is not None:
-            await asyncio.wait([task])  # else it would go on starting after the answer
+            await asyncio.wait([task])  # otherwise its start would continue after the answer
             if self._starting.get(key) is task:
                 del self._starting[key]
         actor = self.actors.pop(key, None)
@@ -103,10 +104,11 @@ class InProcessActorSystem(ActorSystem):
             await actor.stop()
 
     async def stop(self) -> None:
-        """Stop every actor: deleters, which are clients, then subscriptions, partitions, the
-        catalog, and pullers, which partitions would activate again."""
+        """Stop every actor. Garbage collectors, which are clients, come first; then subscriptions,
+        partitions and the catalog; then inbound replicators, which partitions would activate
+        again."""
         self.drop_rpc()
-        while self.actors:  # one that stops may activate a deleter once more
+        while self.actors:  # a stopping actor may activate a garbage collector again
             await self.dismiss(max(self.actors, key=_stops_first))
 
 

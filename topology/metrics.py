@@ -1,8 +1,7 @@
-"""What actors measure: names, labels and values, Pulsar's names where Pulsar has them.
+"""Metrics of actors: names, labels and values. Pulsar's names are used where Pulsar has the metric.
 
-An actor tells its samples when it is asked; between that it only keeps the counters that it
-keeps anyway. Values are those of this moment, at most a commit ahead of the disk. Counters
-begin at 0 when an actor starts.
+An actor computes its samples when they are requested; otherwise it only keeps counters. Values are
+current, at most one commit ahead of the disk. Counters begin at 0 when an actor starts.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ RATE_WINDOW_S = 10.0
 """Rates are means over at least this long."""
 
 LATENCY_STEPS_MS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
-"""Upper ends of Pulsar's classes of storage write latency; the last class has none."""
+"""Upper bounds of Pulsar's classes of storage write latency; the last class has none."""
 
 EXECUTION_STEPS_MS = (
     *(10.0, 20.0, 50.0, 100.0, 500.0, 1000.0, 5000.0, 15_000.0, 30_000.0, 60_000.0),
     *(300_000.0, 1_500_000.0, 3_000_000.0),
 )
-"""Upper ends of Pulsar's classes of transactions by how long they were open."""
+"""Upper bounds of Pulsar's classes of transaction duration."""
 
 
 def _classes(metric: str, steps: Sequence[float]) -> tuple[str, ...]:
-    """Pulsar's names for classes with these upper ends, and for one that has none."""
+    """Pulsar's names for classes with these upper bounds, and for one without."""
     ends = [str(int(step)) if step == int(step) else f"{step:g}" for step in steps]
     return (*(f"{metric}_le_{end}".replace(".", "_") for end in ends), f"{metric}_overflow")
 
@@ -41,16 +40,16 @@ COMMIT_NAMES = _classes("velaray_txn_commit_latency", LATENCY_STEPS_MS)
 
 
 class Kind(StrEnum):
-    """How a metric behaves."""
+    """The type of a metric."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
     UNTYPED = "untyped"
-    """Pulsar's counters whose names don't end as Prometheus wants it of counters."""
+    """Pulsar's counters whose names don't end as Prometheus requires."""
 
 
 class Sample(NamedTuple):
-    """One value; crosses processes as a list of the three."""
+    """One value; between processes it is a list of the three."""
 
     name: str
     labels: dict[str, str]
@@ -58,7 +57,7 @@ class Sample(NamedTuple):
 
 
 class About(NamedTuple):
-    """What a metric is."""
+    """The description of a metric."""
 
     kind: Kind
     help: str
@@ -190,23 +189,23 @@ METRICS: Mapping[str, About] = {
 
 
 class Traffic:
-    """Sums of messages and bytes that went one way."""
+    """Sums of messages and bytes in one direction."""
 
     __slots__ = ("again", "bytes", "messages")
 
     def __init__(self) -> None:
         self.messages = self.bytes = 0
-        self.again = 0  # entries that had been delivered before
+        self.again = 0  # redelivered entries
 
     def add(self, other: Traffic | Flow) -> None:
-        """Count what another one has counted."""
+        """Add another sum."""
         self.messages += other.messages
         self.bytes += other.bytes
         self.again += other.again
 
 
 class Received:
-    """What came of one other cluster, and how fast."""
+    """The traffic from one other cluster, and its rates."""
 
     def __init__(self, now_s: float) -> None:
         self._rates = Rates(now_s)
@@ -221,11 +220,11 @@ class Received:
 
 
 class Rates:
-    """How fast totals grow, by name."""
+    """Rates of totals, by name."""
 
     def __init__(self, now_s: float) -> None:
         self._began = now_s
-        self._marks: dict[str, tuple[float, float, float]] = {}  # when, total, rate before
+        self._marks: dict[str, tuple[float, float, float]] = {}  # time, total, rate before
 
     def at(self, now_s: float, name: str, total: float) -> float:
         """Per second over the last full window; before there is one, since the start."""
@@ -239,7 +238,7 @@ class Rates:
         return mean
 
     def keep_only(self, names: set[str]) -> None:
-        """Forget the totals of other names."""
+        """Drop the totals of other names."""
         self._marks = {name: mark for name, mark in self._marks.items() if name in names}
 
 
@@ -251,27 +250,27 @@ class Labels:
     key: ActorKey
 
     def of_namespace(self) -> dict[str, str]:
-        """Cluster and namespace; the cluster alone for what belongs to no namespace."""
+        """Cluster and namespace; only the cluster outside of namespaces."""
         if not self.key.namespace:
             return {"cluster": self.cluster}
         return {"cluster": self.cluster, "namespace": f"{self.key.tenant}/{self.key.namespace}"}
 
     def of_topic(self) -> dict[str, str]:
-        """As Pulsar labels a topic; a partition counts as one."""
+        """Pulsar's labels of a topic; a partition counts as a topic."""
         if not self.key.topic:
             return self.of_namespace()
         return {**self.of_namespace(), "topic": str(self.key.topic_name)}
 
     def of_subscription(self, name: str) -> dict[str, str]:
-        """As Pulsar labels a subscription."""
+        """Pulsar's labels of a subscription."""
         return {**self.of_topic(), "subscription": name}
 
     def of_coordinator(self) -> dict[str, str]:
-        """As Pulsar labels a transaction coordinator."""
+        """Pulsar's labels of a transaction coordinator."""
         return {"cluster": self.cluster, "coordinator_id": str(self.key.partition)}
 
     def of_actor(self) -> dict[str, str]:
-        """What tells this actor from every other one that runs."""
+        """The labels that distinguish this actor from all other active ones."""
         if self.key.kind is ActorKind.COORDINATOR:
             return {**self.of_coordinator(), "kind": self.key.kind.value}
         if self.key.kind is ActorKind.GARBAGE_COLLECTOR:
@@ -284,7 +283,7 @@ class Labels:
 
 
 def runtime_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
-    """What every actor with a journal measures."""
+    """The metrics of every actor with a journal."""
     found = {
         "velaray_journal_commits_total": stats.commits,
         "velaray_journal_commit_seconds_total": stats.commit_s,
@@ -300,6 +299,6 @@ def runtime_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
 
 
 def latency_samples(labels: dict[str, str], stats: Stats) -> list[Sample]:
-    """How long records took to be written, in Pulsar's classes."""
+    """The write latency of records, in Pulsar's classes."""
     named = zip(LATENCY_NAMES, stats.latency, strict=True)
     return [Sample(name, labels, count) for name, count in named]

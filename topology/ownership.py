@@ -1,12 +1,12 @@
-"""Which cluster owns a data directory.
+"""Ownership of a data directory by a cluster.
 
-Every start of a cluster on a directory takes the next incarnation, by compare-and-set on
-the store. Its actors carry that number and check it before they open a journal; an actor
-of an earlier start that is still alive is fenced by the journals themselves (their epochs),
-exits, and on its way back finds here that its cluster was replaced, so it stays away.
+Every start of a cluster on a directory takes the next incarnation, by compare-and-set on the store.
+Its actors carry that number and check it before they open a journal. An actor of an earlier start
+that is still alive is fenced by the epochs of the journals, and exits. When it restarts, this check
+fails, so it doesn't serve.
 
-The data remembers its cluster's name, under which others know it, and number: ledger ids begin with
-it. And it has an id of its own, drawn once: a cluster whose data was lost has another one.
+The data has its cluster's name, which other clusters use, and its number, with which ledger ids
+begin. It also has a random id of its own: a cluster whose data was lost has another one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ATTEMPTS = 100
 
 
 class Superseded(RuntimeError):
-    """Another cluster was started on the same data; this one must not serve any longer."""
+    """Another cluster was started on the same data; this one must not serve any more."""
 
 
 class OtherCluster(RuntimeError):
-    """The data is of a cluster with another name or number; it isn't touched."""
+    """The data belongs to a cluster with another name or number; it isn't changed."""
 
 
 class _Record(NamedTuple):
-    """What the store says of its owner: ``number`` is 0 as long as none was used, ``data_id`` empty
-    as long as nobody drew one, ``name`` if the data is older than its being kept here."""
+    """The record of the owner in the store. ``number`` is 0 until one is used, ``data_id`` is empty
+    until one is drawn, and ``name`` is empty if the data is older than this field."""
 
     version: int
     incarnation: int
@@ -58,17 +58,17 @@ async def _read(store: LedgerStore) -> _Record:
 
 
 async def data_id_of(store: LedgerStore) -> str:
-    """The id of the data; empty if nobody has owned it since there are such ids."""
+    """The id of the data; empty if it was last owned before there were ids."""
     return (await _read(store)).data_id
 
 
 async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0) -> int:
-    """Become the owner of the data, for this cluster: returns the new incarnation.
+    """Become the owner of the data, for this cluster; returns the new incarnation.
 
-    Success means every actor of an earlier start that starts from now on refuses to serve,
-    and every one that runs is fenced as soon as its journal is opened here. The name stays the
-    data's, and the number, once one other than 0 was used: others are refused as `OtherCluster`,
-    and whoever owns the data goes on.
+    Success means that every actor of an earlier start that starts from now on refuses to serve, and
+    that every running one is fenced as soon as its journal is opened here. The name of the data
+    never changes, nor its number once it isn't 0: other clusters are refused with `OtherCluster`,
+    and the owner stays the owner.
     """
     backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S)
     for _ in range(_ATTEMPTS):
@@ -81,7 +81,7 @@ async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0)
                 f"with --cluster-number {number}"
             )
         record: dict[str, int | str] = {"incarnation": incarnation + 1}
-        # Of older data its catalog alone knows the name: this one may be a wrong one.
+        # The name of older data is only in its catalog, so this name may be wrong.
         record["name"] = known if incarnation else name
         record["data_id"] = data_id or secrets.token_hex(8)
         if cluster_number:
@@ -98,8 +98,8 @@ async def take_ownership(store: LedgerStore, name: str, cluster_number: int = 0)
 async def check_ownership(store: LedgerStore, config: ClusterConfig) -> None:
     """Raise `Superseded` unless the cluster of ``config`` still owns the data.
 
-    Also raised when the data isn't there at all: an actor on a machine that doesn't see
-    the directory must never start from nothing.
+    It is also raised when there is no data: an actor on a machine that doesn't see the directory
+    must never start with an empty state.
     """
     incarnation = (await _read(store)).incarnation
     if incarnation == 0:

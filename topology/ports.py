@@ -1,4 +1,4 @@
-"""The ports of a front door, before there is one."""
+"""The ports of a proxy, reserved before it starts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from time import monotonic
 
 PATIENCE_S = 1.0
-"""A cluster that was killed a moment ago may still hold its ports so long."""
+"""The time for which a killed cluster may still hold its ports."""
 
 
 class PortUnavailable(OSError):
-    """A port can't be had; the text says why and what to do."""
+    """A port isn't available; the text has the reason and a remedy."""
 
 
 def hold_ports(host: str, options: dict[str, int]) -> ExitStack:
-    """Bind the ports, each by the name of its option, until what is returned is closed.
+    """Bind the ports, by the names of their options, until the result is closed.
 
-    Nobody is served meanwhile. Raises `PortUnavailable`.
+    No client is served meanwhile. Raises `PortUnavailable`.
     """
     with ExitStack() as held:
         for option, port in options.items():

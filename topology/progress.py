@@ -1,4 +1,4 @@
-"""Says what is being waited for, while it takes long."""
+"""Messages about a wait that takes long."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ EVERY_S = 2.0
 
 
 class Progress:
-    """Within its block, a line on standard error every two seconds."""
+    """Prints a line to standard error every two seconds, within its block."""
 
     def __init__(self, what: str) -> None:
-        """``what`` follows "still", as in "starting Ray"."""
+        """``what`` follows the word "still", for example "starting Ray"."""
         self._what = what
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)

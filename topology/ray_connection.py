@@ -1,9 +1,9 @@
 """Starting Ray, and connecting to it, with Ray's token authentication.
 
-Who can call Ray can run code as its user, and Ray listens on every interface. A Ray that velaray
-starts therefore asks for a token. The token is where Ray itself looks for it, so that other drivers
-of the same user find it: in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in
-``~/.ray/auth_token``, which `ensure_token` makes if there is no token yet.
+Callers of Ray can run code as its user, and Ray listens on every interface. So a Ray that velaray
+starts requires a token. The token is where Ray looks for it, so other drivers of the same user find
+it: in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ``~/.ray/auth_token``,
+which `ensure_token` creates if there is no token yet.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _TOKEN_MODE = "token"
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
 _PROBE_S = 60.0
-"""A probe ends by itself; this is for a machine that can hardly start a process."""
+"""A probe ends by itself; this limit is for machines that are too slow to start a process."""
 
 
 class RayUnavailable(ConnectionError):
-    """Ray can't be reached or started; the text says why and what to do."""
+    """Ray can't be reached or started; the text has the reason and a remedy."""
 
 
 # --- the token ---
 
 
 def ensure_token() -> None:
-    """Turn Ray's token authentication on for this process and for what it starts.
+    """Turn on Ray's token authentication for this process and its child processes.
 
-    Makes a token if there is none. Raises `RayUnavailable` if there is a setting for the token,
-    but no token where it points, or if none can be stored.
+    Creates a token if there is none. Raises `RayUnavailable` if a setting names a token that
+    doesn't exist, or if a token can't be stored.
     """
     mode = os.environ.get(MODE, _TOKEN_MODE)
     if mode.lower() != _TOKEN_MODE:
@@ -65,7 +65,7 @@ def ensure_token() -> None:
 
 
 def token() -> str:
-    """The token of this process, once `ensure_token` was called."""
+    """The token of this process, after `ensure_token`."""
     return os.environ.get(TOKEN) or _token_file().read_text(encoding="utf-8").strip()
 
 
@@ -84,7 +84,7 @@ def _ensure_file() -> None:
 
 
 def _make_token(path: Path) -> None:
-    """Unless there is one; of several processes that do this at once, one makes it."""
+    """Create the token unless there is one; of several concurrent processes only one creates it."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix="auth_token.") as made:
@@ -107,17 +107,17 @@ def _token_file() -> Path:
 
 
 def _turn_on() -> None:
-    """Ray has read the environment when it was imported: have it read it again."""
+    """Make Ray read the environment again: it has read it when it was imported."""
     os.environ[MODE] = _TOKEN_MODE
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
 
 
 def _adopt_token(address: str) -> None:
-    """Use this user's token with a Ray of this machine, unless the environment decides.
+    """Use this user's token with a Ray on this machine, unless the environment sets one.
 
-    A newer Ray does so itself if it's given no address. Other machines get no token unasked: who
-    answers there would learn it.
+    Newer versions of Ray do so themselves if they get no address. The token isn't sent to other
+    machines unless it is configured: the server there would learn it.
     """
     has_token = os.environ.get(TOKEN) or _token_file().is_file()
     if MODE not in os.environ and has_token and _is_here(address):
@@ -142,7 +142,7 @@ def _say(text: str) -> None:
 
 
 def start_ray(**options: Any) -> None:
-    """Start Ray on this machine and connect to it; it asks everybody for the token.
+    """Start Ray on this machine, with token authentication, and connect to it.
 
     ``options`` are those of ``ray.init``. Raises `RayUnavailable`.
     """
@@ -150,7 +150,7 @@ def start_ray(**options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with Progress("starting Ray"), patient_start():
-            # "local": not some other cluster that happens to run on this machine.
+            # "local" excludes other clusters that run on this machine.
             ray.init(address="local", include_dashboard=False, **QUIET, **options)
     except (RayError, OSError, ValueError, RuntimeError) as error:
         raise RayUnavailable(
@@ -161,7 +161,7 @@ def start_ray(**options: Any) -> None:
 
 
 def stop_ray() -> None:
-    """Leave the Ray that `start_ray` started, which ends it."""
+    """Disconnect from the Ray that `start_ray` started, which ends it."""
     ray.shutdown()
     ray._private.worker._worker_logs_enabled = True
 
@@ -187,13 +187,13 @@ def connect_ray(address: str = "auto") -> None:
 
 
 def _mute() -> None:
-    """Keep what Ray reports of its processes from this terminal: Ray does so for what they print,
-    if ``log_to_driver`` is false, but not for its lines about processes that were killed."""
+    """Keep Ray's reports about its processes off this terminal. With ``log_to_driver`` false Ray
+    doesn't print their output, but it still prints lines about killed processes."""
     ray._private.worker._worker_logs_enabled = False
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without the rest of a page; that of the cause, if Ray carries one."""
+    """The error's text as one line; that of the cause, if Ray's error has one."""
     cause = getattr(error, "cause", None)
     told = cause if isinstance(cause, BaseException) else error
     lines = [line.strip() for line in str(told).splitlines() if line.strip()]
@@ -218,7 +218,7 @@ def _complaint(outcome: Outcome, address: str, told: str) -> str:
 def is_open() -> bool:
     """Whether the Ray that this process is connected to serves callers without a token."""
     if get_authentication_mode() != AuthenticationMode.TOKEN:
-        return True  # it serves this one
+        return True  # it serves this process
     left_out = (TOKEN, TOKEN_PATH)
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     address = ray.get_runtime_context().gcs_address
@@ -229,7 +229,7 @@ def is_open() -> bool:
 
 
 def _probe(address: str, environment: dict[str, str]) -> tuple[Outcome, str]:
-    # -P: the modules beside the script aren't top modules.
+    # -P: modules in the script's folder aren't top-level modules.
     command = [sys.executable, "-P", ray_probe.__file__, address]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The same metrics through `ray.util.metrics`: Ray's dashboard and agents show them."""
+"""The metrics in `ray.util.metrics`, for Ray's dashboard and agents."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ray.util.metrics import Counter, Gauge
 from velaray.topology.metrics import METRICS, Kind, Sample
 
 EXPORT_S = 10.0
-"""How often an actor's process tells Ray."""
+"""The period at which an actor's process reports to Ray."""
 
 _TAGS = ("cluster", "namespace", "topic", "subscription", "kind", "coordinator_id")
 
 
 class RayMetrics:
-    """What this process tells Ray; each metric is made when it first has a value."""
+    """The metrics that this process reports to Ray; each is created with its first value."""
 
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
@@ -23,7 +23,7 @@ class RayMetrics:
         self._told: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
 
     def tell(self, samples: Iterable[Sample]) -> None:
-        """Set the gauges; add to the counters what came since the last time."""
+        """Set the gauges; add the increments since the last call to the counters."""
         for name, labels, value in samples:
             tags = {**dict.fromkeys(_TAGS, ""), **labels}
             kind, text = METRICS[name]
@@ -36,6 +36,6 @@ class RayMetrics:
                 self._counters[name] = Counter(name, text, tag_keys=_TAGS)
             key = name, frozenset(labels.items())
             before = self._told.get(key, 0)
-            if value > before:  # less: its subscription was deleted and made anew
+            if value > before:  # less: its subscription was deleted and created again
                 self._counters[name].inc(value - before, tags)
             self._told[key] = value

@@ -1,7 +1,8 @@
-"""Whether Ray answers at an address, and lets this environment in; run as a script.
+"""A check whether Ray answers at an address and accepts this environment; run as a script.
 
-A process of its own: Ray reads its settings once a process, tries for 20 seconds to reach what
-refuses it, and writes to the terminal meanwhile. The script imports nothing of velaray.
+It is a process of its own because Ray reads its settings once per process, tries to connect for 20
+seconds after a refusal, and writes to the terminal meanwhile. The script imports nothing of
+velaray.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import sys
 from enum import StrEnum
 
 CONNECT_S = 5.0
-"""How long an address may take to accept a connection."""
+"""The time in which an address must accept a connection."""
 
 
 class Outcome(StrEnum):
-    """What a probe finds out."""
+    """The outcome of a probe."""
 
     WELCOME = "welcome"
     """Ray answers."""
     REFUSED = "refused"
-    """Ray asks for a token, and this environment has none, or another one."""
+    """Ray requires a token, and this environment has none, or another one."""
     UNREACHABLE = "unreachable"
     """No Ray answers at the address."""
     NONE = "none"
@@ -29,7 +30,7 @@ class Outcome(StrEnum):
 
 
 def probe(address: str) -> tuple[Outcome, str]:
-    """The outcome, and where Ray was looked for or why it can't be reached."""
+    """The outcome, and the address of Ray or the reason why it can't be reached."""
     from ray._private.services import canonicalize_bootstrap_address
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.exceptions import AuthenticationError, RayError

@@ -1,8 +1,8 @@
-"""More time for Ray to start than it gives itself, and none once it can't start any more.
+"""A longer timeout for the start of Ray, and an immediate error if a process of Ray ends.
 
-Ray waits 30 seconds for its raylet to register, however slow the machine is, and as long for a
-raylet that has ended. It has no setting for that, so its own look-up of the node is replaced while
-it starts.
+Ray waits 30 seconds for its raylet to register, however slow the machine is, and just as long for a
+raylet that has ended. It has no setting for that, so its look-up of the node is replaced during the
+start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RayDidNotStart(OSError):
 def patient_start() -> Iterator[None]:
     """Within the block, ``ray.init`` waits up to `START_S` while the raylet runs.
 
-    Raises `RayDidNotStart` from ``ray.init`` as soon as it has ended.
+    ``ray.init`` raises `RayDidNotStart` as soon as the raylet has ended.
     """
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_S:.0f}")
     raylets: list[Any] = []

@@ -1,8 +1,8 @@
-"""Actors as Ray actors: named, detached, restarted for ever, created on first use.
+"""Actors as Ray actors: named, detached, always restarted, created on first use.
 
-The Ray class is thin. It recovers its body when it is first asked for its address (so an
-actor that nobody needs after a restart costs nothing), serves, passivates, and reports.
-Messages never pass through Ray: they travel on the body's own sockets.
+The Ray class is thin. It recovers its actor at the first request for its address, so an actor that
+isn't used after a restart costs nothing. It serves, passivates and reports. Messages don't pass
+through Ray: they use the actor's own sockets.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ _SURVEYED_AT_ONCE = 16
 _FIRST_ASK_AGAIN_S = 0.1
 _LONGEST_ASK_AGAIN_S = 1.0
 _GC_THRESHOLDS = (200_000, 20, 50)
-"""Each of some 20,000 entries under way has several objects: there is to be room for all of them.
-No message leaves a cycle behind, a client's connection some 70 objects."""
+"""The threshold of Python's cycle collector. Some 20,000 entries under way with several objects
+each must stay below it. A message leaves no cycle behind, a client's connection some 70 objects."""
 _KEPT_BLOCK = 16 << 20
 _COLLECTORS_NICENESS = 10
-"""Who deletes gives way to who serves: nobody waits for space as for a receipt."""
+"""The niceness of garbage collectors: they run below serving actors, as clients don't wait for disk
+space."""
 
 
 class RayActorSystem(ActorSystem):
     """Resolves actors through Ray; one per process."""
 
     def __init__(self, config: ClusterConfig, make_actor: MakeActor) -> None:
-        """``make_actor`` is a function of a module: Ray sends its name to the actors' processes."""
+        """``make_actor`` must be a module's function: Ray sends its name to the actors'
+        processes."""
         super().__init__(config, FileStore(config.data_dir, config.number_base))
         self._make_actor = make_actor
 
     async def address(self, key: ActorKey) -> Address:
-        """Activate the actor and return where it listens."""
+        """Activate the actor and return its address."""
         try:
             handle = activate(key, self.config, self._make_actor)
             return Address(*await _first_answer(handle.address.remote))
@@ -76,21 +78,21 @@ class RayActorSystem(ActorSystem):
             raise Unreachable(f"{key}: {error}") from error
 
     async def dismiss(self, key: ActorKey) -> None:
-        """Have the actor finish and exit, if there is one."""
+        """Make the actor finish and exit, if there is one."""
         try:
             handle = ray.get_actor(key.text(), self.config.ray_namespace)
             await handle.retire.remote(force=True)
         except (ValueError, RayActorError):
-            return  # it doesn't run, or is gone: what was asked for
+            return  # it doesn't run, as requested
 
     async def survey(self, method: str, timeout_s: float) -> dict[ActorKey, Any]:
-        """Ask the named actors of the namespace; none is created or looked for twice."""
+        """Call the named actors of the namespace; creates none and looks up each once."""
         keys = await asyncio.to_thread(named_actors, self.config)
         places = asyncio.Semaphore(_SURVEYED_AT_ONCE)
 
         async def ask(key: ActorKey) -> Any:
             async with places:
-                with contextlib.suppress(ValueError, RayError, TimeoutError):  # it left, or hangs
+                with contextlib.suppress(ValueError, RayError, TimeoutError):  # it exited, or hangs
                     async with asyncio.timeout(timeout_s):
                         name, namespace = key.text(), self.config.ray_namespace
                         handle = await asyncio.to_thread(ray.get_actor, name, namespace)
@@ -100,18 +102,17 @@ class RayActorSystem(ActorSystem):
         return dict(zip(keys, await asyncio.gather(*map(ask, keys)), strict=True))
 
     def fatal(self, key: ActorKey, error: BaseException) -> None:
-        """End this process: Ray starts the actor anew, which recovers from its journal."""
+        """End this process: Ray restarts the actor, which recovers from its journal."""
         print(f"velaray: {key} stops: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
 async def _first_answer(ask: Callable[[], Any]) -> Any:
-    """Ask, and ask again while there is no answer; the first one counts.
+    """Repeat a call until it is answered; the first answer counts.
 
-    Ray lets a call that was under way when the actor's process died fail two seconds later
-    at the earliest, long after it has started the actor anew; a later call is answered as
-    soon as the actor is back. Waits between calls grow up to a second. Raises what the calls
-    that end first raise.
+    When an actor's process dies, Ray fails a call under way only two seconds later, long after it
+    has restarted the actor. A later call is answered as soon as the actor is back. Waits between
+    calls grow up to a second. Raises the first error that isn't a reason to retry.
     """
     backoff = Backoff(_FIRST_ASK_AGAIN_S, _LONGEST_ASK_AGAIN_S)
     asked: set[asyncio.Future[Any]] = set()
@@ -141,15 +142,15 @@ def named_actors(config: ClusterConfig) -> list[ActorKey]:
 
 @cache
 def _ray_class() -> Any:
-    """Made once: a new one, for every look-up, would be much of what a look-up costs."""
+    """Cached: creating the class for every look-up would dominate the cost of a look-up."""
     return ray.remote(VelarayActor)
 
 
 def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any:
-    """The Ray handle of the actor, which is created unless there is one.
+    """The Ray handle of the actor, which is created unless it exists.
 
-    Detached, so that it outlives whoever asked; it runs on any node that may host actors
-    (a node that doesn't see the data refuses, see `velaray.topology.ownership`).
+    It is detached, so it outlives its creator. It runs on any node that may host actors; on a node
+    without the data it refuses to start (see `velaray.topology.ownership`).
     """
     options = _ray_class().options(
         name=key.text(),
@@ -166,10 +167,10 @@ def activate(key: ActorKey, config: ClusterConfig, make_actor: MakeActor) -> Any
 
 
 def _collect_garbage_rarely() -> None:
-    """Spare the collector what stays for the life of the process, and most of its rounds.
+    """Exclude long-lived objects from cycle collection, and run it rarely.
 
-    What an actor allocates per message is freed by reference counts; looking for cycles in
-    it, at Python's own thresholds, took a third of the time that publishing takes.
+    Objects per message are freed by reference counts. With Python's own thresholds, cycle
+    collection took a third of the time of publishing.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -183,39 +184,39 @@ def _report_failure(task: asyncio.Task[None]) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep what is freed for what is allocated next.
+    """Make the C library keep freed memory for later allocations.
 
-    It gives the end of its heap back to the system from twice the size on of the largest
-    block that was ever freed, at first from 128 KiB on: every entry that is forgotten would be
-    given back, and every one that comes be paid for again, page by page.
+    By default it returns the end of its heap to the system when more than twice the largest freed
+    block is free, initially 128 KiB. Then the memory of every dropped entry would be returned, and
+    that of every new one would be requested again, page by page.
     """
-    bytes(_KEPT_BLOCK)  # cleared by the system: none of its pages is ever touched
+    bytes(_KEPT_BLOCK)  # zeroed by the system: its pages are never touched
 
 
 class VelarayActor:
-    """The Ray body of any velaray actor."""
+    """The Ray class of all velaray actors."""
 
     def __init__(self, key_text: str, config: ClusterConfig, make_actor: MakeActor) -> None:
         self._key = ActorKey.parse(key_text)
         if self._key.kind is ActorKind.GARBAGE_COLLECTOR:
-            os.nice(_COLLECTORS_NICENESS)  # this thread, and those that it starts
+            os.nice(_COLLECTORS_NICENESS)  # this thread, and its later child threads
         self._actor_system = RayActorSystem(config, make_actor)
         self._make_actor = make_actor
         self._actor: ActorBase | None = None
         self._starting: asyncio.Task[Address] | None = None
         self._retiring = False
-        # Refused here, Ray doesn't start this actor again: its cluster is a thing of the past.
+        # An error here makes Ray not restart this actor: its cluster was superseded.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, check_ownership(self._actor_system.store, config)).result()
-        # From now on, asked for or not: Ray also starts anew what nobody needs any more.
+        # These run from now on even without a request: Ray also restarts actors that aren't used.
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         self._watching.add_done_callback(self._watch_ended)
-        if self._key.kind is ActorKind.GARBAGE_COLLECTOR:  # what it has to do, nobody asks of it
+        if self._key.kind is ActorKind.GARBAGE_COLLECTOR:  # its work comes without requests
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
             self._beginning.add_done_callback(self._watch_ended)
 
     async def _begin(self) -> None:
-        """Start unasked. What fails ends this process, and Ray starts it anew."""
+        """Start without a request. An error ends this process, and Ray restarts it."""
         try:
             await self.address()
         except Unreachable:
@@ -223,7 +224,7 @@ class VelarayActor:
                 raise
 
     async def address(self) -> tuple[str, int, int]:
-        """Recover unless that's done, and return (host, service port, link port).
+        """Recover unless that is done, and return (host, service port, RPC port).
 
         Raises `Unreachable` once the actor is leaving, or what its start raised.
         """
@@ -243,7 +244,7 @@ class VelarayActor:
         finally:
             if not started:
                 actor.abort()
-                self._starting = None  # the next request tries again
+                self._starting = None  # the next request retries
         self._actor = actor
         self._measuring = asyncio.get_running_loop().create_task(self._measure(actor))
         self._measuring.add_done_callback(_report_failure)
@@ -252,7 +253,8 @@ class VelarayActor:
         return address
 
     async def _measure(self, actor: ActorBase) -> None:
-        """Tell Ray at intervals what the body measures; a failure ends this, not the actor."""
+        """Report the actor's metrics to Ray at intervals; an error ends the reports, not the
+        actor."""
         from velaray.topology.ray_metrics import EXPORT_S, RayMetrics
 
         telling = RayMetrics()
@@ -261,9 +263,9 @@ class VelarayActor:
             telling.tell([Sample(*each) for each in await actor.call("metrics", {})])
 
     async def call(self, method: str, args: dict[str, Any] | None = None) -> Any:
-        """Answer one call, as over a link; raises `RemoteError` if it's refused.
+        """Answer one call, as over an RPC connection; raises `RemoteError` if it is refused.
 
-        Only partitions answer: others tell each other secrets, for which they use links.
+        Only partitions answer: calls of other actors contain secrets, so they use RPC connections.
         """
         if self._key.kind is not ActorKind.PARTITION:
             raise RemoteError(Reason.NOT_ALLOWED, f"{self._key} answers over links only")
@@ -272,18 +274,19 @@ class VelarayActor:
         return await self._actor.call(method, args or {})
 
     async def call_if_started(self, method: str) -> Any:
-        """`call`, but None if this actor hasn't started: asking doesn't start it."""
+        """`call`, but None if this actor hasn't started; doesn't start it."""
         return None if self._actor is None else await self._actor.call(method, {})
 
     async def describe(self) -> dict[str, Any]:
-        """Which process this is, for people and for tests that kill it."""
+        """The process of the actor, for people and for tests that kill it."""
         context = ray.get_runtime_context()
         return {"key": self._key.text(), "pid": os.getpid(), "node": context.get_node_id()}
 
     async def retire(self, force: bool = False) -> None:
-        """Leave in good order (if idle, or ``force``); the next use activates the actor again."""
+        """Stop in good order (if idle, or with ``force``); the next call activates the actor
+        again."""
         if force and self._starting is not None:
-            await asyncio.wait([self._starting])  # else it would go on starting after the answer
+            await asyncio.wait([self._starting])  # else its start would go on after the answer
         if not force and not self._idle():
             return
         self._retiring = True
@@ -312,12 +315,12 @@ class VelarayActor:
                 busy_at = loop.time()
             elif loop.time() - busy_at >= limit:
                 handle = ray.get_actor(self._key.text(), self._actor_system.config.ray_namespace)
-                with contextlib.suppress(RayActorError):  # it has left
+                with contextlib.suppress(RayActorError):  # it has exited
                     await handle.retire.remote()
                 busy_at = loop.time()
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
-        """Superseded, or the data can't be read: nothing goes on unwatched."""
+        """End the process: the actor is superseded, or the data can't be read."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._actor_system.fatal(self._key, error)

@@ -1,16 +1,17 @@
-"""Links: connections between two actors, with request ids and batching.
+"""RPC connections between two actors, with request ids and batching.
 
-A link carries a stream of msgpack values. Either end may send requests, which have one answer
-each, and notices, which have none. Messages arrive in the order in which they are sent. A link
-begins with the cluster's key. Everything that an end sends during one turn of the event loop
-leaves in one write.
+A connection carries a stream of msgpack values. Either end may send requests, which have one answer
+each, and notices, which have none. Messages arrive in the order in which they are sent. A
+connection begins with the cluster's key. Everything that an end sends during one turn of the event
+loop leaves in one write.
 
 Typed requests and notices (`velaray.topology.messages`) are checked when they arrive. A request of
-the wrong shape is refused with INVALID; a notice of the wrong shape closes the link. Untyped
+the wrong shape is refused with INVALID; a notice of the wrong shape closes the connection. Untyped
 ones are a method name and arguments, and the receiver checks them itself.
 
-Both ends send a sign of life regularly, and cut a link that stays silent. A link that breaks fails
-every outstanding request with `RpcConnectionClosed`; the caller resolves the peer's address again.
+Both ends send keep-alives regularly, and cut a connection that stays silent. A connection that
+breaks fails every outstanding request with `RpcConnectionClosed`; the caller resolves the peer's
+address again.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from velaray.topology.messages import (
 _REQUEST, _RESPONSE, _NOTICE, _ALIVE, _TYPED_REQUEST, _TYPED_NOTICE = range(6)
 MAX_FRAME = 64 << 20
 KEEP_ALIVE_S = 10.0
-"""Seconds between two signs of life of one end of a link."""
+"""Seconds between two keep-alives of one end of a connection."""
 SILENT_TURNS = 3
-"""An end cuts the link after so many times `KEEP_ALIVE_S` without any data."""
+"""An end cuts the connection after this many periods of `KEEP_ALIVE_S` without any data."""
 
 
 class RpcConnectionClosed(ConnectionError):
-    """The link broke before the answer came; the peer may have executed the request."""
+    """The connection broke before the answer came; the peer may have executed the request."""
 
 
 class RemoteError(PortableError):
@@ -65,13 +66,13 @@ def reason_of(error: BaseException) -> str:
 
 
 class RpcPeer(Protocol):
-    """The handler of what arrives at one end of a link."""
+    """The handler of messages at one end of a connection."""
 
     def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Awaitable[Any]:
         """Answer a request; raise `RemoteError` to refuse it.
 
-        A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull`
-        as STORAGE_FULL, any other error as "internal"; `Stopped` closes the link.
+        A `ConnectionError` or `TimeoutError` reaches the caller as UNAVAILABLE, `StorageFull` as
+        STORAGE_FULL, any other error as "internal"; `Stopped` closes the connection.
         """
         ...
 
@@ -80,7 +81,7 @@ class RpcPeer(Protocol):
         ...
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """The link is gone."""
+        """The connection is closed."""
         ...
 
 
@@ -101,7 +102,7 @@ class MessagePeer(RpcPeer, Protocol):
 
 
 class RpcConnection(asyncio.Protocol):
-    """One end of a link, made by `connect` or by an `RpcServer`."""
+    """One end of a connection, made by `connect` or by an `RpcServer`."""
 
     def __init__(
         self, peer: RpcPeer, key: bytes, registry: set[RpcConnection] | None = None
@@ -119,7 +120,7 @@ class RpcConnection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._flush_scheduled = False
         self._requests: dict[int, asyncio.Future[Any]] = {}
-        #: How many requests this end has sent.
+        #: The number of requests that this end has sent.
         self.requested = 0
         self._answering: set[asyncio.Task[None]] = set()
         self._silent = 0
@@ -147,7 +148,7 @@ class RpcConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(RpcConnectionClosed("the link broke before the answer came"))
         self._requests.clear()
-        del self._unpacker  # its buffer may be large, and the link may be collected much later
+        del self._unpacker  # its buffer may be large, and this object may be collected much later
         for task in self._answering:
             task.cancel()
         self._peer.on_rpc_closed(self)
@@ -156,9 +157,9 @@ class RpcConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._look)
 
     def _look(self) -> None:
-        """Send a sign of life, or cut the link if none came for long.
+        """Send a keep-alive, or cut the connection if none arrived for long.
 
-        A connection to a machine that is lost would stay open otherwise.
+        Otherwise a connection to a machine that is lost would stay open.
         """
         self._silent += 1
         if self._silent > SILENT_TURNS:
@@ -297,18 +298,18 @@ class RpcConnection(asyncio.Protocol):
         self._outgoing.clear()
 
     def notify(self, method: str, args: Any) -> None:
-        """Send an untyped notice. It is lost if the link breaks."""
+        """Send an untyped notice. It is lost if the connection breaks."""
         self._send([_NOTICE, method, args])
 
     def tell(self, notice: Message) -> None:
-        """Send a typed notice. It is lost if the link breaks."""
+        """Send a typed notice. It is lost if the connection breaks."""
         self._send_bytes(encode((_TYPED_NOTICE, encode(notice))))
 
     async def request(self, method: str, args: Any, timeout: float | None = 30.0) -> Any:
         """Send an untyped request and return the answer.
 
-        Raises `RpcConnectionClosed` if the link breaks first, `TimeoutError` after ``timeout``
-        seconds (in both cases the peer may have executed it), `RemoteError` if the peer
+        Raises `RpcConnectionClosed` if the connection breaks first, `TimeoutError` after
+        ``timeout`` seconds (in both cases the peer may have executed it), `RemoteError` if the peer
         refused.
         """
         return await self._ask(timeout, _REQUEST, method, args)
@@ -341,13 +342,13 @@ class RpcConnection(asyncio.Protocol):
         return bool(self._requests)
 
     def close(self) -> None:
-        """Send what is outstanding and close the link."""
+        """Send what is outstanding and close the connection."""
         if self._transport is not None and not self.closed:
             self._flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut the link without sending what is outstanding."""
+        """Cut the connection without sending what is outstanding."""
         self._outgoing.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -356,9 +357,9 @@ class RpcConnection(asyncio.Protocol):
 async def connect(
     host: str, port: int, peer: RpcPeer, key: bytes, timeout: float = 10.0
 ) -> RpcConnection:
-    """Open a link. Raises `OSError` or `TimeoutError` if there is no server.
+    """Open a connection. Raises `OSError` or `TimeoutError` if there is no server.
 
-    ``key`` is the cluster's link key; the server closes a link that begins without it.
+    ``key`` is the cluster's RPC key; the server closes a connection that begins without it.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
@@ -369,7 +370,7 @@ async def connect(
 
 
 class RpcServer:
-    """Accepts links on a free port."""
+    """Accepts connections on a free port."""
 
     def __init__(self, peer: RpcPeer, key: bytes) -> None:
         self._peer = peer
@@ -386,14 +387,14 @@ class RpcServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def abort(self) -> None:
-        """Stop listening and cut every link, as a crash would."""
+        """Stop listening and cut every connection, as a crash would."""
         if self._server is not None:
             self._server.close()
         for rpc_connection in list(self.rpc_connections):
             rpc_connection.abort()
 
     def stop(self) -> None:
-        """Stop listening and close every link."""
+        """Stop listening and close every connection."""
         if self._server is not None:
             self._server.close()
         for rpc_connection in list(self.rpc_connections):

@@ -1,4 +1,4 @@
-"""How an actor proves itself as a client of its own cluster."""
+"""The authentication of an actor as a client of its own cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from velaray.topology.auth import SYSTEM_METHOD, system_proof
 
 
 class SystemCredentials(Authentication):
-    """Says that the client is one of the cluster's actors."""
+    """Credentials of a client that is one of the cluster's actors."""
 
     method = SYSTEM_METHOD
 

@@ -95,7 +95,8 @@ class CatalogActor(JournaledActor):
             await self.actor_system.ask(key, "describe", {})
 
     async def _keep_pulling(self) -> None:
-        """Keep the partitions active that pull from another cluster: no client activates them.
+        """Keep the partitions active that pull from another cluster, since no client activates
+        them.
 
         An active partition watches its policies.
         """

@@ -14,7 +14,7 @@ from velaray.topology.messages import Message
 
 
 def scope_of(topic: str | None, namespace: str | None) -> Scope:
-    """What a policy is set on: the topic, else the namespace, else the cluster."""
+    """The scope of a policy: the topic, else the namespace, else the cluster."""
     if topic:
         return Scope.of_topic(TopicName.parse(topic))
     return Scope(*split_namespace(namespace)) if namespace else queries.CLUSTER

@@ -14,13 +14,14 @@ from velaray.topology.messages import Request, field
 Row = dict[str, Any]
 
 MAX_LAG = 1000
-"""How many entries the target of a migration may lack when the fence goes up, by default."""
+"""The default of the number of entries that the target of a migration may lack when the fence is
+put up."""
 
 # -- commands: clusters --------------------------------------------------------------
 
 
 class Bootstrap(Request[Row]):
-    """Make the cluster known to itself, with the default tenant and namespace."""
+    """Register the cluster itself, with the default tenant and namespace."""
 
     cluster: str
     service_url: str
@@ -28,7 +29,7 @@ class Bootstrap(Request[Row]):
 
 
 class RegisterCluster(Request[Row]):
-    """Make another cluster known."""
+    """Register another cluster."""
 
     cluster: str
     service_url: str
@@ -38,7 +39,7 @@ class RegisterCluster(Request[Row]):
 
 
 class UpdateCluster(Request[Row]):
-    """Change what is known of a cluster; None leaves a field as it is."""
+    """Change the registration of a cluster; None leaves a field as it is."""
 
     cluster: str
     service_url: str | None = None
@@ -64,7 +65,7 @@ class DeleteCluster(Request[Row]):
 
 
 class SetHome(Request[Row]):
-    """Set the cluster where a tenant is at home."""
+    """Set the home cluster of a tenant."""
 
     tenant: str
     cluster: str
@@ -99,7 +100,7 @@ class CreateNamespace(Request[Row]):
 
 
 class DeleteNamespace(Request[Row]):
-    """Delete a namespace; ``force``: with its topics, which stay ``window_ms`` undeletable."""
+    """Delete a namespace; ``force``: with its topics, which can be undeleted for ``window_ms``."""
 
     namespace: str
     force: bool = False
@@ -119,7 +120,7 @@ class CreateTopic(Request[Row]):
 
 
 class EnsureTopic(Request[Row]):
-    """Create a topic unless it exists; ``at_home``: only if its tenant is at home here."""
+    """Create a topic unless it exists; ``at_home``: only if this cluster is its tenant's home."""
 
     topic: str
     at_home: bool = False
@@ -141,7 +142,7 @@ class SetTopicProperties(Request[Row]):
 
 
 class DeleteTopic(Request[Row]):
-    """Delete a topic; ``incarnation`` 0: whichever it has."""
+    """Delete a topic; ``incarnation`` 0: any incarnation."""
 
     topic: str
     incarnation: int = 0
@@ -205,14 +206,14 @@ class AdvanceMigration(Request[Row]):
 
 
 class RollBackMigration(Request[Row]):
-    """Return a tenant that is on its way."""
+    """Roll back the migration of a tenant."""
 
     tenant: str
     why: str
 
 
 class ExpectTenant(Request[Row]):
-    """Record, at the target, that a tenant is on its way here."""
+    """Record, at the target, that a tenant's migration to this cluster begins."""
 
     tenant: str
     source: str
@@ -232,7 +233,7 @@ class EndArrival(Request[Row]):
 
 
 class Clusters(Request[Row]):
-    """What may be shown of every cluster."""
+    """The public properties of every cluster."""
 
 
 class ReachCluster(Request[Row]):
@@ -242,13 +243,13 @@ class ReachCluster(Request[Row]):
 
 
 class Home(Request[Row | None]):
-    """The cluster where a tenant is at home; None: this one."""
+    """The home cluster of a tenant; None: this one."""
 
     tenant: str
 
 
 class Homes(Request[Row]):
-    """The homes of all tenants that are at home elsewhere."""
+    """The home clusters of all tenants whose home is another cluster."""
 
 
 class MayReplicate(Request[None]):
@@ -284,7 +285,7 @@ class Topic(Request[Row]):
 
 
 class Serving(Request[Row]):
-    """What a partition needs in order to serve."""
+    """The properties that a partition needs in order to serve."""
 
     topic: str
     incarnation: int
@@ -298,7 +299,8 @@ class Watch(Request[Row]):
 
 
 class Policies(Request[Row]):
-    """The policies of a topic, a namespace or the cluster; ``effective``: these, as they apply."""
+    """The policies of a topic, a namespace or the cluster; ``effective``: with those of wider
+    scopes and the defaults."""
 
     topic: str | None = None
     namespace: str | None = None
@@ -322,13 +324,13 @@ class MayBeginMigration(Request[None]):
 
 
 class Migration(Request[Row]):
-    """The newest migration of a tenant, as the journal has it."""
+    """The newest migration of a tenant, as journaled."""
 
     tenant: str
 
 
 class MigrationStatus(Request[Row]):
-    """The newest migration of a tenant, and how far its driver is."""
+    """The newest migration of a tenant, and the progress of its driver."""
 
     tenant: str
 
@@ -346,7 +348,7 @@ class Arrival(Request[Row | None]):
 
 
 class Whereabouts(Request[Row]):
-    """What this cluster has of a tenant."""
+    """The objects of a tenant in this cluster."""
 
     tenant: str
 

@@ -1,4 +1,4 @@
-"""What the catalog needs of the driver of tenants' migrations."""
+"""The protocol by which the catalog uses the driver of tenant migrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as Pulsar's admin interface names and groups them."""
+"""Policies with the names and groups of Pulsar's admin interface."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ _CLUSTER_FIELDS = {
     "replicatorDispatchRate": "replicatorDispatchRate",
     "publishRate": "publishMaxMessageRate",
 }
-# Bundles are how Pulsar spreads topics over brokers; here Ray places every actor by itself.
+# Pulsar spreads topics over brokers by bundles; here Ray places each actor.
 _WITHOUT_MEANING = {"bundles"}
-# The cluster that deletes the namespace from all others; Pulsar's tools name the one they ask.
+# The cluster that deletes the namespace from all others; Pulsar's tools name the one they call.
 _MAY_DELETE = "clusterThatCanDeleteNamespace"
 
 
 def as_namespace_document(own: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """A namespace's own policies as Pulsar's namespace document; what isn't set is left out."""
+    """A namespace's own policies as Pulsar's namespace document, without policies that aren't
+    set."""
     document = {_FIELDS[name]: value for name, value in own.items() if name in _FIELDS}
     for name, field in _CLUSTER_FIELDS.items():
         if name in own:
@@ -71,7 +72,7 @@ def as_namespace_document(own: Mapping[str, Any], cluster: str) -> dict[str, Any
 def from_namespace_document(body: Mapping[str, Any], cluster: str) -> dict[str, bytes]:
     """The policies (as JSON, by name) that Pulsar's namespace document sets.
 
-    Fields that say "not set" are passed over. Raises `InvalidPolicyError` for values that
+    Fields with the value for "not set" are ignored. Raises `InvalidPolicyError` for values that
     aren't accepted and for fields that would have no effect here.
     """
     by_field = {field: name for name, field in _FIELDS.items()}

@@ -37,7 +37,7 @@ def describe(topic: Topic) -> dict[str, Any]:
 
 
 def _clusters(state: Catalog, request: m.Clusters) -> Any:
-    """What may be shown of every cluster."""
+    """The public properties of every cluster."""
     return {
         name: {
             "service_url": cluster.service_url,
@@ -51,7 +51,7 @@ def _clusters(state: Catalog, request: m.Clusters) -> Any:
 
 
 def _reached(cluster: Cluster) -> dict[str, Any]:
-    """What an actor must know to talk to a cluster, the token included."""
+    """The addresses and the token of a cluster, for actors that connect to it."""
     return {
         "service_url": cluster.service_url,
         "admin_url": cluster.admin_url,
@@ -60,7 +60,7 @@ def _reached(cluster: Cluster) -> dict[str, Any]:
 
 
 def _home(state: Catalog, request: m.Home) -> Any:
-    """The cluster where a tenant is at home, and how to talk to it; None: here."""
+    """The home cluster of a tenant, with its addresses and token; None: this cluster."""
     name = home_of(state, request.tenant)
     return None if name is None else {"cluster": name, **_reached(state.clusters[name])}
 
@@ -125,7 +125,8 @@ def _one_topic(state: Catalog, request: m.Topic) -> Any:
 
 
 def _serving(state: Catalog, request: m.Serving) -> Any:
-    """What a partition needs in order to serve. Refused (NOT_FOUND) if the topic was deleted."""
+    """The properties that a partition needs in order to serve. Refused (NOT_FOUND) if the topic was
+    deleted."""
     name = TopicName.parse(request.topic)
     topic = queries.find_topic(state, name)
     if topic is None or topic.incarnation != request.incarnation:
@@ -223,7 +224,7 @@ def _reach(state: Catalog, request: m.ReachCluster) -> dict[str, Any]:
 
 
 def _incoming(state: Catalog, request: m.Arrival) -> dict[str, Any] | None:
-    """The newest migration of a tenant to this cluster, and how it ended; None: there is none."""
+    """The newest migration of a tenant to this cluster, and its outcome; None: there is none."""
     found = state.incoming.get(request.tenant)
     if found is None:
         return None
@@ -231,7 +232,7 @@ def _incoming(state: Catalog, request: m.Arrival) -> dict[str, Any] | None:
 
 
 def _tenant_status(state: Catalog, request: m.Whereabouts) -> dict[str, Any]:
-    """What this cluster has of a tenant, the tenant's home, and the known clusters."""
+    """The objects of a tenant in this cluster, the tenant's home, and the known clusters."""
     tenant = request.tenant
     names = queries.namespaces(state, tenant)
     return {
@@ -302,4 +303,5 @@ TIMED_QUERIES: Mapping[type[Message], Callable[[Catalog, Any, int], Any]] = {
 }
 """Queries whose answer depends on the clock (milliseconds since 1970)."""
 CERTAIN: frozenset[type[Message]] = frozenset({m.Topic, m.Serving, m.Graves})
-"""Journals are deleted because of these answers, so a superseded catalog doesn't give them."""
+"""Queries whose answers lead to the deletion of journals; a superseded catalog doesn't answer
+them."""

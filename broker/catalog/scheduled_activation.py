@@ -1,10 +1,11 @@
-"""Looking after topics that nobody uses: the catalog wakes a partition when something of it may go.
+"""Maintenance of unused topics: the catalog activates partitions with expired data.
 
-While a partition runs it looks itself what may expire and be trimmed. One that sleeps has a
-manifest, which says when its ledgers were closed, and its newest one stays as it is; so it is known
-without waking it when one gets out of retention, or too old for the time to live. Then it is
-activated, does its rounds, and is passivated again. That is done once for each such moment: what a
-subscription holds back then waits for who acknowledges it, which wakes the partition anyway.
+An active partition does its own maintenance. An inactive one has a manifest with the closing times
+of its ledgers, and its newest ledger doesn't change. So the catalog can compute, without an
+activation, when a ledger leaves retention or exceeds the time to live. At that time the catalog
+activates the partition, which does its maintenance and becomes inactive again. This happens once
+for each such time. If a subscription still holds a ledger back, its next acknowledgement activates
+the partition anyway.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from velaray.topology.transient import TRANSIENT_OR_STORE
 def due_times(
     ledgers: Sequence[LedgerInfo], resting_ms: int | None, policies: TopicPolicies
 ) -> Iterator[int]:
-    """When, in milliseconds, time lets go of a ledger, or of the messages in it.
+    """The times, in milliseconds, at which a ledger leaves retention or its messages expire.
 
-    ``resting_ms``: since when nothing is written to the newest one, if it is open and has any.
-    Without retention ledgers go as soon as they are consumed, which needs no waiting.
+    ``resting_ms`` is the time of the last write to the newest ledger, if that is open and not
+    empty. Without retention ledgers are trimmed as soon as they are consumed, so they have no such
+    time.
     """
     closed = [info.sealed_ms for info in ledgers if info.sealed and info.entries]
     for since_ms in closed if resting_ms is None else [*closed, resting_ms]:
@@ -33,24 +35,24 @@ def due_times(
 
 
 class ScheduledActivation:
-    """The rounds of the catalog."""
+    """The catalog's rounds of scheduled activation."""
 
     def __init__(self, actor_system: ActorSystem) -> None:
         self._actor_system = actor_system
         self._woken: dict[ActorKey, int] = {}
-        # The newest ledger, its size, and since when it has that.
+        # The newest ledger, its size, and the time since which it has that size.
         self._newest: dict[ActorKey, tuple[int, int, int]] = {}
 
     async def once(self, partitions: Sequence[tuple[ActorKey, TopicPolicies]]) -> None:
-        """Wake those of all ``partitions`` of which something may go by now.
+        """Activate those of all ``partitions`` that may have expired data by now.
 
-        Who can't be reached or read is left for the next round.
+        A partition that can't be reached or read is tried again in the next round.
         """
         now_ms = self._actor_system.clock_ms()
         for key, policies in partitions:
             if policies.retention_ms <= 0 and policies.ttl_ms <= 0:
                 continue
-            # A store that can't be read is told by who needs it.
+            # An error of the store is reported by the actors that use the journal.
             with suppress(*TRANSIENT_OR_STORE):
                 if await self._is_due(key, policies, now_ms):
                     await self._actor_system.call(key, "describe")
@@ -72,7 +74,8 @@ class ScheduledActivation:
     async def _resting_since(
         self, key: ActorKey, newest: Sequence[LedgerInfo], now_ms: int
     ) -> int | None:
-        """Since when the open ledger is as it is, as far as this knows; None: there is nothing."""
+        """The time since which the open ledger hasn't changed, as far as known here; None: it is
+        empty."""
         for info in newest:
             size = await self._actor_system.store.size(key.text(), info.ledger_id)
             if info.sealed or size <= info.data_offset:

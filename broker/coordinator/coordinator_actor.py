@@ -1,4 +1,4 @@
-"""A transaction coordinator's body: clients connect to it as to a topic partition."""
+"""The actor of a transaction coordinator: clients connect to it as to a topic partition."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ Command = (
 )
 
 FULL_DISK_PAUSE_S = 1.0
-"""What a full disk refused is tried again so much later."""
+"""The pause before commands that a full disk refused are tried again."""
 
 
 class CoordinatorActor(JournaledActor):
-    """Serves clients that begin and end transactions, and participants that ask."""
+    """Serves clients that begin and end transactions, and calls of participants."""
 
     runtime: Runtime[CoordinatorState]
 
@@ -65,11 +65,11 @@ class CoordinatorActor(JournaledActor):
         self.completion: TransactionCompletion
         self.meter = CoordinatorMetrics(Labels(actor_system.config.name, key))
         self._server: asyncio.Server | None = None
-        self._alarm_ms: int | None = None  # the deadline that is waited for
-        self._earlier = asyncio.Event()  # there is an earlier one
+        self._alarm_ms: int | None = None  # the deadline of the alarm
+        self._earlier = asyncio.Event()  # set when an earlier deadline is added
 
     async def start(self) -> Address:
-        """Recover, go on ending what is decided, listen."""
+        """Recover, continue the completion of decided transactions, and listen."""
         address = await super().start()
         self.completion = TransactionCompletion(
             *(self.number, self.actor_system, self.runtime, self.spawn),
@@ -89,7 +89,7 @@ class CoordinatorActor(JournaledActor):
     # -- transactions --------------------------------------------------------------
 
     async def ask(self, command: Command) -> Any:
-        """The reply, durably. Raises `RemoteError` with the reason of a refusal."""
+        """The durable reply. Raises `RemoteError` with the reason of a refusal."""
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal):
             raise RemoteError(reply.reason, reply.message)
@@ -103,8 +103,8 @@ class CoordinatorActor(JournaledActor):
     async def end(self, command: Decide) -> Decided:
         """Decide, and wait until all participants have applied the verdict.
 
-        It is decided durably before anybody is told; a caller that doesn't hear the answer may
-        ask again, and hears the same. Raises `RemoteError`.
+        The verdict is durable before any participant gets it. A caller whose answer was lost may
+        ask again and gets the same answer. Raises `RemoteError`.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -116,7 +116,8 @@ class CoordinatorActor(JournaledActor):
         return decided
 
     async def commit_in_sequence(self, command: CommitInSequence) -> InSequence:
-        """As `end`, for all transactions of a number of a series, and those that it drops."""
+        """As `end`, for all transactions of a number of a commit sequence, and those that it
+        drops."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         found: InSequence = await self.ask(command)
@@ -127,12 +128,13 @@ class CoordinatorActor(JournaledActor):
         return found
 
     async def forget_commit_sequence(self, command: ForgetCommitSequence) -> None:
-        """The series is over, and what was open for it is aborted. Raises `RemoteError`."""
+        """End a commit sequence and abort its open transactions. Raises `RemoteError`."""
         found: LastInSequence = await self.ask(command)
         await asyncio.gather(*map(self.completion.finish, found.dropped))
 
     async def _keep_deadlines(self) -> None:
-        """Abort what is open for too long, at once what became so while nobody was there."""
+        """Abort transactions past their deadline; those that passed while the actor was down, at
+        once."""
         backoff = self.actor_system.backoff(FULL_DISK_PAUSE_S, FULL_DISK_PAUSE_S)
         while True:
             self._earlier.clear()
@@ -155,8 +157,8 @@ class CoordinatorActor(JournaledActor):
     # -- calls ---------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``may_join``: participants ask whether they may take something in a transaction; and
-        what `velaray.broker.coordinator.coordinator_admin` offers."""
+        """Answer ``may_join``, by which participants ask whether they may accept work in a
+        transaction, and the calls of `velaray.broker.coordinator.coordinator_admin`."""
         if method == "may_join":
             return await self._may_join(**args)
         handler = coordinator_admin.METHODS.get(method)
@@ -167,24 +169,24 @@ class CoordinatorActor(JournaledActor):
     async def _may_join(
         self, sequence: int, topic: str, subscription: str | None, incarnation: int
     ) -> None:
-        """``incarnation`` is the topic's that asks.
+        """Whether a participant may accept work; ``incarnation`` is that of its topic.
 
         Raises `RemoteError`: NOT_FOUND if there never was such a transaction, CONFLICT if it is
-        decided, NOT_ALLOWED if this is no participant.
+        decided, NOT_ALLOWED if the caller is no participant.
         """
         await self.ask(MayJoin(sequence, topic, subscription))
         self.completion.joined(sequence, topic, incarnation)
-        await self.read_certain(lambda state: None)  # this was the owner when it answered
+        await self.read_certain(lambda state: None)  # owned the journal when it answered
 
     async def metrics(self) -> list[Sample]:
-        """What every actor measures, and what the transactions do."""
+        """The metrics of every actor, and those of transactions."""
         found = await self.runtime.read(self.meter.samples)
         return [*await super().metrics(), *found]
 
     # -- life ----------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """Whether nobody is connected, and no transaction is unfinished."""
+        """Whether no client is connected and no transaction is unfinished."""
         return (
             not self.sessions
             and not self.rpc_connections.rpc_connections
@@ -192,7 +194,7 @@ class CoordinatorActor(JournaledActor):
         )
 
     async def stop(self) -> None:
-        """Close the clients' connections, then as every body."""
+        """Close the clients' connections, then stop as every actor does."""
         self._close(WireConnection.close)
         await super().stop()
 

@@ -1,4 +1,4 @@
-"""What can be asked of a coordinator besides transactions' own commands."""
+"""Administrative calls of a coordinator."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Coordinator(Protocol):
 Method = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 
 ABORT_S = 5.0
-"""Who aborts waits so long for the participants; they are told all the same."""
+"""The wait of an abort for the participants; their notification continues after it."""
 
 
 async def stats(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
-    """Counts, the newest sequence, the low-water mark, and when it recovered."""
+    """Counts, the newest sequence, the low-water mark, and the time of recovery."""
 
     def look(state: CoordinatorState) -> dict[str, Any]:
         unfinished, ending = len(state.unfinished), len(state.decided())
@@ -58,9 +58,10 @@ async def stats(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any
 
 
 async def transactions(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
-    """The unfinished transactions, oldest first: ``total`` of them, of which ``most`` are told.
+    """The unfinished transactions, oldest first: their number ``total``, and at most ``most`` of
+    them.
 
-    With ``status`` only those, with ``older_ms`` only those that began longer ago.
+    ``status`` selects those with this status, ``older_ms`` those that began longer ago.
     """
     status, most, now_ms = args.get("status"), args["most"], coordinator.actor_system.clock_ms()
     before_ms = now_ms - args.get("older_ms", 0)
@@ -95,7 +96,7 @@ def _summary(coordinator: Coordinator, known: Transaction, now_ms: int) -> dict[
 
 
 async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is known of one: of a finished one its verdict.
+    """The details of one transaction; of a finished one only the verdict.
 
     ``untold`` are the participants that its end waits for. Raises `RemoteError` (NOT_FOUND).
     """
@@ -122,9 +123,9 @@ async def transaction(coordinator: Coordinator, args: dict[str, Any]) -> dict[st
 
 
 async def abort(coordinator: Coordinator, args: dict[str, Any]) -> bool:
-    """Abort a transaction, whosever it is; returns whether all participants have applied that.
+    """Abort a transaction of any owner; returns whether all participants have applied the verdict.
 
-    Again changes nothing. Raises `RemoteError`: NOT_FOUND, and CONFLICT if it is committed.
+    A repetition changes nothing. Raises `RemoteError`: NOT_FOUND, and CONFLICT if it is committed.
     """
     command = Decide(args["sequence"], commit=False, force=True)
     decided: Decided = await coordinator.ask(command)

@@ -1,4 +1,4 @@
-"""What a coordinator measures: how many transactions there are, and how long they take."""
+"""The metrics of a coordinator: numbers and durations of transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CoordinatorMetrics:
         self._commits = [0] * len(COMMIT_NAMES)
 
     def ended(self, known: Transaction, now_ms: int) -> None:
-        """A transaction has its verdict, and all participants have applied it."""
+        """Count a transaction whose verdict all participants have applied."""
         if known.status == Status.COMMITTING:
             self._committed += 1
         else:
@@ -36,11 +36,11 @@ class CoordinatorMetrics:
         self._executions[bisect_left(EXECUTION_STEPS_MS, now_ms - known.begun_ms)] += 1
 
     def committed_in(self, seconds: float) -> None:
-        """Whoever asked for a commit was answered after so long."""
+        """Record the time between a request to commit and its answer."""
         self._commits[bisect_left(LATENCY_STEPS_MS, seconds * 1000)] += 1
 
     def samples(self, state: CoordinatorState) -> list[Sample]:
-        """Everything, as it is now."""
+        """All metrics, as they are now."""
         labels, ending = self._labels.of_coordinator(), len(state.decided())
         counts = {
             "created": self.created,

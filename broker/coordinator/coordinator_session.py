@@ -38,13 +38,13 @@ _ANSWERS: dict[type, type] = {
     pb.CommandEndTxn: pb.CommandEndTxnResponse,
 }
 Command = Begin | AddPartitions | AddSubscriptions | LookUpCommitSequence
-"""What a session asks its coordinator."""
+"""The wait of a session for its coordinator's answers."""
 DEFAULT_TIMEOUT_MS = 60_000
-"""Of a transaction whose client names none, as in Pulsar."""
+"""The timeout of a transaction whose client sets none, as in Pulsar."""
 
 
 def _users_topic(text: str) -> str:
-    """The whole name. Raises `InvalidNameError`, and `RemoteError` if it is the system's."""
+    """The topic's full name. Raises `InvalidNameError`, and `RemoteError` for a system topic."""
     return str(check_not_systems(TopicName.parse(text)))
 
 
@@ -84,12 +84,12 @@ class CoordinatorSession(Session):
         self.handlers[pb.CommandTcClientConnectRequest] = self._on_client
 
     def on_connected(self, connection: WireConnection) -> None:
-        """Remember the connection, so that stopping closes it."""
+        """Add the connection to those that a stop closes."""
         super().on_connected(connection)
         self._coordinator.sessions.add(self)
 
     def on_closed(self, connection: WireConnection, error: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         super().on_closed(connection, error)
         self._coordinator.sessions.discard(self)
 

@@ -1,4 +1,4 @@
-"""Where clients find transaction coordinators: the partitions of a topic that holds nothing."""
+"""The look-up of transaction coordinators: they are partitions of a topic without messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from velaray.topology.rpc import RemoteError
 ASSIGN = TopicName(SYSTEM_TENANT, SYSTEM_NAMESPACE, "transaction_coordinator_assign")
 """Pulsar's name; its partition n stands for coordinator n."""
 DEFAULT_COORDINATORS = 16
-"""Of a new cluster, as in Pulsar."""
+"""The number of coordinators of a new cluster, as in Pulsar."""
 
 
 def coordinator_of(topic: TopicName) -> ActorKey | None:
@@ -25,20 +25,20 @@ def coordinator_of(topic: TopicName) -> ActorKey | None:
 
 
 def is_systems(topic: TopicName) -> bool:
-    """Whether it is in the system's namespace: nobody publishes to such a topic, reads or
-    changes it."""
+    """Whether the topic is in the system's namespace. Clients can't publish to, read or change such
+    topics."""
     return (topic.tenant, topic.namespace) == (SYSTEM_TENANT, SYSTEM_NAMESPACE)
 
 
 def check_not_systems(topic: TopicName) -> TopicName:
-    """The topic itself. Raises `RemoteError` (NOT_ALLOWED) if it is the system's."""
+    """The topic itself. Raises `RemoteError` (NOT_ALLOWED) if it is a system topic."""
     if is_systems(topic):
         raise RemoteError(Reason.NOT_ALLOWED, f"{topic} belongs to the system")
     return topic
 
 
 async def ensure_coordinators(actor_system: ActorSystem, count: int) -> None:
-    """Have at least so many coordinators; there are never fewer than before.
+    """Make sure that there are at least this many coordinators; their number never falls.
 
     Raises what `ActorSystem.call` raises.
     """
@@ -46,7 +46,7 @@ async def ensure_coordinators(actor_system: ActorSystem, count: int) -> None:
 
 
 async def ensure_partitions(actor_system: ActorSystem, topic: TopicName, count: int) -> None:
-    """Have a topic of the system with at least so many partitions.
+    """Make sure that a system topic has at least this many partitions.
 
     Raises what `ActorSystem.call` raises.
     """

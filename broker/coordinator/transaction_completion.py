@@ -1,8 +1,9 @@
-"""Telling the participants of decided transactions, until all of them have applied the verdict.
+"""Completion of decided transactions: notifies participants until all have applied the verdict.
 
-Partitions that are replicated say then to which clusters the transaction goes. Those that share a
-cluster are told of each other: another cluster is to show all of it or nothing, so what one of them
-tells there must name them all. See `velaray.actors.partition.outgoing_transactions`.
+Replicated partitions answer with the clusters that the transaction goes to. Partitions with a
+common cluster then get each other's names. The other cluster must show all of the transaction or
+nothing, so each partition must send it all names. See
+`velaray.actors.partition.outgoing_transactions`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from velaray.topology.transient import TRANSIENT
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 AT_ONCE = 1000
-"""Participants that are told at the same time, over all transactions."""
+"""Participants that are notified at the same time, over all transactions."""
 
 Participant = tuple[str, str | None]
-"""A topic partition and, if it is one of its subscriptions, that one's name."""
+"""A topic partition, and the name of the subscription if the participant is one of its
+subscriptions."""
 
 
 @dataclass(slots=True)
 class Untold:
-    """A participant that hasn't applied a verdict: since when it is being told, how often that
-    has failed, and why it failed last."""
+    """A participant that hasn't applied a verdict: the time of the first attempt, the number of
+    failed attempts, and the last error."""
 
     topic: str
     subscription: str | None
@@ -43,7 +45,7 @@ class Untold:
 
 
 class TransactionCompletion:
-    """One task per decided transaction; a participant that answered isn't told again by it."""
+    """One task per decided transaction; participants that answered aren't notified again."""
 
     def __init__(
         self,
@@ -53,7 +55,8 @@ class TransactionCompletion:
         spawn: Callable[[Any], asyncio.Task[Any]],
         ended: Callable[[Transaction], None],
     ) -> None:
-        """``number`` is the coordinator's; ``ended`` is told of each that has ended for good."""
+        """``number`` is the coordinator's; ``ended`` is called for each transaction that has
+        ended."""
         self._number = number
         self._actor_system = actor_system
         self._runtime = runtime
@@ -66,7 +69,7 @@ class TransactionCompletion:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def __len__(self) -> int:
-        """How many transactions are being ended."""
+        """The number of transactions that are being completed."""
         return len(self._tasks)
 
     def untold(self, sequence: int) -> list[Untold]:
@@ -74,21 +77,20 @@ class TransactionCompletion:
         return list(self._untold.get(sequence, {}).values())
 
     def joined(self, sequence: int, topic: str, incarnation: int) -> None:
-        """This incarnation of a partition may have something of an open transaction: if it is
-        connected, it is told without the catalog being asked whether it exists.
-        """
+        """Note an incarnation of a partition that may have entries of an open transaction. While it
+        is connected, it is notified without asking the catalog whether it exists."""
         if sequence in self._runtime.state.unfinished:
             keys = self._keys.setdefault(sequence, {})
             if topic not in keys or keys[topic].topic_incarnation < incarnation:
                 keys[topic] = ActorKey.of_partition(TopicName.parse(topic), incarnation)
 
     def begin(self, sequences: Iterable[int]) -> None:
-        """Begin with these, which are decided durably."""
+        """Begin the completion of transactions with durable verdicts."""
         for sequence in sequences:
             self._begin(sequence)
 
     async def finish(self, sequence: int) -> None:
-        """Until all participants of a durably decided transaction have applied its verdict."""
+        """Wait until all participants of a durably decided transaction have applied its verdict."""
         applied = self._begin(sequence)
         if applied is not None:
             await asyncio.shield(applied)
@@ -101,7 +103,7 @@ class TransactionCompletion:
             applied = asyncio.get_running_loop().create_future()
             self._applied[sequence] = applied
             task = self._tasks[sequence] = self._spawn(self._end(known, applied))
-            task.add_done_callback(lambda _: applied.cancel())  # unless it is done
+            task.add_done_callback(lambda _: applied.cancel())  # no effect if it is done
         return self._applied[sequence]
 
     async def _end(self, known: Transaction, applied: asyncio.Future[None]) -> None:
@@ -120,7 +122,8 @@ class TransactionCompletion:
             applied.set_result(None)
 
     async def _apply(self, known: Transaction) -> dict[str, list[str]]:
-        """Have all participants apply the verdict; where entries go to, by cluster."""
+        """Make all participants apply the verdict; returns the partitions with entries by
+        cluster."""
         what = {
             "coordinator": self._number,
             "sequence": known.sequence,
@@ -156,7 +159,7 @@ class TransactionCompletion:
     async def _tell_all(
         self, sequence: int, telling: Mapping[Participant, dict[str, Any]]
     ) -> dict[Participant, Any]:
-        """What each of them answered; None of what was deleted."""
+        """The answers of the participants; None for deleted ones."""
         now_ms = self._actor_system.clock_ms()
         untold = {each: Untold(*each, now_ms) for each in telling}
         self._untold[sequence] = dict(untold)
@@ -168,14 +171,15 @@ class TransactionCompletion:
         return {each: task.result() for each, task in tasks.items()}
 
     async def _persist(self, command: Spread | Finish) -> Any:
-        """Its reply, as soon as the disk takes it."""
+        """Repeat until the disk takes the command; returns the reply."""
         backoff = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while isinstance(reply := await self._runtime.ask(command), Refusal):
             await backoff.wait()
         return reply
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
-        """Until it has it; its answer. What was deleted has nothing that could be applied to."""
+        """Repeat until the participant has applied the verdict; returns its answer. A deleted
+        participant has nothing to apply."""
         backoff, answer = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
         while True:
             try:
@@ -194,7 +198,8 @@ class TransactionCompletion:
     async def _tell_once(self, participant: Untold, what: dict[str, Any]) -> Any:
         method = "name_participants" if "clusters" in what else "end_transaction"
         key = self._keys.get(what["sequence"], {}).get(participant.topic)
-        # Who is connected exists; else the topic may have been deleted, as the catalog knows.
+        # A connected participant exists. Otherwise ask the catalog: the topic may have been
+        # deleted.
         rpc_connection = None if key is None else self._actor_system.shared_rpc(key)
         if rpc_connection is not None:
             return await rpc_connection.request(method, what)

@@ -1,7 +1,8 @@
-"""Taking the census of a running cluster, describing one ledger, and having orphans deleted.
+"""The ledger audit of a running cluster, the description of one ledger, and the deletion of
+orphans.
 
-Ledgers move while they are counted. What looks lost is looked at again, and only what looks so
-every time is called an orphan, or missing.
+Ledgers change state during an audit. Ledgers that look lost are read again; only those that look
+lost every time are reported as orphans or missing.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
 
 LOOKS = 3
-"""What looks lost is looked at so often."""
+"""The number of reads of ledgers that look lost."""
 
 
 async def audit_ledgers(actor_system: ActorSystem) -> LedgerAudit:
-    """Count every ledger of the cluster, while everything goes on.
+    """Determine the state of every ledger of the cluster while the cluster runs.
 
-    A journal that can't be read is named, and the others are counted. Raises what
+    A journal that can't be read is listed as such; the others are audited. Raises what
     `ActorSystem.call` raises.
     """
     unread: dict[str, Unread] = {}
@@ -67,7 +68,8 @@ def _lost(ledgers: Sequence[Counted]) -> list[Counted]:
 def _corrected(
     ledgers: Sequence[Counted], again: Sequence[Counted], lost: Sequence[Counted]
 ) -> list[Counted]:
-    """``ledgers``, of which the ``lost`` ones are as they were seen ``again``, or gone."""
+    """``ledgers``, where the ``lost`` ones are replaced by their states in ``again``, or
+    removed."""
     now = {each.name: each for each in again}
     suspects = {each.name for each in lost}
     kept = [each for each in ledgers if each.name not in suspects]
@@ -78,10 +80,11 @@ def _corrected(
 async def _look(
     actor_system: ActorSystem, keys: Sequence[str], unread: dict[str, Unread]
 ) -> list[Counted]:
-    """Count the ledgers of these journals, once; those that can't be read go to ``unread``.
+    """Determine the states of the ledgers of these journals, once; journals that can't be read go
+    to ``unread``.
 
-    The store is looked at first: who unlists a ledger has announced it before, so an event that
-    isn't there then was dealt with.
+    The store is read first. An actor enqueues a deletion before it drops the ledger from the
+    manifest. So an unlisted ledger without an event was deleted meanwhile.
     """
     journals = []
     for key in keys:
@@ -99,7 +102,7 @@ def _name(each: Waiting) -> Name:
 
 
 async def _journals(store: LedgerStore) -> list[str]:
-    """The journals of actors; what else is stored has no ledgers."""
+    """The journals of actors; other stored objects have no ledgers."""
     found = []
     for key in await store.list_journals():
         try:
@@ -111,16 +114,17 @@ async def _journals(store: LedgerStore) -> list[str]:
 
 
 async def _read(store: LedgerStore, key: str) -> Journal:
-    """A journal, as it was at a moment if it stood still meanwhile."""
+    """A journal; consistent if it doesn't change during the reads."""
     before = await _manifest(store, key)
     stored = {}
     for ledger_id in await store.list_ledgers(key):
         try:
             stored[ledger_id] = await store.size(key, ledger_id)
         except NotStored:
-            continue  # it was deleted just now
+            continue  # just deleted
     after = await _manifest(store, key)
-    # Missing is what was listed before and after; unlisted what was so when it was seen stored.
+    # Missing ledgers were listed before and after; unlisted ones were unlisted when they were
+    # stored.
     if before is not None and after is not None:
         listed = {info.ledger_id for info in before.ledgers}
         ledgers = [each for each in after.ledgers if each.ledger_id in listed.union(stored)]
@@ -134,9 +138,9 @@ async def _manifest(store: LedgerStore, key: str) -> Manifest | None:
 
 
 async def repair(actor_system: ActorSystem, orphans: Collection[Counted]) -> int:
-    """Have orphans deleted; returns how many. Repeating it does no harm.
+    """Enqueue the deletion of orphans; returns their number. Repeating it does no harm.
 
-    Raises what `announce` raises, and the store's errors: then some may not be.
+    Raises what `enqueue_deletion` raises, and the store's errors: then some may not be enqueued.
     """
     done = 0
     for journal in sorted({each.journal for each in orphans}):
@@ -152,10 +156,10 @@ async def repair(actor_system: ActorSystem, orphans: Collection[Counted]) -> int
 
 
 async def describe_ledger(actor_system: ActorSystem, ledger_id: int) -> dict[str, Any]:
-    """Everything that is known of a ledger, its events among it.
+    """The state of a ledger and its events.
 
-    Raises `RemoteError` (NOT_FOUND) if it is neither stored nor listed, and no event names it;
-    else as `audit_ledgers`.
+    Raises `RemoteError` (NOT_FOUND) if it is neither stored nor listed, and no event names it; else
+    as `audit_ledgers`.
     """
     events = [each async for each in pending(actor_system) if _name(each)[1] == ledger_id]
     given_up_events = [
@@ -168,7 +172,7 @@ async def describe_ledger(actor_system: ActorSystem, ledger_id: int) -> dict[str
         except JournalError:
             if key in named or ledger_id in await actor_system.store.list_ledgers(key):
                 raise
-            continue  # it is another journal's
+            continue  # another journal's ledger
         numbered = journal.manifest is not None and (
             journal.manifest.number == ledger_id >> LEDGER_INDEX_BITS
         )

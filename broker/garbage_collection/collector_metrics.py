@@ -1,4 +1,4 @@
-"""What a deleter counts, from 0 at each of its starts."""
+"""The counters of a garbage collector, from 0 at each of its starts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from velaray.topology.metrics import Labels, Sample
 
 @dataclass(slots=True)
 class CollectorMetrics:
-    """Events by what became of them, and ledgers.
+    """Numbers of events by outcome, and of ledgers.
 
-    ``sent`` were announced here, ``received`` came here. Of these ``deleted`` named a ledger that
-    was deleted then, ``gone`` one that was before, ``in_use`` one that is listed, ``failed`` one
-    that can't be deleted now; ``malformed`` ones were no events, and ``forged`` ones name what
-    isn't there in that way. What is ``in_use`` or ``failed`` was ``retried``, or is ``dead`` after
-    too many times; the others were ``acked``.
+    ``sent`` events were published by this garbage collector, ``received`` ones consumed by it. Of
+    the received ones, ``deleted`` named a ledger that was deleted then, ``gone`` one that was
+    deleted earlier, ``in_use`` one that is listed, and ``failed`` one that can't be deleted now.
+    ``malformed`` messages were no events, and ``forged`` events don't match the ledger that they
+    name. ``in_use`` and ``failed`` events were ``retried``, or are ``dead`` after too many
+    attempts; the others were ``acked``.
     """
 
     sent: int = 0

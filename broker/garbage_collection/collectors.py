@@ -1,4 +1,4 @@
-"""The topics of those who delete ledgers, and waking them up."""
+"""The topics of the garbage collectors, and the activation of collectors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ _POLICIES: Mapping[str, Any] = {
         for name, policy in POLICIES.items()
         if Level.NAMESPACE in policy.levels and policy.default is not None
     },
-    # The deleters move their dead letters themselves; killing them often makes none.
+    # Garbage collectors move dead letters themselves. Without a limit, kills of collectors make
+    # none.
     "deadLetter": {
         "maxRedeliverCount": _NEVER,
         "deadLetterTopic": str(DEAD),
         "initialSubscriptionName": OPERATOR,
     },
 }
-"""Of the system's namespace, whatever is set for the cluster: no event may expire or be refused."""
+"""Policies of the system's namespace. They override the cluster's, so no event expires or is
+refused."""
 
 
 async def ensure_deletion_topics(actor_system: ActorSystem) -> None:
-    """Have the topics of which deleters live, with a partition for each deleter at least.
+    """Create the topics of the garbage collectors, with at least one partition for each collector.
 
-    They always have partitions, whatever topics are that come into being by themselves. (More of
-    them would be more actors, which all wake up for every deletion.) Raises what `ActorSystem.call`
-    raises.
+    They always have partitions, whatever the policy of automatic creation is. More partitions would
+    mean more actors, which all activate for every deletion. Raises what `ActorSystem.call` raises.
     """
     namespace = EVENTS.namespace_name
     own = await actor_system.call(ActorKey.catalog(), "policies", {"namespace": namespace})
@@ -49,7 +50,7 @@ async def ensure_deletion_topics(actor_system: ActorSystem) -> None:
 
 
 async def partitions_in_use(actor_system: ActorSystem, topic: TopicName) -> AsyncIterator[ActorKey]:
-    """The partitions of ``topic`` in which anything was ever stored; none if there is no topic.
+    """The partitions of ``topic`` that have ever stored anything; none if there is no topic.
 
     Raises what `ActorSystem.call` raises, and the store's errors.
     """
@@ -65,7 +66,7 @@ async def partitions_in_use(actor_system: ActorSystem, topic: TopicName) -> Asyn
 
 
 async def has_work(actor_system: ActorSystem) -> bool:
-    """Whether anything is announced that the deleters haven't acknowledged.
+    """Whether there are events that the garbage collectors haven't acknowledged.
 
     Raises what `ActorSystem.ask` raises, and the store's errors.
     """
@@ -80,9 +81,9 @@ async def has_work(actor_system: ActorSystem) -> bool:
 
 
 async def collectors_to_wake(actor_system: ActorSystem) -> list[ActorKey]:
-    """Those who are to be activated when a cluster starts: none if nothing was ever announced.
+    """The garbage collectors to activate when a cluster starts: none if there never was an event.
 
-    They leave if nothing is left to do. Raises what `ActorSystem.call` raises, and the store's
+    They passivate if nothing is left to do. Raises what `ActorSystem.call` raises, and the store's
     errors.
     """
     for topic in (EVENTS, RETRY):

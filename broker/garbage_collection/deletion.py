@@ -1,7 +1,7 @@
-"""Having ledgers deleted: what owners do before they list them no more.
+"""The first phase of ledger deletion: owners enqueue it before they drop ledgers from the manifest.
 
 See `docs/decisions/0023-the-end-of-ledgers.md`. The deletion topics' own ledgers are deleted by
-their owners, without an event: each event would make for another ledger to delete.
+their owners, without an event: each event would lead to another ledger to delete.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EVENTS = TopicName.parse("persistent://pulsar/system/__ledger_deletion")
 RETRY = TopicName.parse(f"{EVENTS}-RETRY")
 DEAD = TopicName.parse(f"{EVENTS}-DLQ")
 TOPICS = (EVENTS, RETRY, DEAD)
-"""Where what is to be deleted is written down, first and again, and when it was given up."""
+"""The topics of events: new ones, retried ones, and dead letters."""
 WORKER = "ledger-deletion-worker"
-"""The subscription of those who delete."""
+"""The subscription of the garbage collectors."""
 OPERATOR = "ledger-deletion-operator"
-"""The subscription of `DEAD` that keeps what nobody has dealt with."""
+"""The subscription of `DEAD` that keeps dead letters until an operator handles them."""
 
 _OWN = {(topic.tenant, topic.namespace, topic.local) for topic in TOPICS}
 
@@ -35,17 +35,17 @@ def is_deletion_topic(topic: TopicName) -> bool:
 
 
 def deletes_itself(actor_system: ActorSystem, key: ActorKey) -> bool:
-    """Whether the ledgers of this journal are deleted by their owner, without an event."""
+    """Whether the owner of this journal deletes its ledgers itself, without an event."""
     return not actor_system.config.deleters or (key.tenant, key.namespace, key.topic) in _OWN
 
 
 async def enqueue_deletion(
     actor_system: ActorSystem, key: ActorKey, ledger_ids: Sequence[int]
 ) -> None:
-    """Have these ledgers of ``key``'s journal deleted once they aren't listed any more.
+    """Enqueue the deletion of these ledgers of ``key``'s journal, once they aren't listed any more.
 
-    Durable when it returns, for each of them; repeating it does no harm. Raises `Unreachable`,
-    `RemoteError`: then some may be announced.
+    All events are durable when it returns; repeating it does no harm. Raises `Unreachable`,
+    `RemoteError`: then some may be enqueued.
     """
     if not ledger_ids or deletes_itself(actor_system, key):
         return
@@ -57,10 +57,10 @@ async def enqueue_deletion(
 
 
 async def purge_journal(actor_system: ActorSystem, key: ActorKey) -> None:
-    """Unlist all of a deleted actor's journal, and have it deleted.
+    """Drop all ledgers of a deleted actor's journal from the manifest, and enqueue their deletion.
 
-    Success means that nothing lists any of it, and whatever is stored will be deleted. It may be
-    repeated after any failure. Raises what `announce` and `bury` raise.
+    Success means that no manifest lists any of them, and that everything stored will be deleted. It
+    may be repeated after any failure. Raises what `enqueue_deletion` and `purge` raise.
     """
 
     async def tell(ledger_ids: Sequence[int]) -> None:

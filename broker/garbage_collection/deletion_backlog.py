@@ -1,4 +1,4 @@
-"""What waits in the deletion topics: events that nobody has dealt with, and dead letters."""
+"""The backlog of the deletion topics: unacknowledged events, and dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from velaray.topology.rpc import RemoteError
 from velaray.wire.pulsar_pb2 import MessageMetadata
 
 AT_ONCE = 500
-"""Events that one partition is asked for at a time."""
+"""Events that one request to a partition returns at most."""
 
 _TRIED = "RECONSUMETIMES"
 
@@ -46,10 +46,10 @@ class Waiting:
 
 
 async def pending(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
-    """What deleters haven't acknowledged, as it is while this runs.
+    """The events that the garbage collectors haven't acknowledged.
 
-    An event that is tried again while this runs may come twice. Raises what `ActorSystem.call`
-    raises, and the store's errors.
+    An event that is retried meanwhile may be reported twice. Raises what `ActorSystem.call` raises,
+    and the store's errors.
     """
     for topic in (EVENTS, RETRY):  # in the order in which events move
         async for each in _waiting(actor_system, topic, WORKER):
@@ -57,7 +57,7 @@ async def pending(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
 
 
 def dead_letters(actor_system: ActorSystem) -> AsyncIterator[Waiting]:
-    """The events that were given up and that nobody has dealt with since. Raises as `pending`."""
+    """The dead letters that no operator has handled. Raises as `pending`."""
     return _waiting(actor_system, DEAD, OPERATOR)
 
 
@@ -66,7 +66,7 @@ async def _waiting(
 ) -> AsyncIterator[Waiting]:
     async for key in partitions_in_use(actor_system, topic):
         if subscription not in await actor_system.call(key, "subscriptions"):
-            continue  # nothing was stored there: whoever does so makes it first
+            continue  # the first publisher makes the journal
         first: int | None = 0
         while first is not None:
             args = {"name": subscription, "first": first, "most": AT_ONCE}
@@ -91,10 +91,10 @@ def _read(topic: str, found: list[int], metadata: bytes, payload: bytes) -> Wait
 
 
 async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
-    """Have dead letters tried again from the start: published anew, and then forgotten.
+    """Retry dead letters from the start: publish their events again, then acknowledge them.
 
-    Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them is no event, what
-    `announce` raises, and what `forget` raises: then some may be.
+    Repeating it does no harm. Raises `RemoteError` (INVALID) if one of them is no event, and what
+    `enqueue_deletion` and `forget` raise: then some may be published again.
     """
     for each in dead_letters:
         if each.event is None:
@@ -109,9 +109,9 @@ async def take_up(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) ->
 
 
 async def forget(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> None:
-    """Have dead letters listed no more, and leave their ledgers as they are.
+    """Acknowledge dead letters without any change of their ledgers.
 
-    Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be.
+    Repeating it does no harm. Raises what `ActorSystem.call` raises: then some may be acknowledged.
     """
     ids = [
         [each.message_id.ledger_id, each.message_id.entry_id, each.message_id.partition]
@@ -122,7 +122,7 @@ async def forget(actor_system: ActorSystem, dead_letters: Sequence[Waiting]) -> 
 
 
 def described(each: Waiting) -> dict[str, Any]:
-    """A message of a deletion topic, as the admin interface tells it."""
+    """A message of a deletion topic in the form of the admin interface."""
     event = each.event
     return {
         "id": f"{each.message_id.ledger_id}:{each.message_id.entry_id}:{each.message_id.partition}",

@@ -1,8 +1,8 @@
-"""The event that a ledger is to be deleted: PIP-186's `PendingDeleteLedgerInfo`, in Avro.
+"""The event that requests the deletion of a ledger: PIP-186's `PendingDeleteLedgerInfo`, in Avro.
 
-``journal`` is velaray's own: the text of the actor's key, which tells a topic from an earlier one
-of the same name. Everything else follows from it; an event in which it doesn't was written by
-somebody else, and isn't believed.
+``journal`` is velaray's own field: the text of the actor's key, which distinguishes a topic from an
+earlier one of the same name. All other fields follow from it. An event whose fields don't agree was
+written by another program and is rejected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from velaray.client.schema import AvroSchema
 from velaray.events.ids import INT64_MAX, ActorKey, ActorKind, InvalidNameError
 
 LEDGER = "Ledger"
-"""The only type of ledger there is: nothing is offloaded."""
+"""The only type of ledger: there is no offloading."""
 
 
 class Component(StrEnum):
-    """What a ledger is part of: the first three are Pulsar's."""
+    """The component that a ledger belongs to: the first three are Pulsar's."""
 
     TOPIC = "managed-ledger"
     SUBSCRIPTION = "managed-cursor"
@@ -43,16 +43,16 @@ _COMPONENTS = {
 
 
 class MalformedEvent(ValueError):
-    """A message that is no event of this kind: nobody can know what it wants deleted."""
+    """A message that is no event of this kind, so the ledger isn't known."""
 
 
 class MisaddressedEvent(ValueError):
-    """An event whose parts say different things of which ledger is meant."""
+    """An event whose fields name different ledgers."""
 
 
 @dataclass(frozen=True)
 class PendingDeleteLedgerInfo:
-    """One ledger that is to be deleted, with Pulsar's names. Made by `event_of`."""
+    """One ledger to delete, with Pulsar's field names. Made by `event_of`."""
 
     ledgerComponent: str
     ledgerType: str
@@ -65,11 +65,11 @@ class PendingDeleteLedgerInfo:
 
 
 SCHEMA: AvroSchema[PendingDeleteLedgerInfo] = AvroSchema(PendingDeleteLedgerInfo)
-"""What the messages of the deletion topics are."""
+"""The schema of the messages of the deletion topics."""
 
 
 def component_of(key: ActorKey) -> Component:
-    """What the ledgers of this journal are part of.
+    """The component that the ledgers of this journal belong to.
 
     Raises `MisaddressedEvent` for an actor that has no journal.
     """
@@ -104,7 +104,7 @@ def encode_event(event: PendingDeleteLedgerInfo) -> bytes:
 
 
 def decode_event(data: bytes) -> PendingDeleteLedgerInfo:
-    """What `encode_event` wrote. Raises `MalformedEvent`."""
+    """The inverse of `encode_event`. Raises `MalformedEvent`."""
     try:
         return SCHEMA.decode(data)
     except UndecodableMessage as error:
@@ -112,7 +112,7 @@ def decode_event(data: bytes) -> PendingDeleteLedgerInfo:
 
 
 def read_event(message: Message[Any]) -> PendingDeleteLedgerInfo:
-    """The event that a message holds, whatever version of the schema it was written with.
+    """The event in a message, whatever version of the schema it was written with.
 
     Raises `MalformedEvent`.
     """
@@ -126,10 +126,10 @@ def read_event(message: Message[Any]) -> PendingDeleteLedgerInfo:
 
 
 def addressee(event: PendingDeleteLedgerInfo) -> ActorKey:
-    """The actor whose ledger is meant.
+    """The actor that owns the ledger.
 
-    Raises `MisaddressedEvent` if that isn't an actor that may have ledgers, or if topic, cursor,
-    component or type say otherwise than the journal.
+    Raises `MisaddressedEvent` if that isn't an actor with ledgers, or if topic, cursor, component
+    or type don't match the journal.
     """
     try:
         key = ActorKey.parse(event.journal)

@@ -1,10 +1,10 @@
-"""The body of a deleter: it has deletions announced, and deletes what nobody lists any more.
+"""The garbage collector: publishes deletion events, and deletes ledgers that no manifest lists.
 
-It owns no journal. Its work is in three topics (`velaray.broker.garbage_collection.deletion`);
-there it is an ordinary client: a producer without batching, and a Shared consumer with a retry and
-a dead-letter topic. An event is acknowledged after its ledger is gone, so whatever crashes,
-somebody deletes it in the end. What an event says is believed of nobody: `burial.dispose` asks the
-store.
+It has no journal. Its work is in three topics (`velaray.broker.garbage_collection.deletion`), where
+it is an ordinary client: a producer without batching, and a Shared consumer with a retry topic and
+a dead-letter topic. An event is acknowledged after its ledger is deleted, so a crash loses no
+deletion. The collector doesn't trust events: `velaray.journal.garbage_collection.dispose` checks
+the store.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ from velaray.topology.transient import TRANSIENT_OR_STORE
 logger = logging.getLogger("velaray")
 
 MAX_TRIES = 10
-"""An event is tried again so often; then it is a dead letter."""
+"""Attempts for an event; then it is a dead letter."""
 AT_ONCE = 16
-"""Ledgers that one deleter deletes at a time."""
+"""Ledgers that one garbage collector deletes at a time."""
 PAUSE_S = 0.06
-"""The pause after each of them: some 250 a second go, which who publishes hardly notices."""
+"""The pause after each of them. It limits deletions to about 250 a second, which hardly slows
+publishing."""
 QUEUE = 100
-"""Events that wait in it, of each partition."""
+"""The receiver queue of each partition, in events."""
 GRACE_MS = 2_000
-"""An event comes so much later, and a millisecond for each of its announcement: whoever announces
-ledgers unlists them just after that, and what comes before has to come again."""
+"""The delay of an event, to which one millisecond is added for each ledger of the request. The
+caller drops the ledgers from the manifest just after the request; an earlier event would have to be
+retried."""
 MAX_NACK_DELAY_MS = 60_000
 
 _TRANSIENT: tuple[type[Exception], ...] = (VelarayError, *TRANSIENT_OR_STORE)
-"""What goes by itself: somebody is restarting, or a disk is full."""
+"""Transient errors, such as the restart of an actor or a full disk."""
 
 Event = PendingDeleteLedgerInfo
 
 
 class GarbageCollector(ActorBase):
-    """Announces and deletes."""
+    """Publishes deletion events and deletes ledgers."""
 
     def __init__(self, key: ActorKey, actor_system: ActorSystem) -> None:
         self.key = key
@@ -89,7 +91,7 @@ class GarbageCollector(ActorBase):
     # -- life ------------------------------------------------------------------------
 
     async def start(self) -> Address:
-        """Make sure that the topics are there, and begin. Raises what `ActorSystem.call` raises."""
+        """Create the topics if needed, and begin. Raises what `ActorSystem.call` raises."""
         await ensure_deletion_topics(self.actor_system)
         rpc_port = await self.rpc_connections.start(self.config.host)
         self._spawn(self._consume(), self._tasks)
@@ -97,12 +99,13 @@ class GarbageCollector(ActorBase):
         return Address(self.config.host, 0, rpc_port)
 
     def idle(self) -> bool:
-        """Whether nobody asks, nothing is under way, and nothing was left when it last looked."""
+        """Whether there is no call, nothing is under way, and the last look found no work."""
         busy = self.rpc_connections.rpc_connections or self._enqueuing or self._handling
         return self._drained and not busy
 
     async def stop(self) -> None:
-        """End what is under way, and leave. What isn't acknowledged comes again to the next."""
+        """Finish what is under way, and stop. Unacknowledged events are delivered to the next
+        activation."""
         self._stopping = True
         self.rpc_connections.stop()
         tasks = [*self._tasks, *self._handling]
@@ -137,8 +140,8 @@ class GarbageCollector(ActorBase):
     # -- calls -----------------------------------------------------------------------
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``announce`` ``ledgers`` of ``journal``; ``forget`` dead ``letters``; ``describe`` and
-        ``metrics`` as every actor."""
+        """Answer a call: ``announce`` the ``ledgers`` of a ``journal``; ``forget`` dead
+        ``letters``; ``describe`` and ``metrics`` as every actor."""
         match method:
             case "announce":
                 return await self._enqueue_deletion(args["journal"], args["ledgers"])
@@ -151,25 +154,25 @@ class GarbageCollector(ActorBase):
             case "metrics":
                 return [list(sample) for sample in self.meter.samples(self.config.name, self.key)]
             case "ledgers":
-                return []  # it has none
+                return []  # no journal, no ledgers
         raise RemoteError(Reason.NOT_FOUND, f"a {self.key.kind} knows no method {method!r}")
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Requests over links are calls."""
+        """Requests over RPC connections are calls."""
         return await self.call(method, args)
 
     def on_notice(self, rpc_connection: RpcConnection, method: str, args: Any) -> None:
-        """Nobody sends a deleter notices."""
+        """A garbage collector gets no notices."""
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Nothing hangs on a link."""
+        """Nothing depends on a connection."""
 
     # -- announcing ------------------------------------------------------------------
 
     async def _enqueue_deletion(self, journal: str, ledger_ids: Sequence[int]) -> None:
         """Publish an event for each ledger; all of them are stored when this returns.
 
-        Raises `RemoteError`: then any of them may be stored, and all may be announced again.
+        Raises `RemoteError`: then any of them may be stored, and all may be published again.
         """
         try:
             key = ActorKey.parse(journal)
@@ -190,12 +193,12 @@ class GarbageCollector(ActorBase):
             self._enqueuing -= 1
 
     async def _send(self, producer: Producer[Event], event: Event, due_ms: int) -> None:
-        # A journal's events are in one partition: announcing them wakes up no other.
+        # A journal's events are in one partition, so publishing them activates no other.
         await producer.send(event, partition_key=event.journal, deliver_at=due_ms)
         self.meter.sent += 1
 
     async def _connected_producer(self) -> Producer[Event]:
-        """Raises `VelarayError`."""
+        """The producer, which is connected at the first use. Raises `VelarayError`."""
         async with self._connecting:
             if self._producer is None:
                 client = await self._connected_client()
@@ -206,7 +209,7 @@ class GarbageCollector(ActorBase):
                     block_if_queue_full=True,
                     lazy_start_partitioned_producers=True,
                 )
-                # Before anything is stored, those who will delete it are waited for.
+                # The producer waits until the collectors' subscription exists.
                 made = Producer[Event](client.core, options, client.forget, WORKER)
                 self._producer = await client.adopt(made)
             return self._producer
@@ -222,9 +225,9 @@ class GarbageCollector(ActorBase):
     # -- dead letters ----------------------------------------------------------------
 
     async def _forget(self, dead_letters: Sequence[MessageId]) -> None:
-        """Acknowledge dead letters: somebody has dealt with them. Durable when this returns.
+        """Acknowledge dead letters durably: an operator has handled them.
 
-        Raises `RemoteError`: then some may be, and all may be forgotten again.
+        Raises `RemoteError`: then some may be acknowledged, and all may be acknowledged again.
         """
         self._enqueuing += 1
         try:
@@ -272,7 +275,7 @@ class GarbageCollector(ActorBase):
     # -- deleting --------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        """Delete what is announced, for ever."""
+        """Handle events; never returns."""
         consumer = await self._subscribed()
         async for message in consumer:
             self.meter.received += 1
@@ -298,7 +301,7 @@ class GarbageCollector(ActorBase):
         backoff = self.actor_system.backoff()
         while True:
             try:
-                # A producer brings the schema into a topic that nobody has used yet.
+                # The producer registers the schema of an unused topic.
                 await self._connected_producer()
                 client = await self._connected_client()
                 return await client.adopt(Consumer[Event](client.core, options, client.forget))
@@ -311,7 +314,8 @@ class GarbageCollector(ActorBase):
         return max(1, round(self.config.deletion_retry_s * 1000))
 
     async def _handle(self, consumer: Consumer[Event], message: Message[Event]) -> None:
-        """Do what an event asks if it may be done, then acknowledge it or have it come again."""
+        """Delete the ledger of an event if that is allowed, then acknowledge the event or retry it
+        later."""
         try:
             if await self._is_done_with(message):
                 await consumer.acknowledge(message)
@@ -321,13 +325,13 @@ class GarbageCollector(ActorBase):
         except VelarayError as error:
             if not self._stopping:
                 logger.warning("%s: an event comes again: %s", self.key, error)
-                with contextlib.suppress(VelarayError):  # it is closed: all come again
+                with contextlib.suppress(VelarayError):  # closed: all are redelivered
                     await consumer.negative_acknowledge(message)
         finally:
             asyncio.get_running_loop().call_later(PAUSE_S, self._room.release)
 
     async def _is_done_with(self, message: Message[Event]) -> bool:
-        """Whether nothing is left to be done about an event."""
+        """Whether the event needs no further attempt."""
         meter = self.meter
         try:
             event = read_event(message)
@@ -359,11 +363,11 @@ class GarbageCollector(ActorBase):
         return fate is not Fate.LISTED
 
     async def _again_later(self, consumer: Consumer[Event], message: Message[Event]) -> None:
-        """Raises `VelarayError`: then the event is as it was."""
+        """Publish the event to the retry topic. Raises `VelarayError`: then it is unchanged."""
         try:
             await consumer.reconsume_later(message, self._delay_ms)
         except InvalidMessage:
-            # It says that it came before, in a way that no deleter says it.
+            # Its count of attempts isn't one that a garbage collector writes.
             self.meter.forged += 1
             await consumer.acknowledge(message)
             return
@@ -376,13 +380,14 @@ class GarbageCollector(ActorBase):
     # -- leaving ---------------------------------------------------------------------
 
     async def _look_for_work(self) -> None:
-        """Now and then, when nothing happens, ask whether anything is left, delayed or held."""
+        """Check from time to time, while idle, whether any events are left, delayed ones
+        included."""
         while True:
             seen = self._progress()
             await asyncio.sleep(self.config.maintenance_s)
             if self._drained or self._enqueuing or self._handling or self._progress() != seen:
                 continue
-            with contextlib.suppress(*_TRANSIENT):  # then it isn't known
+            with contextlib.suppress(*_TRANSIENT):  # unknown until the next check
                 left = await has_work(self.actor_system)
                 self._drained = not left and self._progress() == seen
 

@@ -18,7 +18,7 @@ from velaray.journal.manifest import LedgerInfo, Manifest
 
 
 class State(StrEnum):
-    """Where a ledger is on its way."""
+    """The state of a ledger."""
 
     LISTED = "listed"
     CREATING = "creating"
@@ -36,7 +36,7 @@ Name = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What a store says of one journal: its manifest, and the sizes of its ledgers."""
+    """A journal in the store: its manifest, and the sizes of its ledgers."""
 
     key: str
     manifest: Manifest | None
@@ -45,7 +45,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One ledger, as the census found it."""
+    """One ledger, as found by the audit."""
 
     journal: str
     ledger_id: int
@@ -54,12 +54,12 @@ class Counted:
 
     @property
     def name(self) -> Name:
-        """Which one."""
+        """The journal and the id."""
         return self.journal, self.ledger_id
 
     @property
     def kind(self) -> str:
-        """The kind of actor that it belongs to."""
+        """The kind of the actor that owns it."""
         return self.journal.split("/")[0]
 
 
@@ -68,7 +68,7 @@ def count(
 ) -> list[Counted]:
     """The state of every ledger that is stored or listed, by journal and id.
 
-    ``pending`` are the ledgers for which events wait, ``dead`` those whose events were given up.
+    ``pending`` are the ledgers with events that wait, ``dead`` those with dead letters.
     """
     found = []
     for journal in sorted(journals, key=lambda journal: journal.key):
@@ -111,7 +111,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAudit:
-    """The ledgers that were counted, and the journals that couldn't be."""
+    """The audited ledgers, and the journals that couldn't be read."""
 
     ledgers: Sequence[Counted]
     unread: Sequence[Unread] = ()
@@ -121,7 +121,7 @@ class LedgerAudit:
         return [each for each in self.ledgers if each.state in states]
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Ledgers and bytes by state; every state is there."""
+        """Numbers of ledgers and bytes by state, for every state."""
         return _totals(self.ledgers)
 
     def kinds(self) -> dict[str, dict[str, dict[str, int]]]:

@@ -1,7 +1,7 @@
-"""What an actor does with the ledgers of its journal that may go: announce, unlist.
+"""Removal of an actor's needless ledgers: enqueue their deletion, then drop them from the manifest.
 
-See `docs/decisions/0023-the-end-of-ledgers.md`. A round that fails half-way is made good by the
-next one, of this activation or of another: which ledgers may go follows from the state.
+See `docs/decisions/0023-the-end-of-ledgers.md`. The needless ledgers follow from the state, so the
+next round, of this activation or another, completes a failed one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from velaray.topology.config import ClusterConfig
 from velaray.topology.transient import TRANSIENT
 
 ROLL_BYTES = 1 << 20
-"""If so much could go but for what recovery needs of it, the journal is rolled over."""
+"""If this many bytes are kept only for recovery, the journal is rolled over."""
 HISTORY_BYTES = 64 << 20
-"""So much history, at least, do journals keep that hold no messages."""
+"""The history that journals without messages keep at least, in bytes."""
 _TRANSIENT = (*TRANSIENT, StorageFull)
 
 
 def beyond_history(ledgers: Sequence[LedgerInfo], kept_bytes: int) -> set[int]:
-    """The oldest ledgers, as far as those behind them have ``kept_bytes``."""
+    """The oldest ledgers that are followed by ``kept_bytes`` of newer ones."""
     newer = 0
     for at in range(len(ledgers) - 1, -1, -1):
         if newer >= kept_bytes:
@@ -40,7 +40,7 @@ def beyond_history(ledgers: Sequence[LedgerInfo], kept_bytes: int) -> set[int]:
 
 
 class LedgerOwner(Protocol):
-    """What the keeper needs of its actor."""
+    """The protocol of the keeper's actor."""
 
     key: ActorKey
     actor_system: ActorSystem
@@ -48,7 +48,7 @@ class LedgerOwner(Protocol):
     runtime: Runtime[Any]
 
     async def needless_ledgers(self) -> set[int]:
-        """Return the listed ledgers that nothing but perhaps recovery needs."""
+        """Return the listed ledgers that only recovery may still need."""
         ...
 
     async def ledgers_dropped(self, ledger_ids: Collection[int]) -> None:
@@ -56,20 +56,21 @@ class LedgerOwner(Protocol):
 
 
 class LedgerKeeper:
-    """The rounds of one actor."""
+    """The rounds of removal of one actor."""
 
     def __init__(self, actor: LedgerOwner) -> None:
         self._actor = actor
 
     async def run(self) -> None:
-        """Never returns."""
+        """Repeat the rounds; never returns."""
         while True:
             await asyncio.sleep(self._actor.config.maintenance_s)
             with suppress(*_TRANSIENT):
                 await self.once()
 
     async def once(self) -> None:
-        """One round. Raises what keeps it from being finished; another one will do."""
+        """Run one round. Raises the error that prevents its completion; another round will complete
+        it."""
         actor, runtime = self._actor, self._actor.runtime
         journal = runtime.journal
         assert isinstance(journal, Journal)
@@ -84,12 +85,13 @@ class LedgerKeeper:
         if deletes_itself(actor.actor_system, actor.key):
             await self._delete(going)
         stuck = needless & journal.needed - {info.ledger_id for info in journal.ledgers[-1:]}
-        # Not their checkpoints: each roll-over writes another one, and would lead to the next.
+        # Without their checkpoints: each roll-over writes another one, and would cause the next.
         if sum(listed[each].record_bytes for each in stuck & listed.keys()) >= ROLL_BYTES:
             runtime.roll_over()
 
     async def _delete(self, ledger_ids: Collection[int]) -> None:
-        """Without an event; what fails is swept by the next activation."""
+        """Delete ledgers without an event; the next activation deletes those that remain after an
+        error."""
         for ledger_id in ledger_ids:
             with suppress(JournalError):
                 await dispose(self._actor.actor_system.store, self._actor.key.text(), ledger_id)

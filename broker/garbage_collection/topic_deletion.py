@@ -1,11 +1,12 @@
-"""Deleting a topic, so that no crash in between leaves it half there.
+"""Deletion of topics, safe against crashes at any point.
 
-The deletion is decided by one event of the catalog. From that event on nobody finds the topic, and
-a new one of its name has another incarnation, so what is left of the old one can't be mistaken for
-the new one's. It lies in its grave (`velaray.actors.catalog.deleted_topics`) then: at once, or when
-its window is over, it is buried. Its actors are stopped, their journals are unlisted, and their
-ledgers deleted one by one (`velaray.broker.garbage_collection.deletion`). All that can be repeated;
-the catalog does so by itself until it is done. Before the first event, a crash changed nothing.
+One event of the catalog decides the deletion. From then on look-ups don't find the topic. A new
+topic of its name has another incarnation, so the remains of the old one can't be mistaken for it.
+The catalog keeps the deleted topic (`velaray.actors.catalog.deleted_topics`) until its purge, which
+begins at once, or at the end of its window. The purge stops the topic's actors, drops their ledgers
+from the manifests, and enqueues the deletion of each
+(`velaray.broker.garbage_collection.deletion`). Every step can be repeated; the catalog repeats them
+until the purge is complete. A crash before the first event changes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from velaray.topology.actor_system import ActorSystem
 from velaray.topology.rpc import RemoteError
 
 _KINDS = (
-    # A subscription's new journal is kept only if a partition that still holds its own says so:
-    # once the partitions' journals are gone, all that is still to come deletes itself.
+    # A subscription's new journal is kept only if a partition with a journal confirms the
+    # subscription. So partitions come first: without their journals, later activations delete
+    # themselves.
     ActorKind.PARTITION,
     ActorKind.SUBSCRIPTION,
     ActorKind.SCHEMA_REGISTRY,
@@ -31,15 +33,15 @@ _KINDS = (
 async def delete_topic(actor_system: ActorSystem, topic: TopicName, *, force: bool) -> None:
     """Delete a topic with all its partitions, subscriptions and messages.
 
-    Raises `RemoteError`: NOT_FOUND if neither the topic nor leftovers of one are there, BUSY
-    if clients are connected and ``force`` is false (nothing was changed). After any other
-    error the deletion may have been decided: repeat the call until it succeeds or answers
-    NOT_FOUND, or leave the rest to the catalog. Success means that nothing lists anything of the
-    topic; what is stored of it will be deleted. With a window (``undelete_s`` of the cluster) it
-    means that nobody finds it, and it is buried when the window is over.
+    Raises `RemoteError`: NOT_FOUND if neither the topic nor remains of one exist, BUSY if clients
+    are connected and ``force`` is false (nothing was changed). After any other error the deletion
+    may have been decided: repeat the call until it succeeds or answers NOT_FOUND, or leave the rest
+    to the catalog. Success means that no manifest lists anything of the topic; what is stored of it
+    will be deleted. With a window (``undelete_s`` of the cluster) it means that look-ups don't find
+    the topic, and that its purge begins at the end of the window.
 
-    What clients that are still connected publish after the decision goes with the topic,
-    although they got receipts for it.
+    Messages that connected clients publish after the decision are deleted with the topic, although
+    the clients got receipts for them.
     """
     found = await _find(actor_system, topic)
     if found is not None:
@@ -63,11 +65,12 @@ async def delete_topic(actor_system: ActorSystem, topic: TopicName, *, force: bo
 
 
 async def delete_namespace(actor_system: ActorSystem, namespace: str, *, force: bool) -> None:
-    """Delete ``tenant/namespace`` and, with ``force``, all topics in it, whoever is connected.
+    """Delete ``tenant/namespace`` and, with ``force``, all topics in it, even with connected
+    clients.
 
-    One decision of the catalog; what follows is as with `delete_topic`, for each of the topics.
-    Raises `RemoteError`: NOT_FOUND if there is no such namespace, NOT_EMPTY for one with topics
-    unless ``force``. After any other error it may have been decided; the catalog does the rest.
+    The catalog makes one decision; then each topic is purged as in `delete_topic`. Raises
+    `RemoteError`: NOT_FOUND if there is no such namespace, NOT_EMPTY for one with topics unless
+    ``force``. After any other error it may have been decided; then the catalog does the rest.
     """
     tenant, name = namespace.split("/")
     args = {
@@ -87,7 +90,7 @@ async def delete_namespace(actor_system: ActorSystem, namespace: str, *, force: 
 
 
 async def stop_topic(actor_system: ActorSystem, topic: TopicName, incarnation: int) -> None:
-    """Stop the actors of a deleted topic in good order. Nobody activates them again."""
+    """Stop the actors of a deleted topic in good order. They aren't activated again."""
     for kind in _KINDS:
         for key in await _stored(actor_system, topic, kind):
             if key.topic_incarnation == incarnation and kind is not ActorKind.COMPACTED:
@@ -95,9 +98,9 @@ async def stop_topic(actor_system: ActorSystem, topic: TopicName, incarnation: i
 
 
 async def sweep_topic(actor_system: ActorSystem, topic: TopicName) -> int:
-    """Stop and bury what is left of deleted topics of this name; returns how many journals.
+    """Stop and purge the remains of deleted topics of this name; returns the number of journals.
 
-    A topic of this name that exists, or that can be undeleted, is left alone.
+    A topic of this name that exists, or that can be undeleted, stays.
     """
     deleted_topics = await actor_system.call(ActorKey.catalog(), "graves", {"topic": str(topic)})
     for deleted_topic in deleted_topics:
@@ -117,8 +120,8 @@ async def sweep_topic(actor_system: ActorSystem, topic: TopicName) -> int:
 
 
 async def _sweep_kind(actor_system: ActorSystem, topic: TopicName, kind: ActorKind) -> int:
-    # First what is stored, then what exists: a topic that is created in between isn't in the
-    # list, and incarnations never come back but by being undeleted, which the catalog says.
+    # Read what is stored first, then what exists: a topic that is created in between isn't in the
+    # list. Incarnations return only by undeletion, which the catalog reports.
     stored = await _stored(actor_system, topic, kind)
     if not stored:
         return 0

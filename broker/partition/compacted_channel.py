@@ -1,14 +1,16 @@
-"""The partition's side of a subscription that reads compacted.
+"""The partition's side of a subscription that reads compacted entries.
 
-Below the horizon it serves the current view (`velaray.broker.partition.compacted_view`), behind it
-the log. Before it tells the brain of entries it has what is gone among them acknowledged, and of
-batches kept in part what is gone of them: so the cursor passes over it, as over anything that is
-acknowledged, and neither the dispatcher nor the client needs to know of compaction.
+Below the horizon it serves the current view (`velaray.broker.partition.compacted_view`), beyond it
+the log. Before it reports entries to the subscription dispatcher, it makes the dispatcher
+acknowledge those that compaction removed, and the removed messages of batches. So the cursor passes
+over them as over any acknowledged entries, and neither the dispatcher nor the client depends on
+compaction.
 
-A new view is the current one at once, below the horizon that the channel began to read with: so
-the former view can go. Of entries that were granted before, what is gone by now isn't written; the
-brain acknowledges it and takes its permits back. Behind that horizon readers go on with the log:
-else one that has read a value might never hear of the tombstone that removed it.
+A new view becomes current at once, below the horizon at which the channel began to read, so the
+former view can be deleted. Entries that were granted before and that the new view lacks aren't
+written; the dispatcher acknowledges them and takes their permits back. Beyond that horizon readers
+continue with the log. Otherwise a reader that has read a value could miss the tombstone that
+removed it.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ if TYPE_CHECKING:
     from velaray.broker.partition.compactor import Compactor
 
 GONE = CachedEntry(b"", 1, "")
-"""Stands for an entry that the current view doesn't have."""
+"""Stands for an entry that the current view lacks."""
 PASS_ENTRIES = 1024
-"""Kept entries ahead of which what is gone is acknowledged at once."""
+"""The number of removed entries, before a kept one, that are acknowledged at once."""
 JUMP = 64
-"""Gaps of more entries aren't told to the brain one by one."""
+"""Longer gaps aren't reported to the dispatcher entry by entry."""
 
 
 class CompactedEntries:
-    """Entries by offset, in the shape of an `EntryCache`: `GONE` where the view has none."""
+    """Entries by offset, in the shape of an `EntryCache`: `GONE` where the view lacks the entry."""
 
     def __init__(self, log: CompactedLog, whole: PartitionLog) -> None:
         self._log = log
@@ -88,12 +90,12 @@ class CompactedEntries:
 
 
 class CompactedLog:
-    """What a `CompactedChannel` needs of its partition."""
+    """The partition's log as a `CompactedChannel` sees it."""
 
     def __init__(self, log: PartitionLog, compactor: Compactor) -> None:
         self._log = log
         self._compactor = compactor
-        #: Where the view ends for who reads this.
+        #: The end of the view for these readers.
         self.horizon = 0
         self.cache: Any = CompactedEntries(self, log)
         self.partition_index = log.partition_index
@@ -102,7 +104,7 @@ class CompactedLog:
     def view_at(self, offset: int) -> CompactedView | None:
         """The current view, if it serves this offset; None if the log does.
 
-        Of what is behind the horizon it serves what is trimmed away from the log.
+        Beyond the readers' horizon the view serves only entries that the log has trimmed.
         """
         view = self._compactor.view
         if view is None or offset >= view.horizon:
@@ -111,7 +113,7 @@ class CompactedLog:
         return None if kept else view
 
     def begin(self) -> None:
-        """Somebody begins to read: up to the horizon of the current view, that."""
+        """Begin to read: the readers' horizon becomes that of the current view."""
         view = self._compactor.view
         self.horizon = 0 if view is None else view.horizon
 
@@ -131,7 +133,7 @@ class CompactedLog:
         return self._log.readable_end
 
     def next_hidden(self, first: int, end: int) -> int:
-        """As `PartitionActor.next_hidden`; a view has nothing that is hidden."""
+        """As `PartitionActor.next_hidden`; a view has no hidden entries."""
         first = max(first, self.horizon)
         return self._log.next_hidden(first, end) if first < end else end
 
@@ -153,11 +155,11 @@ class CompactedLog:
 
     @property
     def synced_offset(self) -> int:
-        """The offset after the newest entry that no loss of power takes back."""
+        """The offset after the newest entry that a loss of power can't remove."""
         return self._log.synced_offset
 
     def ask_for_sync(self) -> None:
-        """Have `synced_offset` reach the end soon."""
+        """Sync the log up to its end soon."""
         self._log.ask_for_sync()
 
     def span_of(self, offset: int) -> LedgerSpan:
@@ -165,17 +167,17 @@ class CompactedLog:
         return self._compactor.table().span_of(offset)
 
     def kept_from(self, offset: int) -> int:
-        """The first offset at or after ``offset`` that isn't trimmed away; nothing that the view
-        serves is."""
+        """The first offset at or after ``offset`` that isn't trimmed; entries of the view count as
+        kept."""
         return offset if self.view_at(offset) else self._log.kept_from(offset)
 
     def reading_failed(self, offset: int, error: Exception) -> str:
-        """An entry could not be read; returns why, for clients."""
+        """Report that an entry could not be read; returns the reason, for clients."""
         return self._log.reading_failed(offset, error)
 
 
 class CompactedChannel(SubscriptionChannel):
-    """One subscription's consumers that read compacted."""
+    """The consumers of one subscription that reads compacted entries."""
 
     compacted = True
 
@@ -190,17 +192,17 @@ class CompactedChannel(SubscriptionChannel):
     ) -> None:
         self._compacted_log = CompactedLog(log, compactor)
         super().__init__(name, self._compacted_log, on_closed, durable=durable)
-        self._passed_to = 0  # what is gone before has been acknowledged
-        self._restarts = 0  # how often the brain told to feed anew
+        self._passed_to = 0  # removed entries below this offset are acknowledged
+        self._restarts = 0  # how often the dispatcher requested feeding anew
         self._unsent: list[tuple[ChannelConsumer, int, int]] = []
 
     @property
     def horizon(self) -> int:
-        """Where the view ends for these consumers."""
+        """The end of the view for these consumers."""
         return self._compacted_log.horizon
 
     def trimmed(self, gone: Sequence[int]) -> None:
-        """As `SubscriptionChannel.trimmed`. Once there is a view, only what it covers is
+        """As `SubscriptionChannel.trimmed`. Once there is a view, only ledgers that it covers are
         trimmed."""
         if not self.horizon:
             super().trimmed(gone)
@@ -245,7 +247,7 @@ class CompactedChannel(SubscriptionChannel):
             if gone or partial:
                 await self.ask(PassOver(self._log.end_offset, gone, partial))
         except TRANSIENT:
-            self.close()  # the consumers come again
+            self.close()  # the consumers subscribe again
             return
         if restarts == self._restarts:
             self._passed_to = end
@@ -261,7 +263,7 @@ class CompactedChannel(SubscriptionChannel):
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
-        """As `SubscriptionChannel._write`; what is gone by now counts as written."""
+        """As `SubscriptionChannel._write`; entries that the view lacks by now count as written."""
         view = self._compacted_log.view_at(first)
         if view is None:
             return super()._write(consumer, first, run, epoch, redelivery_count, ack_set)
@@ -289,14 +291,14 @@ class CompactedChannel(SubscriptionChannel):
     def _whole(
         self, view: CompactedView, first: int, run: Sequence[CachedEntry], start: int
     ) -> int:
-        """How many entries of the run are there, and whole, from ``start`` on."""
+        """The number of present, whole entries of the run from ``start`` on."""
         for at in range(start, len(run)):
             if run[at] is GONE or first + at in view.masks:
                 return at - start
         return len(run) - start
 
     def _left(self, view: CompactedView, offset: int, ack_set: Sequence[int]) -> int:
-        """What of a batch kept in part isn't acknowledged."""
+        """The un-acknowledged messages of a batch that is kept in part."""
         mask = view.masks[offset]
         return mask & words_to_mask(ack_set) if ack_set else mask
 
@@ -306,7 +308,8 @@ class CompactedChannel(SubscriptionChannel):
         self._unsent.append((consumer, offset, mask))
 
     def _tell_unsent(self) -> None:
-        """Tell the brain what was granted and is gone, after it has heard of what was written."""
+        """Report granted entries that the view lacks to the dispatcher, after those that were
+        written."""
         unsent, self._unsent = self._unsent, []
         by_consumer: dict[ChannelConsumer, list[tuple[int, list[int]]]] = {}
         for consumer, offset, mask in unsent:

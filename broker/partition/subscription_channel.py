@@ -1,19 +1,20 @@
-"""The partition's side of one subscription: the hand.
+"""The partition's side of one subscription.
 
 A channel connects the consumers of one subscription, whose sockets this partition serves, to the
-subscription's brain. It tells the brain how many messages each new entry holds, passes permits and
-acknowledgements on, and writes the entries that the brain grants to the consumers' sockets. It
-decides nothing, but while the brain lets it (`velaray.actors.dispatch.lease`) it delivers new
-entries to the one consumer there is at once, and reports that.
+subscription dispatcher. It reports the number of messages of each new entry to the dispatcher,
+passes permits and acknowledgements on, and writes the entries that the dispatcher grants to the
+consumers' sockets. It makes no decisions of its own, except under a dispatch lease
+(`velaray.actors.dispatch.lease`): then it delivers new entries to the only consumer at once, and
+reports the deliveries.
 
-What is granted waits here as offsets; bytes are fetched only when the socket takes them, so
-a slow consumer holds at most its socket's write buffer plus one entry.
+Granted entries wait here as offsets. Their bytes are read only when the socket takes them, so a
+slow consumer holds at most its socket's write buffer plus one entry.
 
-Acknowledgements of entries that a loss of power could take back (`velaray.journal.journal`,
-relaxed) wait here until the log is synced: a cursor must never be ahead of what is there.
+Acknowledgements of entries that a loss of power could remove (`velaray.journal.journal`, relaxed)
+wait here until the log is synced: a cursor must never be ahead of the durable log.
 
-The brain is a `RpcConnection` to a subscription actor, or a `LocalPort` to one in this process (for
-subscriptions that are not durable).
+The dispatcher is reached by a `RpcConnection` to a subscription actor, or by a `LocalPort` to a
+dispatcher in this process (for subscriptions that are not durable).
 """
 
 from __future__ import annotations
@@ -64,22 +65,22 @@ from velaray.wire.connection import WireConnection
 
 FEED_ENTRIES = 4096
 HELD_NOTICES = 4096
-"""So many notices wait for the log to be synced before that is asked for."""
+"""The number of waiting notices at which the channel requests a sync of the log."""
 RUN_ENTRIES = 256
 """Entries that are taken from the cache together."""
 ATTACH_TIMEOUT_S = 30.0
 LISTENS_AFTER_S = 1.0
-"""A client that was told that it is subscribed listens by then, if it asks for nothing before."""
+"""The time after which a subscribed client is assumed to listen, if it requests nothing before."""
 REPORT_S = 0.1
-"""What was delivered without asking is reported so much later at the latest."""
+"""The longest delay of a report of deliveries under a lease."""
 
 _OVERTAKES = frozenset((AddPermits, LeaseReport))
-"""Notices that may be told while acknowledgements are held back."""
+"""Notices that may be sent while acknowledgements are held back."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """Consecutive entries that the brain gave to a consumer, but for those it has by now."""
+    """Consecutive entries that the dispatcher granted to a consumer and that aren't written yet."""
 
     first: int
     count: int
@@ -89,7 +90,7 @@ class Grant:
 
 
 class DispatcherPort(Protocol):
-    """What a channel needs of the way to its brain."""
+    """The protocol of a channel's connection to its dispatcher."""
 
     closed: bool
 
@@ -102,12 +103,12 @@ class DispatcherPort(Protocol):
         ...
 
     def close(self) -> None:
-        """The channel needs the brain no longer."""
+        """Close the connection: the channel doesn't need the dispatcher any more."""
         ...
 
 
 class PartitionLog(Protocol):
-    """What a channel needs of its partition."""
+    """The protocol of a channel's partition."""
 
     cache: EntryCache
     partition_index: int
@@ -115,7 +116,7 @@ class PartitionLog(Protocol):
 
     @property
     def terminated_at(self) -> int | None:
-        """The offset at which the topic ended; None while it goes on."""
+        """The offset at which the topic ended; None while it is open."""
         ...
 
     @property
@@ -125,17 +126,17 @@ class PartitionLog(Protocol):
 
     @property
     def readable_end(self) -> int:
-        """Consumers get nothing at or beyond this offset: no transaction that has something
-        below it is open."""
+        """Consumers get nothing at or beyond this offset: no open transaction has entries below
+        it."""
         ...
 
     def next_hidden(self, first: int, end: int) -> int:
-        """The first offset from ``first`` on that nobody gets, as its transaction was aborted;
-        ``end`` if there is none before it."""
+        """The first offset from ``first`` on that belongs to an aborted transaction and is never
+        delivered; ``end`` if there is none before it."""
         ...
 
     def hidden_within(self, first: int, end: int) -> list[tuple[int, int]]:
-        """All such offsets, as ascending (first, last + 1)."""
+        """All such offsets of the range, as ascending (first, last + 1)."""
         ...
 
     def next_remote(self, origins: Collection[str] | None, first: int, end: int) -> int:
@@ -144,28 +145,28 @@ class PartitionLog(Protocol):
         ...
 
     async def settle(self, channel: SubscriptionChannel) -> None:
-        """Have acknowledged what of all that came waits at the brain, and call
-        `SubscriptionChannel.settled`. Raises as `SubscriptionChannel.ask` does."""
+        """Make the subscription take in the waiting progress of all entries that have arrived, and
+        call `SubscriptionChannel.settled`. Raises as `SubscriptionChannel.ask` does."""
         ...
 
     @property
     def synced_offset(self) -> int:
-        """The offset after the newest entry that no loss of power takes back."""
+        """The offset after the newest entry that a loss of power can't remove."""
         ...
 
     def ask_for_sync(self) -> None:
-        """Have `synced_offset` reach the end soon, then call `SubscriptionChannel.log_synced`."""
+        """Sync the log up to its end soon, then call `SubscriptionChannel.log_synced`."""
         ...
 
     def span_of(self, offset: int) -> LedgerSpan:
-        """The ledger that holds the entry, hence the positions that clients see.
+        """The ledger that holds the entry, which determines the positions that clients see.
 
-        Raises `NoSuchEntryError` for one that is trimmed away.
+        Raises `NoSuchEntryError` for a trimmed entry.
         """
         ...
 
     def kept_from(self, offset: int) -> int:
-        """The first offset at or after ``offset`` that isn't trimmed away."""
+        """The first offset at or after ``offset`` that isn't trimmed."""
         ...
 
     def clock_ms(self) -> int:
@@ -173,13 +174,13 @@ class PartitionLog(Protocol):
         ...
 
     def reading_failed(self, offset: int, error: Exception) -> str:
-        """An entry could not be read; returns why, for clients. Anything but an error of the
-        journal ends the partition."""
+        """Report that an entry could not be read; returns the reason, for clients. An error that
+        isn't the journal's ends the partition."""
         ...
 
 
 class ConsumerSession(Protocol):
-    """What a channel needs of the client's connection."""
+    """The protocol of a client's connection."""
 
     connection: WireConnection
 
@@ -190,16 +191,16 @@ class ConsumerSession(Protocol):
 
     @property
     def knows_end_of_topic(self) -> bool:
-        """Whether the client understands that a topic has ended."""
+        """Whether the client understands REACHED_END_OF_TOPIC."""
         ...
 
     def consumer_closed(self, consumer: ChannelConsumer) -> None:
-        """The channel let go of the consumer."""
+        """Note that the channel has removed the consumer."""
         ...
 
 
 class ChannelConsumer:
-    """A consumer on this partition's socket, and what was granted to it."""
+    """A consumer on this partition's socket, and the entries granted to it."""
 
     def __init__(
         self,
@@ -216,21 +217,23 @@ class ChannelConsumer:
         self.number = channel.next_number()
         self.name = name
         self.type = kind
-        # The newest redelivery that the brain knows of; None if the client counts none.
+        # The newest redelivery request that the dispatcher has; None if the client doesn't number
+        # them.
         self.epoch: int | None = None
         self.grants: deque[Grant] = deque()
-        #: Up to where it has acknowledged what a cluster stored first, by the cluster's number.
+        #: The place before which it has acknowledged the entries of an origin, by the origin's
+        #: number.
         self.acked_up_to: dict[int, int] = {}
-        self.flowed = 0  # messages that the client ever asked for
+        self.flowed = 0  # messages that the client ever requested
         self.connected_ms = channel.clock_ms()
         self.traffic = Flow(self.connected_ms)
         self.activity = Activity()
         self.metadata: dict[str, str] = {}
         self.loading: asyncio.Task[None] | None = None
         self.attaching: asyncio.Future[None] | None = None
-        self.subscribed = False  # the client was told that it is
-        self.request_id = 0  # of the command that subscribed it
-        self.auto_consume = False  # it takes whatever schema a message has
+        self.subscribed = False  # the client has the answer
+        self.request_id = 0  # the command that subscribed it
+        self.auto_consume = False  # it takes messages of any schema
         self.closed = False
         self._active: bool | None = None
         self._listening = False
@@ -245,19 +248,19 @@ class ChannelConsumer:
         self.channel.more_permits(self, permits)
 
     def answered(self) -> None:
-        """The client was told that the consumer is subscribed."""
+        """Note that the client has the answer to SUBSCRIBE."""
         self.subscribed = True
         loop = asyncio.get_running_loop()
         self._listens_later = loop.call_later(LISTENS_AFTER_S, self._listen)
 
     def set_active(self, active: bool) -> None:
-        """Whether it is the one that receives; the client is told once it listens."""
+        """Set whether the consumer is the active one; the client is notified once it listens."""
         self._active = active
         if self._listening:
             self._tell_active(active)
 
     def _listen(self) -> None:
-        """Go's client ignores ACTIVE_CONSUMER_CHANGE until it has dealt with the answer to
+        """The Go client ignores ACTIVE_CONSUMER_CHANGE until it has handled the answer to
         SUBSCRIBE. Its first permits show that it has; some clients send none before they
         receive."""
         if not self._listening:
@@ -275,7 +278,7 @@ class ChannelConsumer:
         self.activity.acked_ms = self.channel.activity.acked_ms = self.channel.clock_ms()
 
     def close(self) -> None:
-        """Forget what was granted and not yet written."""
+        """Drop granted entries that aren't written yet."""
         self.closed = True
         if self._listens_later is not None:
             self._listens_later.cancel()
@@ -321,13 +324,13 @@ def _overlaps(grant: Grant, gone: Sequence[int]) -> bool:
 
 
 class SubscriptionChannel:
-    """One subscription's consumers on this partition."""
+    """The consumers of one subscription on this partition."""
 
     compacted = False
 
     @property
     def horizon(self) -> int | None:
-        """Where the compacted view ends, for consumers that read it."""
+        """The end of the compacted view, for consumers that read it."""
         return None
 
     def __init__(
@@ -343,7 +346,7 @@ class SubscriptionChannel:
         self.port: DispatcherPort | None = None
         self.consumers: dict[int, ChannelConsumer] = {}
         self.resetting = False
-        self.quiet = False  # consumers get nothing more for now
+        self.quiet = False  # consumers get nothing for now
         self.closed = False
         self.clock_ms = log.clock_ms
         self.traffic = Flow(log.clock_ms())
@@ -352,29 +355,29 @@ class SubscriptionChannel:
         self._on_closed = on_closed
         self._fed = 0
         self._wanted = 0
-        self._hashing = False  # the brain needs the hashes of entries' keys
-        self._hidden_passed = 0  # the brain has all hidden entries below this offset
-        # Of which clusters something may wait at the brain; None: that isn't known yet.
+        self._hashing = False  # the dispatcher needs the hashes of keys
+        self._hidden_passed = 0  # the dispatcher has all hidden entries below this
+        # The clusters whose progress may wait at the subscription; None: not known yet.
         self._may_wait: set[str] | None = None if durable else set()
-        self._settled = 0  # nothing waits of what is before this offset
-        self._begun = 0  # how often the brain began to be fed
+        self._settled = 0  # no progress waits for entries before this offset
+        self._begun = 0  # how often feeding began
         self._feeding: asyncio.Task[None] | None = None
         self._receipts: dict[tuple[int, int], ChannelConsumer] = {}
         self._leased: LeasedDelivery | None = None
-        self._served: ChannelConsumer | None = None  # by the standing grant
-        self._lease_ends = 0  # how many notices were sent that end a standing grant
+        self._served: ChannelConsumer | None = None  # holder of the lease
+        self._lease_ends = 0  # the number of sent notices that end a lease
         self._numbers = itertools.count(1)
-        self._held: deque[tuple[int, Message]] = deque()  # offset to be synced first, notice
-        self._holding_all = False  # not acknowledgements alone
+        self._held: deque[tuple[int, Message]] = deque()  # (offset to be synced first, notice)
+        self._holding_all = False  # hold everything, not only acknowledgements
         self._reporting: asyncio.TimerHandle | None = None
-        self.mover: DeadLetterMover | None = None  # of a durable subscription
-        #: Called when the subscription has something new to tell other clusters.
+        self.mover: DeadLetterMover | None = None  # None unless the subscription is durable
+        #: Called when the subscription has new progress to export to other clusters.
         self.on_progress: Callable[[], None] | None = None
         #: Entries whose reads failed. Delivery stops there.
         self.unreadable = Unreadable(self._read_again)
-        self._passing: list[asyncio.Future[None]] = []  # who waits for what is held to be sent
+        self._passing: list[asyncio.Future[None]] = []  # wait until held notices are sent
 
-    # -- the way to the brain ------------------------------------------------------
+    # -- the connection to the dispatcher --------------------------------------------
 
     def tell(self, notice: Message) -> None:
         """Send a notice to the dispatcher, after a report of what was delivered under the lease."""
@@ -391,12 +394,12 @@ class SubscriptionChannel:
         elif self.port is not None:
             self.port.tell(notice)
         if had_lease and self._served is None:
-            self.feed()  # of what came meanwhile, and waits for permits, the brain knows nothing
+            self.feed()  # the dispatcher lacks entries that wait for permits
 
     async def ask(self, request: Request[ReplyT]) -> ReplyT:
         """Send a request to the dispatcher, after a report of what was delivered under the lease.
 
-        Raises `RpcConnectionClosed`, `TimeoutError` and `RemoteError` as links do.
+        Raises `RpcConnectionClosed`, `TimeoutError` and `RemoteError` as RPC connections do.
         """
         if self._held:
             await self._passed()
@@ -414,17 +417,17 @@ class SubscriptionChannel:
     def add(
         self, session: ConsumerSession, consumer_id: int, name: str, kind: int
     ) -> ChannelConsumer:
-        """A consumer that is about to attach; its number names it to the brain."""
+        """Add a consumer that is about to attach; its number identifies it at the dispatcher."""
         consumer = ChannelConsumer(self, session, consumer_id, name, kind)
         self.consumers[consumer.number] = consumer
         return consumer
 
     async def attach(self, consumer: ChannelConsumer, priority: int, keys: KeySharedPolicy) -> None:
-        """Ask the brain to take the consumer; ``keys`` matters for Key_Shared.
+        """Attach the consumer at the dispatcher; ``keys`` matters for Key_Shared.
 
-        A notice, not a request: notices keep their order, so that a consumer that goes away
-        meanwhile is detached after it was attached. Raises `RemoteError` if the brain
-        refuses, `RpcConnectionClosed` if the channel closes, `TimeoutError`.
+        The request is a notice, since notices keep their order: a consumer that leaves meanwhile is
+        detached after it was attached. Raises `RemoteError` if the dispatcher refuses,
+        `RpcConnectionClosed` if the channel closes, `TimeoutError`.
         """
         if self.closed or self.port is None:
             raise RpcConnectionClosed("the subscription is restarting")
@@ -437,9 +440,9 @@ class SubscriptionChannel:
             await consumer.attaching
 
     def remove(self, consumer: ChannelConsumer, lost: bool = False) -> None:
-        """The consumer left: the brain gives what it had not acknowledged to others.
+        """Remove a consumer; the dispatcher redelivers its un-acknowledged entries to others.
 
-        ``lost``: without saying so, which counts as a delivery in vain of all that it held.
+        If it was ``lost`` (its connection broke), all that it held counts as failed deliveries.
         """
         consumer.close()
         if self.consumers.pop(consumer.number, None) is not None:
@@ -448,18 +451,18 @@ class SubscriptionChannel:
     async def reset(
         self, next_offset: int, reason: str, gone: Sequence[int], *, shared: bool = False
     ) -> None:
-        """Move the cursor, durably, and let go of every consumer, as Pulsar does.
+        """Move the cursor, durably, and close every consumer, as Pulsar does.
 
-        Consumers subscribe again and go on at ``next_offset``, but not with entries that are
-        ``gone``. Acknowledgements that come while the cursor moves are of what was delivered
-        before: they are void. ``shared``: see `velaray.actors.subscription.machine.Reset`.
+        Consumers subscribe again and continue at ``next_offset``, without entries that are
+        ``gone``. Acknowledgements that arrive while the cursor moves belong to earlier deliveries
+        and are ignored. ``shared``: see `velaray.actors.subscription.machine.Reset`.
         """
         await self._moved(ResetCursor(next_offset, reason, gone, shared))
 
     async def undo(
         self, point_in_time: Sequence[int | None], gone: Sequence[int], *, shared: bool
     ) -> dict[str, Any]:
-        """Move the cursor back to what it was; to consumers it is a `reset`."""
+        """Undo a move of the cursor; consumers are closed as by `reset`."""
         sequence, at_ms = point_in_time
         return await self._moved(UndoMoves(sequence, at_ms, gone, shared))
 
@@ -477,10 +480,11 @@ class SubscriptionChannel:
             self.remove(consumer)
             consumer.session.consumer_closed(consumer)
 
-    # -- feeding the brain ---------------------------------------------------------
+    # -- feeding the dispatcher -----------------------------------------------------
 
     def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
-        """Start to tell entry sizes at ``offset``, and hashes of keys if ``hashing``."""
+        """Report the sizes of entries from ``offset`` on, and the hashes of their keys if
+        ``hashing``."""
         self._fed = offset
         self._wanted = wanted
         self._hashing = hashing
@@ -489,9 +493,8 @@ class SubscriptionChannel:
         self.feed()
 
     def feed(self) -> None:
-        """There may be new entries: deliver them, if the brain lets this end do it; else tell
-        it the sizes of those that it wants and doesn't know yet.
-        """
+        """Handle new entries: deliver them under a lease; otherwise report the sizes of those that
+        the dispatcher wants and lacks."""
         if self._served is not None:
             self.deliver(self._served)
             return
@@ -501,7 +504,7 @@ class SubscriptionChannel:
         while self._fed < limit:
             end = self._log.next_hidden(self._fed, min(limit, self._fed + FEED_ENTRIES))
             if end == self._fed < self._hidden_passed:
-                # What is hidden may go on behind what the brain was told of.
+                # Hidden entries may continue beyond those that were reported.
                 self._fed = min(self._log.hidden_within(end, limit)[0][1], self._hidden_passed)
                 continue
             if end == self._fed:
@@ -530,7 +533,7 @@ class SubscriptionChannel:
         for offset in range(first, limit):
             entry = self._log.cache.get(offset)
             if entry is None and self._log.kept_from(offset) != offset:
-                sizes.append(1)  # trimmed away: the cursor has it
+                sizes.append(1)  # trimmed: the cursor has it
                 continue
             later = None if delays is None else delays.get(offset)
             if entry is None and (later is None or not self._is_told(later)):
@@ -553,7 +556,7 @@ class SubscriptionChannel:
         return True
 
     def _is_told(self, later: DelayedEntry) -> bool:
-        """Whether all that the brain must know of the entry is known without reading it."""
+        """Whether everything that the dispatcher needs of the entry is known without reading it."""
         return later.messages > 0 and (later.key_hash > 0 or not self._hashing)
 
     def _hashes(self, first: int, count: int) -> list[int]:
@@ -569,42 +572,42 @@ class SubscriptionChannel:
         return found
 
     def due(self, offsets: list[int]) -> None:
-        """The delivery time of these has come: what the brain was fed of them, it may give out."""
+        """End the delay of these entries: the dispatcher may deliver those that it was fed."""
         fed = [offset for offset in offsets if offset < self._fed]
         if fed:  # also while nobody is attached: it may know of them, for who is about to be
             self.tell(EntriesDue(flat_ranges(fed)))
 
     async def _pass_hidden(self, end: int) -> None:
-        """Have the brain acknowledge what nobody gets, before it hears of what is behind it."""
+        """Acknowledge hidden entries at the dispatcher before later entries are reported to it."""
         hidden, begun = self._log.hidden_within(self._fed, end), self._begun
         flat = [offset for part in hidden for offset in part]
         try:
             await self.ask(PassOver(self._log.end_offset, flat, []))
         except TRANSIENT:
-            self.close()  # the consumers come again
+            self.close()  # the consumers subscribe again
             return
         if begun == self._begun:
             self._hidden_passed = end
 
-    # -- what is acknowledged elsewhere ----------------------------------------------
+    # -- progress of other clusters --------------------------------------------------
 
     @property
     def waits(self) -> Collection[str] | None:
-        """Of which clusters something may wait at the brain; None: that isn't known yet."""
+        """The clusters whose progress may wait at the subscription; None: not known yet."""
         return self._may_wait
 
     def may_wait(self, origins: Iterable[str]) -> None:
-        """The brain is about to be told what is acknowledged of these clusters' entries: what comes
-        of them from now on isn't to be delivered before it is settled."""
+        """Note that progress of these clusters' entries is about to be sent to the subscription.
+        Their later entries aren't delivered before they are settled."""
         if self._may_wait is not None:
             self._may_wait.update(origins)
 
     def waits_for(self, origins: Iterable[str]) -> None:
-        """At the brain something waits of these clusters alone."""
+        """Note that progress of these clusters alone waits at the subscription."""
         self._may_wait = set(origins)
 
     def settled(self, origins: Iterable[str], before: int) -> None:
-        """As `waits_for`, and of what is before this offset nothing does."""
+        """As `waits_for`; and no progress waits for entries before this offset."""
         self.waits_for(origins)
         self._settled = max(self._settled, before)
 
@@ -618,7 +621,7 @@ class SubscriptionChannel:
         try:
             await self._log.settle(self)
         except TRANSIENT:
-            self.close()  # the consumers come again
+            self.close()  # the consumers subscribe again
 
     async def _feed_cold(self) -> None:
         await self._log.cache.load(self._fed)
@@ -629,17 +632,17 @@ class SubscriptionChannel:
             return
         error = task.exception()
         if isinstance(error, NoSuchEntryError):
-            return  # it was trimmed away meanwhile; `trimmed` goes on
+            return  # trimmed meanwhile; `trimmed` continues
         if isinstance(error, Exception):
             self._reading_failed(offset, error)
         else:
             self.unreadable.read(offset)
             self.feed()
 
-    # -- what can't be read --------------------------------------------------------
+    # -- unreadable entries ----------------------------------------------------------
 
     def _reading_failed(self, offset: int, error: Exception) -> None:
-        """Delivery stops at an entry: tell the clients why, and try again later."""
+        """Stop the delivery at an entry: report the reason to the clients, and try again later."""
         problem = self._log.reading_failed(offset, error)
         if self.closed:
             return  # the partition ends
@@ -661,19 +664,19 @@ class SubscriptionChannel:
     # -- acknowledgements ----------------------------------------------------------
 
     async def entry(self, offset: int) -> CachedEntry:
-        """What consumers got at this offset, from memory or disk."""
+        """The entry at this offset as consumers got it, from memory or disk."""
         while (found := self._log.cache.get(offset)) is None:
             await self._log.cache.load(offset)
         return found
 
     def expect_receipt(self, consumer: ChannelConsumer, request_id: int) -> None:
-        """The client wants to hear when this acknowledgement is durable."""
+        """Note that the client expects an answer once this acknowledgement is durable."""
         self._receipts[consumer.number, request_id] = consumer
 
     def acknowledge(self, notice: AckEntries | AckEntriesBefore, end: int) -> None:
-        """Tell the brain of an acknowledgement of offsets below ``end``, once they are synced.
+        """Send an acknowledgement of offsets below ``end`` to the dispatcher, once they are synced.
 
-        Who waits for a receipt has the log synced for it; others wait for the next time.
+        If the client expects a receipt, the log is synced at once; otherwise at its next time.
         """
         if not self.durable or (not self._held and end <= self._log.synced_offset):
             self.tell(notice)
@@ -684,7 +687,7 @@ class SubscriptionChannel:
             self._log.ask_for_sync()
 
     def log_synced(self) -> None:
-        """Tell the brain what may be told by now, in order."""
+        """Send the held notices that may be sent by now, in order."""
         held, synced = self._held, self._log.synced_offset
         while held and held[0][0] <= synced:
             _, notice = held.popleft()
@@ -701,14 +704,14 @@ class SubscriptionChannel:
                 future.set_result(None)
 
     async def _passed(self) -> None:
-        """Return when nothing is held. Raises `RpcConnectionClosed` if the channel closes
+        """Return when no notice is held. Raises `RpcConnectionClosed` if the channel closes
         meanwhile."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._passing.append(future)
         self._log.ask_for_sync()
         await future
 
-    # -- what the brain says -------------------------------------------------------
+    # -- notices of the dispatcher ----------------------------------------------------
 
     def on_notice(self, notice: Message) -> None:
         """Handle a notice of the dispatcher."""
@@ -766,7 +769,7 @@ class SubscriptionChannel:
             consumer.set_active(active)
 
     def _on_redelivering(self, number: int, epoch: int) -> None:
-        """What is granted from now on is what the consumer's request number ``epoch`` brings."""
+        """Note that later grants answer the consumer's redelivery request number ``epoch``."""
         consumer = self.consumers.get(number)
         if consumer is not None:
             consumer.epoch = max(epoch, consumer.epoch or 0)
@@ -784,14 +787,14 @@ class SubscriptionChannel:
             if consumer.loading is None and len(consumer.grants) == 1:
                 self.deliver(consumer)
 
-    # -- delivering without asking -------------------------------------------------
+    # -- delivery under a lease -------------------------------------------------------
 
     def _on_lease(self, number: int, first: int, debited: int, room: int, lease_ends: int) -> None:
         consumer = self.consumers.get(number)
         if consumer is None or lease_ends != self._lease_ends:
-            return  # it crossed what ends it
+            return  # it crossed a notice that ends the lease
         if self.resetting:
-            self.tell(ReleaseLease())  # the consumers are about to be let go of
+            self.tell(ReleaseLease())  # the consumers are about to be closed
             return
         self._leased = LeasedDelivery(first, consumer.flowed - debited, room)
         self._served = consumer
@@ -801,13 +804,13 @@ class SubscriptionChannel:
         """The client of a consumer can take that many more messages."""
         if self._leased is not None and consumer is self._served:
             self._leased.permits += permits
-            # Not at once: if the client asks for redelivery behind this, that comes first.
+            # Not at once: a redelivery request that follows must come first.
             asyncio.get_running_loop().call_soon(self.deliver, consumer)
 
     def acknowledging(self, end: int) -> None:
-        """To be called before offsets up to ``end`` - 1 are acknowledged.
+        """Call this before offsets up to ``end`` - 1 are acknowledged.
 
-        What is acknowledged before it was delivered is for the brain to pass over.
+        It ends the lease if some of them aren't delivered yet: the dispatcher must pass over them.
         """
         if self._leased is not None and end > self._leased.next_offset:
             self.tell(ReleaseLease())
@@ -850,7 +853,7 @@ class SubscriptionChannel:
                 del sizes[bisect_left(used, allowance) :]
             written = self._write(consumer, first, run[: len(sizes)], consumer.epoch)
             if not written:
-                break  # trimmed away: see `trimmed`
+                break  # trimmed: see `trimmed`
             keys = {
                 offset: entry.chunk_uuid
                 for offset, entry in enumerate(run[:written], first)
@@ -859,20 +862,20 @@ class SubscriptionChannel:
             hashes = log.cache.hashes(first, written) if self._hashing else ()
             leased.delivered(sizes[:written], keys, hashes)
         if leased.next_offset == end < readable:
-            # That one must wait; what is behind it mustn't. The brain is to know of it at once.
+            # That entry must wait, and later ones mustn't: the dispatcher must decide at once.
             self._wanted = max(self._wanted, end + RUN_ENTRIES)
             self.tell(ReleaseLease())
         elif leased.room <= 0:
-            self.tell(ReleaseLease())  # the consumer holds so much that the brain must decide
+            self.tell(ReleaseLease())  # the consumer is full: the dispatcher must decide
         elif leased.report_due or log.terminated_at is not None:
-            self._report()  # of a terminated topic the brain tells consumers the end
+            self._report()  # at the end of a topic the dispatcher notifies consumers
         elif self._reporting is None:
             self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report_late)
 
-    # -- delivering ----------------------------------------------------------------
+    # -- delivery ----------------------------------------------------------------------
 
     def deliver(self, consumer: ChannelConsumer) -> None:
-        """Write granted entries while the socket takes them, then new ones if that is granted."""
+        """Write granted entries while the socket takes them, then new ones under a lease."""
         if consumer.loading is not None or consumer.closed or self.quiet:
             return
         while consumer.grants and consumer.connection.writable:
@@ -885,7 +888,7 @@ class SubscriptionChannel:
                 consumer, grant.first, run, grant.epoch, grant.redelivery_count, grant.ack_set
             )
             if not written:
-                return  # trimmed away: see `trimmed`
+                return  # trimmed: see `trimmed`
             grant.first += written
             grant.count -= written
             if not grant.count:
@@ -894,7 +897,7 @@ class SubscriptionChannel:
             self._deliver_leased(self._leased, consumer)
 
     def _run(self, first: int, end: int) -> Sequence[CachedEntry]:
-        """Entries from ``first`` on that are in memory, some at a time."""
+        """The entries from ``first`` on that are in memory, up to a number."""
         return self._log.cache.run(first, min(end - first, RUN_ENTRIES))
 
     def _write(
@@ -906,9 +909,9 @@ class SubscriptionChannel:
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> int:
-        """Write entries while the socket takes them, of one ledger; returns how many.
+        """Write entries of one ledger while the socket takes them; returns their number.
 
-        0 if the first one is trimmed away.
+        Returns 0 if the first one is trimmed.
         """
         try:
             span = self._log.span_of(first)
@@ -953,7 +956,7 @@ class SubscriptionChannel:
             return
         error = task.exception()
         if isinstance(error, NoSuchEntryError):
-            return  # it was trimmed away meanwhile; `trimmed` goes on
+            return  # trimmed meanwhile; `trimmed` continues
         if isinstance(error, Exception):
             self._reading_failed(offset, error)
         else:
@@ -963,10 +966,10 @@ class SubscriptionChannel:
     # -- trimming ------------------------------------------------------------------
 
     def trimmed(self, gone: Sequence[int]) -> None:
-        """The log lacks these offsets (first, last + 1, first, ...) from now on, or still does.
+        """Note that these offsets (first, last + 1, first, ...) are trimmed. Calls may be repeated.
 
-        A durable subscription has them acknowledged. A reader goes on at what is kept. Who was
-        granted some of them, and couldn't take them so far, subscribes again.
+        A durable subscription acknowledges them. A reader continues at the next kept entry. A
+        consumer with grants of trimmed entries that aren't written yet subscribes again.
         """
         if self.closed:
             return
@@ -983,13 +986,13 @@ class SubscriptionChannel:
     # -- the end -------------------------------------------------------------------
 
     def retire(self) -> None:
-        """Let go of the brain and of every consumer, in order: it's nobody's fault."""
+        """Disconnect the dispatcher and every consumer in order: no delivery counts as failed."""
         for consumer in self.consumers.values():
             self.tell(Detach(consumer.number, False))
         self.close()
 
     def close(self) -> None:
-        """Let go of the brain and of every consumer."""
+        """Disconnect the dispatcher and every consumer."""
         if self.closed:
             return
         self.closed = True

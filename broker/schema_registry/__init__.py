@@ -1,1 +1,1 @@
-"""The actor around a schema registry, and how the others call it."""
+"""The schema registry's actor, and the calls to it."""

@@ -1,4 +1,4 @@
-"""How a topic's schema registry is asked, from wherever in the cluster."""
+"""Calls to a topic's schema registry, for all actors of the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICIES = (STRATEGY, ENFORCED, AUTO_UPDATE, LEGACY_JSON, NATIVE_FIELDS)
 
 
 def info_fields(info: SchemaInfo) -> dict[str, Any]:
-    """A schema as a call carries it."""
+    """The fields of a schema in a call."""
     return {
         "type": str(info.type),
         "name": info.name,
@@ -32,14 +32,14 @@ def info_fields(info: SchemaInfo) -> dict[str, Any]:
 
 
 def info_of(fields: Mapping[str, Any]) -> SchemaInfo:
-    """What `info_fields` was given; other fields are left alone."""
+    """The inverse of `info_fields`; other fields are ignored."""
     type_ = SchemaType(fields["type"])
     return SchemaInfo(type_, fields["name"], fields["data"], fields["properties"])
 
 
 def asked(info: SchemaInfo, policies: Mapping[str, Any], role: str = "") -> dict[str, Any]:
-    """The arguments of ``register`` and ``check`` under effective ``policies``; ``attach`` takes
-    ``active`` besides."""
+    """The arguments of ``register`` and ``check`` under effective ``policies``; ``attach`` has
+    ``active`` in addition."""
     return {
         "info": info_fields(info),
         "strategy": policies[STRATEGY],
@@ -51,7 +51,7 @@ def asked(info: SchemaInfo, policies: Mapping[str, Any], role: str = "") -> dict
 
 
 async def has_registry(actor_system: ActorSystem, key: ActorKey) -> bool:
-    """Whether a schema was ever sent to this registry; nothing is activated for the question.
+    """Whether a schema was ever sent to this registry; activates nothing.
 
     Raises what the store raises.
     """
@@ -64,14 +64,14 @@ async def has_registry(actor_system: ActorSystem, key: ActorKey) -> bool:
 async def find_schema(
     actor_system: ActorSystem, key: ActorKey, version: int | None
 ) -> dict[str, Any]:
-    """A version, deleted or not; None: the latest that lives. Raises what `ActorSystem.call`
-    raises: `RemoteError` with NOT_FOUND if there is none."""
+    """A version, deleted or not; None: the latest live one. Raises what `ActorSystem.call` raises:
+    `RemoteError` with NOT_FOUND if there is none."""
     if not await has_registry(actor_system, key):
         raise no_schema(key)
     return dict(await actor_system.call(key, "schema", {"version": version}))
 
 
 def no_schema(key: ActorKey, version: int | None = None) -> RemoteError:
-    """There is no such version; None: none at all."""
+    """The error that there is no such version; None: no version at all."""
     what = "schema" if version is None else f"schema version {version}"
     return RemoteError(Reason.NOT_FOUND, f"{key.topic_name} has no {what}")

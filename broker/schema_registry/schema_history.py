@@ -1,4 +1,4 @@
-"""The versions of a topic's schema as they were, recomputed from the registry's journal."""
+"""Past versions of a topic's schema, recomputed from the registry's journal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from velaray.topology.rpc import RemoteError
 async def versions_at(
     store: LedgerStore, key: ActorKey, point_in_time: PointInTime, *, gone: bool
 ) -> list[dict[str, Any]]:
-    """The versions that lived then; ``gone``: those that were deleted then, and the deletions, too.
+    """The versions that were live at a point in time; ``gone``: also deleted ones, and the
+    deletions.
 
-    Every version is kept with its time, so any time can be asked for. Raises `RemoteError`
-    (NOT_FOUND) if an event isn't kept, or wasn't yet; `NotStored`, `CorruptJournal`.
+    Every version is kept with its time, so any point in time is valid. Raises `RemoteError`
+    (NOT_FOUND) if an event isn't kept or doesn't exist yet; `NotStored`, `CorruptJournal`.
     """
     event = PointInTime(sequence=point_in_time.sequence)
     try:

@@ -1,4 +1,4 @@
-"""A schema registry's body: partitions, front doors and the admin interface ask it."""
+"""The actor of a schema registry. Partitions, proxies and the admin interface call it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from velaray.topology.rpc import RemoteError, RpcConnection
 from velaray.topology.transient import NO_ANSWER
 
 QUIET_S = 2.0
-"""A registry that has answered within so many seconds isn't idle."""
+"""A registry that answered within this many seconds isn't idle."""
 FORGET_S = 5.0
-"""A partition that doesn't say within so many seconds that it has forgotten is cut off: then it
-forgets by itself."""
+"""The seconds in which a partition must confirm that it dropped a cached schema. Otherwise its
+connection is closed, which drops its cache."""
 
 
 def _rules(args: dict[str, Any]) -> Rules:
@@ -39,7 +39,7 @@ def _rules(args: dict[str, Any]) -> Rules:
 
 
 def described(version: Version) -> dict[str, Any]:
-    """A version as calls tell it; that of a deletion has no schema's fields."""
+    """A version as calls return it; a deletion has no fields of a schema."""
     told = {
         "version": version.number,
         "at_ms": version.at_ms,
@@ -75,19 +75,20 @@ class SchemaRegistryActor(JournaledActor):
             raise
 
     async def on_request(self, rpc_connection: RpcConnection, method: str, args: Any) -> Any:
-        """Calls; and ``follow``: whoever keeps answers is told to forget them."""
+        """Answer a call; ``follow`` subscribes the connection to invalidations of cached
+        answers."""
         if method == "follow":
             self._followers.add(rpc_connection)
             return None
         return await self.call(method, args)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """Whoever was behind it has forgotten."""
+        """The follower has dropped its cache with the connection."""
         self._followers.discard(rpc_connection)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
-        """``register``, ``attach``, ``delete`` change something; ``schema``, ``schemas``, ``find``
-        and ``check`` don't. Raises `RemoteError`."""
+        """Answer a call: ``register``, ``attach`` and ``delete`` change something; ``schema``,
+        ``schemas``, ``find`` and ``check`` don't. Raises `RemoteError`."""
         calls: dict[str, Callable[[dict[str, Any]], Any]] = {
             "register": self._register,
             "attach": self._attach,
@@ -107,7 +108,7 @@ class SchemaRegistryActor(JournaledActor):
             self._used_s = asyncio.get_running_loop().time()
 
     async def _ask(self, command: Any) -> Any:
-        """The reply. What wrote nothing was decided by the newest activation all the same."""
+        """The reply. It is the newest activation's, even if nothing was written."""
         reply = await self.runtime.ask(command)
         if isinstance(reply, Refusal) or not getattr(reply, "new", True):
             await self.read_certain(lambda state: None)
@@ -116,7 +117,7 @@ class SchemaRegistryActor(JournaledActor):
         return reply
 
     async def _register(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The version of a producer's schema, which becomes one unless it is."""
+        """The version of a producer's schema, which is registered if it is new."""
         found = await self._ask(
             Register(
                 info_of(args["info"]),
@@ -129,7 +130,7 @@ class SchemaRegistryActor(JournaledActor):
         return {"version": found.version, "new": found.new}
 
     async def _attach(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Whether a consumer may come with its schema."""
+        """Check a consumer's schema."""
         found = await self._ask(
             Attach(
                 info_of(args["info"]),
@@ -143,8 +144,8 @@ class SchemaRegistryActor(JournaledActor):
         return {"version": found.version, "new": found.new}
 
     async def _delete(self, args: dict[str, Any]) -> int:
-        """Delete all versions up to ``through``; returns the number that this has. Once it
-        returns, no partition takes a deleted schema for a live one."""
+        """Delete all versions up to ``through``; returns the number of the deletion. When it
+        returns, no partition has a deleted schema in its cache."""
         found = await self._ask(Delete(args["through"], args["forced"], args["role"]))
         await asyncio.gather(*map(self._have_forget, list(self._followers)))
         return int(found.version)
@@ -156,7 +157,7 @@ class SchemaRegistryActor(JournaledActor):
             rpc_connection.abort()
 
     async def _schema(self, args: dict[str, Any]) -> dict[str, Any]:
-        """One version, deleted or not; None: the latest that lives."""
+        """One version, deleted or not; None: the latest live one."""
         version = args["version"]
 
         def look(state: RegistryState) -> Version | None:
@@ -168,7 +169,7 @@ class SchemaRegistryActor(JournaledActor):
         return described(found)
 
     async def _schemas(self, args: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every version that lives; with ``all`` the others and the deletions too."""
+        """All live versions; with ``all`` also deleted ones and the deletions."""
 
         def look(state: RegistryState) -> list[Version]:
             return state.versions[0 if args["all"] else state.live_from :]
@@ -176,7 +177,7 @@ class SchemaRegistryActor(JournaledActor):
         return [described(each) for each in await self.read_certain(look)]
 
     async def _find(self, args: dict[str, Any]) -> int | None:
-        """The live version that a schema is; None if it is none."""
+        """The live version that equals a schema; None if there is none."""
         info = info_of(args["info"])
         try:
             if info.type in UNSTORED:
@@ -188,8 +189,8 @@ class SchemaRegistryActor(JournaledActor):
         return await self.read_certain(lambda state: state.live.get(digest))
 
     async def _check(self, args: dict[str, Any]) -> list[dict[str, Any]]:
-        """Why a schema couldn't be registered now; empty if it could, or is. With ``all`` deleted
-        versions are compared with as if they lived."""
+        """The reason why a schema can't be registered now; empty if it can, or is registered. With
+        ``all`` the schema is compared with deleted versions, too."""
         if await self._find(args) is not None:
             return []
         every, rules = args["all"], _rules(args)
@@ -209,6 +210,6 @@ class SchemaRegistryActor(JournaledActor):
         ]
 
     def idle(self) -> bool:
-        """Whether nobody has asked for a while: links that only keep followers told don't count."""
+        """Whether there was no request for a while; connections of followers don't count."""
         quiet_s = asyncio.get_running_loop().time() - self._used_s
         return not self._busy and quiet_s > QUIET_S

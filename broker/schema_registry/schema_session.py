@@ -1,4 +1,4 @@
-"""What sessions of partitions and front doors answer about schemas."""
+"""The answers of partitions' and proxies' sessions about schemas."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _ERRORS: tuple[type[Exception], ...] = (InvalidNameError, *TRANSIENT_OR_STORE)
 Find = Callable[[int | None], Awaitable[dict[str, Any]]]
 """Finds a version, or the latest one, as `find_schema` does."""
 Register = Callable[[SchemaInfo], Awaitable[int | None]]
-"""The version of a schema, which becomes one unless it is."""
+"""Registers a schema unless it is a version; returns its version."""
 
 
 def schema_of(command: pb.CommandProducer | pb.CommandSubscribe) -> SchemaInfo | None:
-    """The schema that a producer or consumer comes with."""
+    """The schema of a producer or consumer."""
     return from_proto(command.schema) if command.HasField("schema") else None
 
 
 async def get_schema(command: pb.CommandGetSchema, find: Find) -> pb.CommandGetSchemaResponse:
-    """The answer to the question for a version, or for the latest one.
+    """The answer to a request for a version, or for the latest one.
 
-    Go's client stamps values of its BYTES schema with an empty version, and asks for that.
+    The Go client stamps values of its BYTES schema with an empty version, and asks for that
+    version.
     """
     answer = pb.CommandGetSchemaResponse(request_id=command.request_id)
     if command.HasField("schema_version") and command.schema_version == NO_VERSION:
@@ -52,7 +53,7 @@ async def get_schema(command: pb.CommandGetSchema, find: Find) -> pb.CommandGetS
 async def get_or_create_schema(
     command: pb.CommandGetOrCreateSchema, register: Register
 ) -> pb.CommandGetOrCreateSchemaResponse:
-    """The version of a schema under which a producer is about to send."""
+    """The version of a schema that a producer is going to use."""
     answer = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     try:
         version = await register(from_proto(command.schema))

@@ -1,6 +1,6 @@
-"""Facts about deliveries on their way to a subscription's journal.
+"""Facts about deliveries, to be written to a subscription's journal.
 
-They wait for something else that is to be written, at most `TRACE_S`; nothing waits for them.
+They are written with other events, or after `TRACE_S` at the latest; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from velaray.events.events_pb2 import (
 )
 
 TRACE_S = 1.0
-"""Facts are written so much later, if nothing else is."""
+"""The delay of writing facts, if nothing else is written."""
 JOIN_S = 0.1
-"""Facts are joined for so long, even if something else is written."""
+"""The time for which facts are joined, even if other events are written."""
 MOST_RUNS = 1000
-"""So many runs of deliveries are enough for one event."""
+"""The number of runs of deliveries that fill one event."""
 
 
 class Trace:
-    """What one activation of a subscription tells about its consumers."""
+    """The facts of one activation of a subscription about its consumers."""
 
     def __init__(self, runtime: Runtime[Any], clock_ms: Any) -> None:
         self._runtime = runtime
         self._clock_ms = clock_ms
         self._numbers = itertools.count(1)
-        self._consumers: dict[int, int] = {}  # the brain's number -> the journal's
+        self._consumers: dict[int, int] = {}  # dispatcher's number -> journal's
         self._facts: list[Message] = []
         self._runs: list[int] = []
         self._runs_ms = 0
@@ -70,11 +70,11 @@ class Trace:
             self._deliver(each.consumer_id, each.first, each.end)
 
     def lease_report(self, consumer: int, first: int, end: int) -> None:
-        """The partition delivered by itself."""
+        """Record deliveries by the partition under a dispatch lease."""
         self._deliver(consumer, first, end)
 
     def asked_again(self, consumer: int, ranges: Sequence[Range] | None) -> None:
-        """A consumer wants entries (None: all that it holds) delivered again."""
+        """Record a consumer's request for redelivery of entries (None: all that it holds)."""
         packed = [] if ranges is None else pack_ranges(normalized(ranges))
         number = self.number_of(consumer)
         now_ms = self._clock_ms()
@@ -112,14 +112,15 @@ class Trace:
         self.write()
 
     def writing(self) -> None:
-        """Something else is about to be written: facts that were joined for long go with it."""
+        """Note that other events are about to be written: facts that were joined long enough go
+        with them."""
         if self._timer is not None:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._written_s >= JOIN_S or len(self._runs) >= 3 * MOST_RUNS:
                 self.write()
 
     def write(self) -> None:
-        """Write what is known now."""
+        """Write the known facts now."""
         self._close_runs()
         if self._timer is not None:
             self._timer.cancel()
@@ -127,15 +128,15 @@ class Trace:
         if self._facts:
             facts, self._facts = self._facts, []
             self._written_s = asyncio.get_running_loop().time()
-            with suppress(Stopped):  # then it is as after a crash
+            with suppress(Stopped):  # the facts are lost, as in a crash
                 self._runtime.submit(Note(facts), _ignore)
 
     def end(self) -> None:
-        """The hand is gone, and all consumers with it."""
+        """The partition is disconnected, and all consumers with it."""
         for consumer in list(self._consumers):
             self.detached(consumer)
         self.write()
 
 
 def _ignore(reply: Any, effects: tuple[Any, ...]) -> None:
-    """Nobody waits for facts; a full disk refuses them."""
+    """Ignore the outcome: a full disk may refuse facts."""
