@@ -1,1 +1,1 @@
-"""Who decides: one pure state machine per kind of actor, and the runtime that hosts any of them."""
+"""The machines: one pure state machine per kind of actor, and the runtime that hosts them."""

@@ -261,10 +261,10 @@ class Runtime(Generic[StateT]):
         self._clock_ms = clock_ms
         self._on_fatal = on_fatal
         self._state = machine.initial()
-        # The first event of the current ledger, until it is durable.
+        # The first event of the current ledger, until that is durable.
         self._opened: LedgerOpened | None = None
-        # Records and releases that are still being collected, those that are enough for a
-        # commit of their own, oldest first, and those of the running one.
+        # Records and releases, in three stages: still collected; enough for a commit of their own,
+        # oldest first; in the running commit.
         self._staged: list[tuple[bytes, Blob | None]] = []
         self._staged_bytes = 0
         self._waiting: list[tuple[Release, Any, tuple[Any, ...]]] = []
@@ -295,7 +295,7 @@ class Runtime(Generic[StateT]):
         #: before they are durable. Not called for what recovery replays. Must not raise.
         self.on_applied: Callable[[Sequence[Message], Any], None] = _ignore_events
         self._error: BaseException | None = None
-        #: Newer checkpoints that recovery couldn't read and did without.
+        #: Newer checkpoints that recovery couldn't read and skipped.
         self.damaged: tuple[CorruptJournal, ...] = ()
         self._asked: set[asyncio.Future[Any]] = set()
         self._wake = asyncio.Event()
@@ -412,8 +412,7 @@ class Runtime(Generic[StateT]):
 
     @property
     def puts_off(self) -> bool:
-        """Whether commands that are submitted now are decided later, because the journal rolls
-        over."""
+        """Whether commands that are submitted now are decided later, because of a roll-over."""
         return self._parked is not None
 
     async def ask(self, command: Any, submitted: Callable[[], None] | None = None) -> Any:
@@ -528,7 +527,7 @@ class Runtime(Generic[StateT]):
             if self._settled():
                 release(decision.reply, decision.effects)
                 return
-            if self._deferred:  # its decision depends on whether those become durable
+            if self._deferred:  # its decision depends on whether the deferred ones become durable
                 self._behind.append((command, release))
                 return
         elif self._full is None:
@@ -721,7 +720,7 @@ class Runtime(Generic[StateT]):
             self._enter(ledger_id)
             self._rolls += 1
         except StorageFull as error:
-            self._full = error  # the old ledger goes on
+            self._full = error  # continue in the old ledger
         self._unpark()
 
     async def _start(self) -> None:

@@ -89,7 +89,8 @@ class History(Generic[StateT]):
         return self
 
     def then_refused(self, reason: Reason, containing: str = "") -> Self:
-        """The last command was refused for ``reason``, in words ``containing`` this text."""
+        """Check that the last command was refused for ``reason``, in words ``containing`` this
+        text."""
         reply = self._decision().reply
         _expect(
             isinstance(reply, Refusal) and reply.reason is reason and containing in reply.message,
@@ -98,7 +99,7 @@ class History(Generic[StateT]):
         return self
 
     def then_state(self, predicate: Callable[[StateT], bool]) -> Self:
-        """The state satisfies ``predicate``."""
+        """Check that the state satisfies ``predicate``."""
         _expect(
             predicate(self.state), f"after {self._command}: state is not as expected: {self.state}"
         )
@@ -133,7 +134,7 @@ class History(Generic[StateT]):
             self._digest(again) == live,
             f"restore(snapshot(state)) differs from the state after {_shown(event)}",
         )
-        if type(self.state).__eq__ is not object.__eq__:  # what no segment carries
+        if type(self.state).__eq__ is not object.__eq__:  # state that no segment carries
             _same(f"restore(snapshot(state)) after {_shown(event)}", self.state, again)
         self.events.append(read)
         self._digests.append(live)

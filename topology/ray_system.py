@@ -112,7 +112,8 @@ async def _first_answer(ask: Callable[[], Any]) -> Any:
 
     When an actor's process dies, Ray fails a call under way only two seconds later, long after it
     has restarted the actor. A later call is answered as soon as the actor is back. Waits between
-    calls grow up to a second. Raises the first error that isn't a reason to retry.
+    calls grow up to a second. If the first calls that end
+    have failed, raises the error of one of them.
     """
     backoff = Backoff(_FIRST_ASK_AGAIN_S, _LONGEST_ASK_AGAIN_S)
     asked: set[asyncio.Future[Any]] = set()

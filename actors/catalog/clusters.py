@@ -59,8 +59,8 @@ class UpdateCluster:
 
 @dataclass(frozen=True, slots=True)
 class MeetCluster:
-    """Note the id of a cluster's data, as the cluster reports it. Replies `Done`; refused if it
-    reported other data before: both have stored messages with the same ids and must not be
+    """Record the id of a cluster's data, as the cluster reports it. Replies `Done`; refused if it
+    reported another id before: both sets of data have messages with the same ids and must not be
     confused."""
 
     cluster: str
@@ -69,7 +69,7 @@ class MeetCluster:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCluster:
-    """Remove another cluster, which nothing may name any more. Replies `Done`."""
+    """Remove another cluster that nothing names any more. Replies `Done`."""
 
     cluster: str
 
@@ -166,13 +166,13 @@ def _problem(cluster: Cluster) -> str | None:
 
 
 def is_service_url(text: str) -> bool:
-    """Whether clients can connect to it."""
+    """Whether clients can connect to the URL."""
     scheme, separator, addresses = text.partition("://")
     return bool(separator) and scheme == "pulsar" and all(map(_is_address, addresses.split(",")))
 
 
 def _is_address(text: str) -> bool:
-    """Whether it is ``host`` or ``host:port``, and nothing more."""
+    """Whether the text is ``host`` or ``host:port``, and nothing more."""
     try:
         url = urlsplit(f"//{text}")
         port = url.port
@@ -269,7 +269,7 @@ def replication_problem(state: Catalog, tenant: str, value: bytes) -> Refusal | 
     return Refusal(Reason.NOT_ALLOWED, f"policy {REPLICATION}: {problem}")
 
 
-# -- questions ---------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------
 
 
 def remotes_of(state: Catalog, scope: Scope) -> dict[str, Cluster]:

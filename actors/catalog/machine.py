@@ -378,7 +378,7 @@ class CatalogMachine:
 
 
 def _held(state: Catalog, command: Any) -> Refusal | None:
-    """The refusal of a command until a tenant's migration ends."""
+    """The reason to refuse a command until a tenant's migration ends."""
     match command:
         case DeleteTopic(topic):
             return keeps_all(state, topic.tenant)
@@ -481,7 +481,7 @@ def _changes(*events: Message) -> Decision:
 
 
 def _done(decision: Decision | None) -> Decision:
-    """The decision with its answer; without an event nothing had to change."""
+    """The decision with its reply; without an event nothing had to change."""
     if decision is None:
         return _changes()
     return _changes(*decision.events) if decision.events else decision

@@ -12,15 +12,15 @@ class Phase(StrEnum):
     """The phase of a migration; see `velaray.actors.catalog.migrations`."""
 
     BEGUN = "begun"
-    """The tenant's objects are being created at the target."""
+    """Objects of the tenant are being created at the target."""
     REPLICATING = "replicating"
     """Everything is being replicated to the target."""
     FENCED = "fenced"
-    """Nothing is published or acknowledged here any more; the rest is being replicated."""
+    """Clients can't publish or acknowledge here any more; the rest is being replicated."""
     DECIDED = "decided"
     """The target has everything and will become the tenant's home."""
     SWITCHED = "switched"
-    """The target is the tenant's home; what was left here is being deleted."""
+    """The target is the tenant's home; what remains here is being deleted."""
     DONE = "done"
     ROLLING_BACK = "rolling back"
     """The tenant stays here; its objects at the target are being deleted."""
@@ -60,16 +60,16 @@ class Migration:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the migration has ended."""
         return self.phase in OVER
 
     def at_ms(self, phase: Phase) -> int | None:
-        """The time at which it reached a phase; None if it didn't."""
+        """The time at which the migration reached a phase; None if it didn't."""
         return dict(self.steps).get(phase)
 
 
 def rows_of(migrations: Mapping[str, Migration]) -> list[list[Any]]:
-    """As a checkpoint keeps them, by tenant."""
+    """The rows of a checkpoint, by tenant."""
     return [
         [
             tenant,
@@ -127,7 +127,7 @@ class IncomingMigration:
 
 
 def incoming_rows(incoming: Mapping[str, IncomingMigration]) -> list[list[Any]]:
-    """As a checkpoint keeps them, by tenant."""
+    """The rows of a checkpoint, by tenant."""
     return [
         [tenant, each.source, each.number, each.before, each.ending]
         for tenant, each in sorted(incoming.items())

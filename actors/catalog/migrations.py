@@ -181,7 +181,7 @@ def evolve_advanced(state: Catalog, event: MigrationAdvanced) -> None:
         state.homes[event.tenant] = found.target
 
 
-# -- what else may be decided meanwhile --------------------------------------------
+# -- restrictions during a migration -----------------------------------------------
 
 
 def keeps_all(state: Catalog, tenant: str, *, to_the_end: bool = False) -> Refusal | None:

@@ -124,9 +124,9 @@ class DeletedTopic:
 @dataclass(slots=True)
 class Catalog:
     """The catalog's state. ``namespaces`` is keyed by (tenant, namespace), topics by full name,
-    ``graves`` by the deleted topics' incarnations. ``own`` is this cluster's name ("": not known
-    yet), ``homes`` has the home clusters of tenants with another home, ``migrations`` the newest
-    migration of each tenant to another cluster, ``arrivals`` the newest one to this cluster."""
+    deleted topics by incarnation. ``own`` is this cluster's name ("": not known yet), ``homes`` has
+    the home clusters of tenants with another home, ``migrations`` the newest migration of each
+    tenant to another cluster, ``arrivals`` the newest one to this cluster."""
 
     clusters: dict[str, Cluster] = field(default_factory=dict)
     tenants: dict[str, Tenant] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def topics(state: Catalog, tenant: str, namespace: str) -> tuple[Topic, ...]:
 
 
 def topic_count(state: Catalog, tenant: str, namespace: str) -> int:
-    """How many topics a namespace holds, each partition counted as one."""
+    """The number of topics in a namespace; each partition counts as one."""
     found = state.namespaces.get((tenant, namespace), {})
     return sum(max(topic.partitions, 1) for topic in found.values())
 

@@ -1,22 +1,21 @@
-"""Series of commits: many transactions that are committed together, once per number.
+"""Commit sequences: many transactions that are committed together, once per number.
 
 A stream processor writes each batch with many tasks, and each attempt of a task uses its own
 transaction, so failed attempts don't count. One event commits a batch: all of its transactions,
-under the series' name and the batch's number. The series remembers its last number. A repetition of
-a committed batch is aborted, and so is a batch of a replaced writer. Numbers ascend, not
-necessarily by one.
+under the sequence's name and the batch's number. The sequence remembers its last number. A
+repetition of a committed batch is aborted, and so is a batch of a replaced writer. Numbers ascend,
+not necessarily by one.
 
-A transaction begins for a number of a series. A commit of that number, or a later one, without the
-transaction aborts it, so the messages of lost attempts block no reader; no transaction can begin
-for such a number any more.
+A transaction begins for a number of a commit sequence. A commit of that number, or a later one,
+without the transaction aborts it, so the messages of lost attempts block no reader; no transaction
+can begin for such a number any more.
 
-One coordinator has a series and all transactions of its commits. A series is kept until
+One coordinator has a commit sequence and all transactions of its commits. A sequence is kept until
 `ForgetCommitSequence`.
 
 Commands: `CommitInSequence`, `LookUpCommitSequence`, `ForgetCommitSequence`. Events:
-SeriesCommitted,
-SeriesForgotten, and TransactionDecided for aborted transactions. Transactions whose abort a crash
-prevented time out.
+SeriesCommitted, SeriesForgotten, and TransactionDecided for aborted transactions. If a crash
+prevented the abort of a transaction, it times out.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from velaray.events.events_pb2 import SeriesCommitted, SeriesForgotten, Transact
 
 @dataclass(frozen=True, slots=True)
 class CommitInSequence:
-    """Commit these transactions as number ``number`` (from 0 on) of a series.
+    """Commit these transactions as number ``number`` (from 0 on) of a commit sequence.
 
-    What else is open for that number, or an earlier one, is aborted. If the series has that
-    number, or a later one, these are aborted, unless they are what was committed then. Reply:
-    `InSequence`. Refused INVALID without a name; NOT_ALLOWED to others than
-    the owner of the series or of a transaction; NOT_FOUND and CONFLICT, the latter naming a
+    All other open transactions of that number, or an earlier one, are aborted. If that number, or a
+    later one, is committed already, these transactions are aborted, unless they are the ones that
+    were committed then. Reply: `InSequence`. Refused INVALID without a name; NOT_ALLOWED to others
+    than the owner of the sequence or of a transaction; NOT_FOUND and CONFLICT, the latter naming a
     transaction that isn't open any more: then none is committed, and none is aborted.
     """
 
@@ -48,8 +47,8 @@ class CommitInSequence:
 
 @dataclass(frozen=True, slots=True)
 class InSequence:
-    """The number is committed; ``now``: by this command, else it was before. ``dropped`` are the
-    sequences of what was aborted by the way."""
+    """The number is committed; ``now``: by this command, else earlier. ``dropped`` has the
+    sequences of the aborted transactions."""
 
     number: int
     now: bool
@@ -58,15 +57,15 @@ class InSequence:
 
 @dataclass(frozen=True, slots=True)
 class LookUpCommitSequence:
-    """Which number was committed last. Reply: `LastInSequence`."""
+    """Look up the last committed number. Reply: `LastInSequence`."""
 
     series: str
 
 
 @dataclass(frozen=True, slots=True)
 class LastInSequence:
-    """The number of the last commit; -1: there is no such series. ``dropped`` are the sequences
-    of what was aborted."""
+    """The number of the last commit; -1: there is no such commit sequence. ``dropped`` has the
+    sequences of the aborted transactions."""
 
     number: int
     dropped: tuple[int, ...] = ()
@@ -74,8 +73,8 @@ class LastInSequence:
 
 @dataclass(frozen=True, slots=True)
 class ForgetCommitSequence:
-    """The series is over, and what is open for it is aborted. Reply: `LastInSequence` with the last
-    number that it had; refused NOT_ALLOWED to others than its owner."""
+    """End a commit sequence and abort its open transactions. Reply: `LastInSequence` with its last
+    number; refused NOT_ALLOWED to others than its owner."""
 
     series: str
     owner: str = ""
@@ -104,7 +103,8 @@ def decide_commit_sequence(
 def refusal_of_number(
     state: CoordinatorState, commit_sequence: str, number: int, owner: str
 ) -> Decision | None:
-    """Why nothing can begin for this number of a series ("": none); None if it can."""
+    """The reason why no transaction can begin for this number of a commit sequence ("": none); None
+    if it can."""
     known = state.series.get(commit_sequence)
     if known is None:
         return None
@@ -121,7 +121,7 @@ def refusal_of_number(
 def _waiting(
     state: CoordinatorState, commit_sequence: str, owner: str, number: int | None = None
 ) -> tuple[int, ...]:
-    """What the owner has open for a series, up to this number of it."""
+    """The owner's open transactions of a commit sequence, up to this number."""
     return tuple(
         each.sequence
         for each in state.unfinished.values()

@@ -133,8 +133,8 @@ class MayJoin:
     """Ask, for a participant, whether it may accept work in the transaction; changes nothing.
 
     It is a command rather than a read because its answer implies that the participant's joining is
-    durable, so the verdict will reach it. Reply: `Joined`. Refused NOT_FOUND, CONFLICT if the
-    transaction is decided, NOT_ALLOWED if the caller isn't a participant.
+    durable, so the participant will get the verdict. Reply: `Joined`. Refused NOT_FOUND, CONFLICT
+    if the transaction is decided, NOT_ALLOWED if the caller isn't a participant.
     """
 
     sequence: int
@@ -167,9 +167,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """All participants have applied the commit, and these partitions' entries go to these clusters.
+    """Record that all participants have applied the commit, and the clusters that the entries of
+    partitions go to.
 
-    Reply: `SpreadIs`, which is what was said first. Refused CONFLICT unless it is committing.
+    Reply: `SpreadIs`, as first recorded. Refused CONFLICT unless the transaction is committing.
     """
 
     sequence: int
@@ -185,8 +186,8 @@ class SpreadIs:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All participants have applied the verdict. Reply: `Decided`; refused NOT_FOUND, and
-    CONFLICT while it is open."""
+    """Record that all participants have applied the verdict. Reply: `Decided`; refused NOT_FOUND,
+    and CONFLICT while the transaction is open."""
 
     sequence: int
 
@@ -319,7 +320,7 @@ def _expire(state: CoordinatorState, now_ms: int) -> Decision:
 
 
 class CoordinatorMachine:
-    """Decides for one transaction coordinator."""
+    """The machine of one transaction coordinator."""
 
     def initial(self) -> CoordinatorState:
         """No transaction yet."""
@@ -483,7 +484,7 @@ def _fields(known: Transaction) -> list[Any]:
 def _transaction(fields: list[Any]) -> Transaction:
     sequence, owner, begun_ms, timeout_ms, status, timed_out, *rest = fields
     partitions, subscriptions, *of_sequence = rest
-    commit_sequence, number, *spread = of_sequence or ("", 0)  # older checkpoints don't say
+    commit_sequence, number, *spread = of_sequence or ("", 0)  # absent in older checkpoints
     return Transaction(
         *(
             sequence,

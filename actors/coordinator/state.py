@@ -12,7 +12,7 @@ from velaray.actors.machine import Decision, Reason, refuse
 from velaray.actors.sets.acknowledged_ranges import AcknowledgedRanges
 
 TICK_MS = 100
-"""Deadlines are multiples of this."""
+"""Deadlines are multiples of this number of milliseconds."""
 
 
 class Status(StrEnum):
@@ -77,17 +77,17 @@ class CommitSequence:
 
 @dataclass(slots=True)
 class CoordinatorState:
-    """Unfinished transactions by sequence, ascending; the aborted ones among the finished;
-    how many of the aborted had reached their deadline; series of commits by name."""
+    """Unfinished transactions by sequence, ascending; the aborted ones among the finished; how many
+    of the aborted had reached their deadline; commit sequences by name."""
 
     next_sequence: int = 1
     unfinished: dict[int, Transaction] = field(default_factory=dict)
     aborted: AcknowledgedRanges = field(default_factory=AcknowledgedRanges)
     timed_out: int = 0
     series: dict[str, CommitSequence] = field(default_factory=dict)
-    # Of the open ones: (deadline, sequence). A function of the table.
+    # Open transactions: (deadline, sequence). A function of the table.
     deadlines: SortedSet = field(default_factory=SortedSet, compare=False)
-    # Of the same: (earliest time, sequence).
+    # Open transactions: (earliest time, sequence).
     starts: SortedSet = field(default_factory=SortedSet, compare=False)
 
     def status(self, sequence: int) -> Status | None:

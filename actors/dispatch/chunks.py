@@ -1,4 +1,4 @@
-"""Chunks of large messages, as a dispatcher sees them: all of a message go to one consumer."""
+"""The chunks of large messages in a dispatcher: all chunks of a message go to one consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from velaray.actors.sets.ranges import Range
 
 
 class ChunkGroups:
-    """Entries that are chunks, the message each belongs to, and the consumer bound to it."""
+    """The entries that are chunks, the message of each, and the consumer that the message is bound
+    to."""
 
     __slots__ = ("_keys", "_members", "_owners")
 
@@ -23,7 +24,7 @@ class ChunkGroups:
         return bool(self._keys)
 
     def add(self, keys: Mapping[int, str]) -> None:
-        """Entries that are chunks, with the key of their message."""
+        """Add entries that are chunks, with the keys of their messages."""
         for offset, key in keys.items():
             self._keys[offset] = key
             self._members.setdefault(key, set()).add(offset)
@@ -48,15 +49,16 @@ class ChunkGroups:
         return self._owners.get(key)
 
     def bind(self, key: str, owner: int) -> None:
-        """All chunks of the message go to ``owner``."""
+        """Bind the message to ``owner``, which gets all of its chunks."""
         self._owners[key] = owner
 
     def unbind_owner(self, owner: int) -> None:
-        """The consumer is gone: its messages may go to others."""
+        """Unbind the messages of a consumer that left: other consumers may get them."""
         self._owners = {key: whose for key, whose in self._owners.items() if whose != owner}
 
     def unbind_returned(self, ranges: Iterable[Range], is_held: Callable[[int], bool]) -> list[int]:
-        """Entries came back: messages none of whose chunks is held may go to others.
+        """Unbind messages without held chunks, after entries returned; other consumers may get
+        them.
 
         Returns the chunks of those messages.
         """
@@ -73,7 +75,7 @@ class ChunkGroups:
         return free
 
     def forget(self, first: int, end: int) -> None:
-        """The entries are acknowledged."""
+        """Drop acknowledged entries."""
         for offset in list(self._keys.irange(first, end - 1)):
             key = self._keys.pop(offset)
             members = self._members[key]
@@ -89,7 +91,7 @@ class ChunkGroups:
                 yield offset, owner
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._keys.clear()
         self._members.clear()
         self._owners.clear()

@@ -1,4 +1,4 @@
-"""The consumers of a subscription as its dispatcher knows them, and what it tells about them."""
+"""The consumers of a subscription in its dispatcher, and the notices to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SubscriptionType(IntEnum):
 
 
 class KeySharedMode(IntEnum):
-    """How Key_Shared consumers come to their keys; the numbers are those of the wire."""
+    """The assignment of keys to Key_Shared consumers; the numbers are those of the wire."""
 
     AUTO_SPLIT = 0
     STICKY = 1
@@ -27,11 +27,11 @@ class KeySharedMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """How a Key_Shared consumer wants its keys.
+    """A Key_Shared consumer's requirements on its keys.
 
     ``ranges`` are the hashes of a STICKY one, as inclusive (first, last) pairs. With
-    ``out_of_order`` a key may go to its new consumer before its former one has acknowledged
-    what it holds of that key.
+    ``out_of_order`` a key may go to its new consumer before its former one has acknowledged what it
+    holds of that key.
     """
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
@@ -48,9 +48,9 @@ class UnknownConsumerError(KeyError):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
-    """A consumer that wants to attach; the id is the host's, unique in the subscription.
+    """A consumer that requests to attach; the id is the host's, unique in the subscription.
 
-    ``priority`` 0 comes first. ``keys`` matters for Key_Shared alone.
+    ``priority`` 0 is the best. ``keys`` matters for Key_Shared only.
     """
 
     consumer_id: int
@@ -62,7 +62,7 @@ class ConsumerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChange:
-    """Tell a Failover consumer whether it is the active one."""
+    """Notify a Failover consumer whether it is the active one."""
 
     consumer_id: int
     active: bool
@@ -72,8 +72,8 @@ class ActiveChange:
 class Delivery:
     """Send the entries ``first`` to ``end`` - 1 to a consumer, in order.
 
-    ``messages`` is what they debit from its permits. ``remaining`` is the mask of messages
-    that aren't acknowledged yet, for a batch acknowledged in part (a delivery of its own).
+    ``messages`` is debited from its permits. ``ack_set`` is the mask of messages that aren't
+    acknowledged yet, for a batch acknowledged in part (a delivery of its own).
     """
 
     consumer_id: int
@@ -86,9 +86,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer as statistics show it.
+    """A consumer in statistics.
 
-    ``unacked`` counts messages; ``blocked``: it holds too many of them to get more.
+    ``unacked`` counts messages; ``blocked``: it has reached its limit of them.
     """
 
     consumer_id: int
@@ -102,33 +102,33 @@ class ConsumerView:
 
 @dataclass(slots=True, eq=False)
 class Attached:
-    """A consumer that is attached, and what it may take."""
+    """An attached consumer, its permits and its entries."""
 
     spec: ConsumerSpec
     permits: int = 0
-    debited: int = 0  # messages, ever; with ``permits`` that is all it ever gave
-    last_debit: int = 0  # of the entry delivered last: all that permits may fall below zero
+    debited: int = 0  # all debits so far, in messages
+    last_debit: int = 0  # by the last entry: permits fall no lower below zero
     unacked: int = 0  # messages that it holds
-    blocked: bool = False  # holds too many of them (Shared, Key_Shared)
-    queued: bool = False  # stands in its level's queue (Shared)
+    blocked: bool = False  # at its limit of them (Shared, Key_Shared)
+    queued: bool = False  # in its level's queue (Shared)
     reserved: RangeSet = field(default_factory=RangeSet)  # chunks that wait for its permits
-    queue: int = 0  # the permits that it gave first: the size of its receiver queue
-    # What was delivered last, in order: (first, last + 1, messages); at least half a queue.
+    queue: int = 0  # its first permits: the size of its receiver queue
+    # The last deliveries, in order: (first, last + 1, messages); at least half a queue.
     sent: deque[tuple[int, int, int]] = field(default_factory=deque)
-    sent_messages: int = 0  # all of those
+    sent_messages: int = 0  # sum of those
     entries: int = 0  # that it holds
     suspects: dict[int, None] = field(default_factory=dict)  # of those, in order of delivery
     draining: bool = False  # gets nothing before it has room for suspects
-    progressed: bool = False  # gave something back since it was looked at
-    relief: int = 0  # how often it was given room for twice as many suspects
+    progressed: bool = False  # returned or finished entries since the last check
+    relief: int = 0  # how often its room for suspects was doubled
 
     @property
     def on_trial(self) -> bool:
-        """Whether it gets nothing but suspects."""
+        """Whether it gets only suspects."""
         return self.draining or bool(self.suspects and not self.relief)
 
     def note_sent(self, first: int, end: int, messages: int) -> None:
-        """These entries go out to it."""
+        """Record entries that are sent to it."""
         sent = self.sent
         self.sent_messages += messages
         if sent and sent[-1][1] == first:
@@ -140,7 +140,7 @@ class Attached:
             self.sent_messages -= sent.popleft()[2]
 
     def forget_held(self) -> None:
-        """It holds nothing any longer, and nothing is known of what was sent."""
+        """Drop the records of held suspects and of sent entries."""
         self.sent.clear()
         self.suspects.clear()
         self.sent_messages = self.entries = self.relief = 0

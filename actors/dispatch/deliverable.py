@@ -1,9 +1,9 @@
-"""What of a log may be delivered: what is neither acknowledged nor pending in a transaction.
+"""The deliverable part of a log: neither acknowledged nor pending in a transaction.
 
-A dispatcher looks at its cursor through this. It answers as
-`velaray.actors.subscription.cursor.Cursor` does, but takes what is pending for acknowledged:
-pending entries are passed over, and of batches that are pending in part the rest remains. Who
-acknowledges cumulatively in a transaction hides nothing.
+A dispatcher reads its cursor through this view. It answers as
+`velaray.actors.subscription.cursor.Cursor` does, but treats pending messages as acknowledged:
+pending entries are passed over, and batches that are pending in part have only the other messages.
+Cumulative acknowledgements in transactions hide nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from velaray.actors.subscription.pending_sets import PendingAcks
 
 
 class Deliverable:
-    """A view of a cursor and of what is pending, which change under it."""
+    """A view of a cursor and of pending acknowledgements; both may change while it exists."""
 
     __slots__ = ("_cursor", "_pending")
 
@@ -25,8 +25,8 @@ class Deliverable:
         self._pending = pending
 
     def ack_set(self, offset: int) -> int | None:
-        """Of a batch acknowledged or pending in part, the mask of what is neither; None for any
-        other entry."""
+        """The mask of the deliverable messages of a batch, if others are acknowledged or pending;
+        None for any other entry."""
         known = self._cursor.ack_set(offset)
         messages = self._pending.messages_of(offset) if self._pending else None
         if messages is None:
@@ -34,7 +34,7 @@ class Deliverable:
         return ((1 << messages) - 1 if known is None else known) & ~self._pending.bits(offset)
 
     def partials(self, first: int, end: int) -> list[Mask]:
-        """(offset, remaining mask) of such batches within the range, ascending."""
+        """(offset, mask of deliverable messages) of such batches within the range, ascending."""
         found = self._cursor.partials(first, end)
         if not self._pending:
             return found
@@ -42,7 +42,7 @@ class Deliverable:
         return [(offset, self.ack_set(offset) or 0) for offset in sorted(offsets)]
 
     def _pending_batches(self, first: int, end: int) -> list[int]:
-        """Batches all messages of which are acknowledged or pending."""
+        """The batches whose messages are all acknowledged or pending."""
         return [at for at in self._pending.batches(first, end) if not self.ack_set(at)]
 
     def without_pending_parts(self, first: int, end: int) -> list[Range]:
@@ -51,22 +51,22 @@ class Deliverable:
         return gaps(first, end, [(at, at + 1) for at in batches])
 
     def is_acked(self, offset: int) -> bool:
-        """Whether nothing of the entry may be delivered."""
+        """Whether no message of the entry may be delivered."""
         return self._cursor.is_acked(offset) or (
             bool(self._pending)
             and (self._pending.owner_of(offset) is not None or self.ack_set(offset) == 0)
         )
 
     def next_unacked(self, offset: int) -> int:
-        """The first offset at or after ``offset`` of which something may be delivered."""
+        """The first offset at or after ``offset`` with a deliverable message."""
         offset = self._cursor.next_unacked(offset)
         while self._pending and self.is_acked(offset):
             offset = self._cursor.next_unacked(self._pending.end_of(offset))
         return offset
 
     def next_acked(self, offset: int, limit: int) -> int:
-        """The first offset after the deliverable ``offset`` of which nothing may be, ``limit`` if
-        there is none before it."""
+        """The first offset after the deliverable ``offset`` without a deliverable message,
+        ``limit`` if there is none before it."""
         limit = self._cursor.next_acked(offset, limit)
         if not self._pending:
             return limit
@@ -74,7 +74,7 @@ class Deliverable:
         return min(self._pending_batches(offset, limit), default=limit)
 
     def unacked_ranges(self, first: int, end: int) -> list[Range]:
-        """What may be delivered of the range, ascending."""
+        """The deliverable parts of the range, ascending."""
         found = self._cursor.unacked_ranges(first, end)
         if not self._pending:
             return found
@@ -87,6 +87,6 @@ class Deliverable:
         return normalized([*owned, *((at, at + 1) for at in self._pending_batches(first, end))])
 
     def untouched_from(self) -> int:
-        """The first offset from which on everything may be delivered whole."""
+        """The first offset from which on all entries may be delivered whole."""
         untouched = self._cursor.untouched_from()
         return max(untouched, self._pending.end()) if self._pending else untouched

@@ -63,12 +63,11 @@ class Dispatcher:
         acks: PendingAcks | None = None,
         suspects: Suspects | None = None,
     ) -> None:
-        """Starts at the cursor's mark. ``partition`` spreads the active consumers of a
-        Failover subscription over the consumers of the best priority level. ``counts`` are the
-        redelivery counts so far; only the dispatcher changes them from now on. ``acks`` are the
+        """Starts at the cursor's mark. ``partition`` spreads the active consumers of a Failover
+        subscription over the consumers of the best priority level. ``counts`` are the redelivery
+        counts so far; only the dispatcher changes them from now on. ``acks`` are the
         acknowledgements pending in transactions; the dispatcher reads them. The same ``suspects``
-        are passed to the next dispatcher.
-        """
+        are passed to the next dispatcher."""
         self._partition = max(partition, 0)
         self._in_flight = InFlightTracker(cursor, counts, acks, suspects)
         self._limits = (0, 0)
@@ -147,11 +146,11 @@ class Dispatcher:
     # ---- consumers
 
     def attach(self, spec: ConsumerSpec) -> Refusal | list[ActiveChange]:
-        """A consumer subscribes, with no permits.
+        """Attach a consumer, with no permits.
 
-        Refused BUSY for a second Exclusive one or if live consumers have another type or
-        another mode of Key_Shared, UNASSIGNABLE if another one has part of its sticky ranges.
-        Raises ValueError if the id is attached already.
+        Refused BUSY for a second Exclusive one or if live consumers have another type or another
+        mode of Key_Shared, UNASSIGNABLE if another one has part of its sticky ranges. Raises
+        ValueError if the id is attached already.
         """
         consumers = self._in_flight.consumers
         if spec.consumer_id in consumers:
@@ -184,7 +183,8 @@ class Dispatcher:
         return SingleActive(self._in_flight, self._partition, spec.type)
 
     def set_limits(self, per_consumer: int, per_subscription: int) -> None:
-        """How many messages one consumer, and all together, may hold un-acknowledged; 0: any.
+        """Set how many messages one consumer, and all together, may hold un-acknowledged; 0: any
+        number.
 
         For Shared and Key_Shared. Call it only without a lease: a lease has room for the former
         limits.
@@ -236,7 +236,7 @@ class Dispatcher:
         return consumer, serving
 
     def flow(self, consumer_id: int, permits: int) -> None:
-        """A consumer can take that many more messages.
+        """Add permits: the consumer can take that many more messages.
 
         Raises `UnknownConsumerError`, and ValueError for permits below 0.
         """

@@ -1,8 +1,8 @@
-"""Which hashes of keys are un-acknowledged at which consumer.
+"""The hashes of keys with un-acknowledged entries, and the consumer that holds them.
 
-The rule of Key_Shared: entries of one hash are un-acknowledged at no more than one consumer at
-any time. When a hash gets another consumer, its former one *drains* it: nothing of that hash
-goes to the new one until all that the former one holds is acknowledged or has come back.
+The rule of Key_Shared: at any time, the un-acknowledged entries of one hash are at one consumer at
+most. When a hash gets another consumer, the former one *drains* it: the new one gets no entry of
+that hash until all entries of the former one are acknowledged or returned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from velaray.actors.machine import require
 
 
 class PendingHashes:
-    """For every hash that is un-acknowledged somewhere: at whom, and how many entries."""
+    """The consumer and the number of un-acknowledged entries of every hash that has any."""
 
     __slots__ = ("_drained", "_pending")
 
@@ -40,9 +40,10 @@ class PendingHashes:
         return found is None or found[0] == owner
 
     def given(self, hashed: int, owner: int) -> None:
-        """``owner`` got an entry of the hash; raises `InvariantViolation` if another one has some.
+        """Record that ``owner`` got an entry of the hash; raises `InvariantViolation` if another
+        consumer has some.
 
-        That is what `may_take` is asked for before.
+        Call `may_take` first.
         """
         held_by, entries = self._pending.get(hashed, (owner, 0))
         require(
@@ -53,7 +54,7 @@ class PendingHashes:
         self._pending[hashed] = (owner, entries + 1)
 
     def taken(self, hashed: int) -> None:
-        """An entry of the hash was acknowledged, or came back."""
+        """Record that an entry of the hash was acknowledged or returned."""
         owner, entries = self._pending[hashed]
         if entries > 1:
             self._pending[hashed] = (owner, entries - 1)
@@ -67,10 +68,10 @@ class PendingHashes:
         return drained
 
     def drained(self) -> list[int]:
-        """What `take_drained` would return."""
+        """The result of `take_drained`, without a change."""
         return list(self._drained)
 
     def clear(self) -> None:
-        """Nobody has anything."""
+        """Drop everything."""
         self._pending.clear()
         self._drained.clear()

@@ -152,7 +152,7 @@ class InFlightTracker:
         return back
 
     def reset(self, next_offset: int) -> None:
-        """Forget everything except the consumers; go on at ``next_offset``."""
+        """Drop everything except the consumers; continue at ``next_offset``."""
         self.held.clear()
         self.waiting.clear()
         self.delayed.clear()
@@ -498,7 +498,8 @@ class InFlightTracker:
         ]
 
     def end_deliveries(self, ranges: Sequence[Range], failed_deliveries: Sequence[Range]) -> None:
-        """End deliveries without an acknowledgement. Those in ``failed_deliveries`` count as failed."""
+        """End deliveries without acknowledgement. Those in ``failed_deliveries`` count as
+        failed."""
         self.counts.add(failed_deliveries, 1)
         if ranges != failed_deliveries:
             counted = RangeSet(failed_deliveries)
@@ -526,10 +527,10 @@ class InFlightTracker:
     def take_back(
         self, consumer: Attached, ranges: Sequence[Range], failed_deliveries: Sequence[Range]
     ) -> list[Range]:
-        """Queue what a consumer held of these for redelivery; returns all that waits.
+        """Queue the held ones of these entries for redelivery; returns all that waits.
 
-        The redelivery count of entries in ``failed_deliveries`` goes up by one. They are no suspects:
-        their consumer is still alive.
+        The redelivery count of entries in ``failed_deliveries`` goes up by one. They are no
+        suspects: their consumer is still alive.
         """
         back = list(ranges)
         self.end_deliveries(ranges, failed_deliveries)

@@ -1,9 +1,9 @@
-"""Which Key_Shared consumer a hash belongs to: a hash ring, or ranges that consumers name.
+"""The assignment of hashes to Key_Shared consumers: a hash ring, or ranges that consumers name.
 
-Hashes are Pulsar's: Murmur3 of the key, 1 to 65535. With AUTO_SPLIT every consumer has 100
-points on a ring, and a hash belongs to the consumer of the next point: a new consumer takes hashes
-from all others, a leaving one gives its hashes to all others, and the rest stay. With STICKY each
-consumer names its ranges, which must not overlap; entries of unassigned hashes wait.
+Hashes are Pulsar's: Murmur3 of the key, 1 to 65535. With AUTO_SPLIT every consumer has 100 points
+on a ring, and a hash belongs to the consumer of the next point. So a new consumer takes hashes from
+all others, a leaving one gives its hashes to all others, and the other hashes stay. With STICKY
+each consumer names its ranges, which must not overlap; entries of unassigned hashes wait.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ POINTS = 100
 
 
 class KeySelector(Protocol):
-    """Tells the consumer of a hash."""
+    """Assigns hashes to consumers."""
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """Why the consumer can't join, if so."""
+        """The reason why the consumer can't join; None if it can."""
         ...
 
     def add(self, consumer: Attached) -> None:
-        """The consumer joins."""
+        """Add a consumer."""
         ...
 
     def remove(self, consumer: Attached) -> None:
-        """The consumer leaves."""
+        """Remove a consumer."""
         ...
 
     def consumer_of(self, hashed: int) -> Attached | None:
@@ -53,11 +53,11 @@ class HashRing:
         self._consumers: dict[tuple[str, int], Attached] = {}
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """None: all consumers may join."""
+        """None: any consumer may join."""
         return None
 
     def add(self, consumer: Attached) -> None:
-        """Its points take what lies before them."""
+        """Add the consumer's points: hashes before them become its own."""
         name, number = consumer.spec.name, 0
         while (name, number) in self._consumers:
             number += 1
@@ -67,13 +67,13 @@ class HashRing:
             insort(self._points, (hashed, name, number))
 
     def remove(self, consumer: Attached) -> None:
-        """What it had goes to whose points come next."""
+        """Remove the consumer's points: its hashes go to the consumers of the next points."""
         whose = next(key for key, known in self._consumers.items() if known is consumer)
         del self._consumers[whose]
         self._points = [point for point in self._points if point[1:] != whose]
 
     def consumer_of(self, hashed: int) -> Attached | None:
-        """Whose point comes next."""
+        """The consumer of the next point."""
         points = self._points
         if not points:
             return None
@@ -81,12 +81,12 @@ class HashRing:
         return self._consumers[name, number]
 
     def only(self) -> Attached | None:
-        """The one there is, if there are no others."""
+        """The only consumer, if there is exactly one."""
         return next(iter(self._consumers.values())) if len(self._consumers) == 1 else None
 
 
 class StickyRanges:
-    """Consumers get the hashes that they name."""
+    """Ranges of hashes that consumers name."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, Attached]] = []  # first, last; ascending
@@ -113,16 +113,16 @@ class StickyRanges:
         return None
 
     def add(self, consumer: Attached) -> None:
-        """It has its ranges from now on."""
+        """Add the consumer's ranges."""
         self._ranges += [(first, last, consumer) for first, last in consumer.spec.keys.ranges]
         self._ranges.sort(key=lambda known: known[0])
 
     def remove(self, consumer: Attached) -> None:
-        """Nobody has its ranges."""
+        """Remove the consumer's ranges; their hashes are unassigned."""
         self._ranges = [known for known in self._ranges if known[2] is not consumer]
 
     def consumer_of(self, hashed: int) -> Attached | None:
-        """Whose range it is in."""
+        """The consumer whose ranges contain the hash."""
         at = bisect_right(self._ranges, hashed, key=lambda known: known[0]) - 1
         if at < 0:
             return None
@@ -130,7 +130,7 @@ class StickyRanges:
         return consumer if hashed <= last else None
 
     def only(self) -> Attached | None:
-        """The consumer that has all of them, if there is one."""
+        """The consumer that has all hashes, if there is one."""
         first = self._ranges[0][2] if self._ranges else None
         covered = sum(last + 1 - max(start, 1) for start, last, _ in self._ranges)
         alone = all(known is first for _, _, known in self._ranges)
@@ -143,7 +143,7 @@ def selector_for(policy: KeySharedPolicy) -> KeySelector:
 
 
 def policy_refusal(live: KeySharedPolicy, wanted: KeySharedPolicy) -> Refusal | None:
-    """BUSY if the live consumers are of another mode, or of another opinion about order."""
+    """BUSY if the live consumers have another mode, or differ in ``out_of_order``."""
     if live.mode is not wanted.mode:
         return Refusal(
             Reason.BUSY,

@@ -1,9 +1,9 @@
 """Key_Shared: entries of one key (its hash) go to one consumer, in order.
 
-A hash belongs to a consumer (`velaray.actors.dispatch.key_ranges`), and what is un-acknowledged of
-it is at no more than one (`velaray.actors.dispatch.draining`). An entry whose consumer can't take
-it now, or must not yet, waits in the queue of its hash; what comes later of that hash waits behind
-it, and all others go on. So much may wait, no more: then nothing new is read until less does.
+A hash belongs to a consumer (`velaray.actors.dispatch.key_ranges`), and its un-acknowledged entries
+are at one consumer at most (`velaray.actors.dispatch.draining`). An entry whose consumer can't take
+it yet waits in the queue of its hash. Later entries of that hash wait behind it; other hashes
+continue. The number of waiting entries is limited: at the limit no new entry is read.
 
 The chunks of one message all go to one consumer, even if their hash gets another one meanwhile.
 """
@@ -29,11 +29,11 @@ from velaray.actors.sets.ranges import Range
 
 LOOK_AHEAD_PER_CONSUMER = 2000
 LOOK_AHEAD = 20_000
-"""Entries that may wait before no new ones are read; for all consumers together."""
+"""The number of waiting entries, of all consumers together, at which no new ones are read."""
 
 
 class KeySharedDispatch:
-    """Queues of hashes, and for each consumer those of its hashes that may go on."""
+    """Queues of hashes, and for each consumer its hashes that may continue."""
 
     def __init__(self, in_flight: InFlightTracker, policy: KeySharedPolicy) -> None:
         if in_flight.hashes is None:
@@ -45,10 +45,11 @@ class KeySharedDispatch:
         self._pending = in_flight.pending
         self._policy = policy
         self._selector = selector_for(policy)
-        self._known: dict[int, Attached | None] = {}  # what the selector said
-        self._queues: dict[int, list[int]] = {}  # hash -> heap of what waits, and some that don't
-        # hash -> the first of its queue, if that may go on; or what was the first, and is
-        # acknowledged or dead since: what is first now is listed when its turn comes
+        self._known: dict[int, Attached | None] = {}  # cached answers of the selector
+        self._queues: dict[int, list[int]] = {}  # hash -> heap of entries; some are stale
+        # hash -> the listed entry of its queue: the first one, if it may be delivered. It is stale
+        # if that entry is acknowledged or dead since; then the present first one is listed at its
+        # turn.
         self._listed: dict[int, int] = {}
         self._ready: dict[int, list[tuple[int, int]]] = {}  # consumer -> heap of (first, hash)
         self.waits(list(in_flight.waiting))
@@ -56,17 +57,17 @@ class KeySharedDispatch:
     # ---- consumers
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """BUSY for another mode, UNASSIGNABLE for ranges that aren't right or not free."""
+        """BUSY for another mode, UNASSIGNABLE for invalid or occupied ranges."""
         return policy_refusal(self._policy, spec.keys) or self._selector.refusal(spec)
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
-        """Hashes that it has from now on, others drain first."""
+        """Reassign hashes; hashes that the consumer gets from others are drained first."""
         self._selector.add(consumer)
         self._reassign()
         return []
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
-        """Others have its hashes from now on."""
+        """Reassign the consumer's hashes to others."""
         self._selector.remove(consumer)
         self._reassign()
         return []
@@ -79,22 +80,22 @@ class KeySharedDispatch:
             self._list(hashed)
 
     def can_take(self, consumer: Attached) -> None:
-        """Nothing to note: everybody is asked."""
+        """Nothing to note: every consumer is tried."""
 
     def candidates(self) -> Iterable[Attached]:
-        """All of them."""
+        """All consumers."""
         return self._in_flight.consumers.values()
 
     def only_candidate(self) -> Attached | None:
-        """The consumer that has all hashes, if no other one holds anything."""
+        """The consumer that has all hashes, if it is the only one."""
         return self._selector.only() if len(self._in_flight.consumers) == 1 else None
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
-        """Those and no others."""
+        """Exactly the named entries."""
         return named
 
     def is_active(self, consumer: Attached) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def _consumer_of(self, hashed: int) -> Attached | None:
@@ -108,10 +109,10 @@ class KeySharedDispatch:
         pending = self._pending
         return pending is None or pending.may_take(hashed, consumer.spec.consumer_id)
 
-    # ---- what waits
+    # ---- waiting entries
 
     def waits(self, ranges: Sequence[Range]) -> None:
-        """Each waits in the queue of its hash; a chunk for the consumer of its message."""
+        """Queue each entry under its hash; reserve chunks for the consumer of their message."""
         touched: dict[int, None] = {}
         for first, end in ranges:
             for offset in range(first, end):
@@ -130,12 +131,12 @@ class KeySharedDispatch:
         return hashed
 
     def _is_bound(self, offset: int) -> bool:
-        """Whether it is a chunk that is to go where the others of its message went."""
+        """Whether it is a chunk of a message that is bound to a consumer."""
         key = self._in_flight.chunks.key_of(offset)
         return key is not None and self._in_flight.chunks.owner_of(key) is not None
 
     def _reserve(self, offset: int) -> None:
-        """It waits for the consumer of its message, out of its turn."""
+        """Reserve a chunk for the consumer of its message, outside the queues."""
         in_flight = self._in_flight
         owner = in_flight.chunks.owner_of(in_flight.chunks.key_of(offset) or "")
         assert owner is not None
@@ -143,12 +144,12 @@ class KeySharedDispatch:
         in_flight.consumers[owner].reserved.add(offset, offset + 1)
 
     def reset(self) -> None:
-        """Nothing waits."""
+        """Drop all waiting entries."""
         self._queues.clear()
         self._reassign()
 
     def _first(self, hashed: int) -> int | None:
-        """What waits longest of the hash."""
+        """The first waiting entry of the hash."""
         queue, waiting = self._queues.get(hashed), self._in_flight.waiting
         if queue is None:
             return None
@@ -160,7 +161,7 @@ class KeySharedDispatch:
         return None
 
     def _list(self, hashed: int) -> None:
-        """Note whether the first that waits of the hash may go on, and to whom."""
+        """List the hash at its consumer if its first waiting entry may be delivered."""
         first, consumer = self._first(hashed), self._consumer_of(hashed)
         if first is None or consumer is None or not self._may_take(consumer, hashed):
             self._listed.pop(hashed, None)
@@ -171,7 +172,7 @@ class KeySharedDispatch:
     # ---- dispatch
 
     def dispatch(self, out: list[Delivery]) -> None:
-        """Give out what waits and may go on, then what is new."""
+        """Deliver waiting entries that may be delivered, then new ones."""
         if self._pending is not None:
             for hashed in self._pending.take_drained():
                 if hashed in self._queues:
@@ -203,7 +204,7 @@ class KeySharedDispatch:
             first, hashed = ready[0]
             listed = self._listed.get(hashed) == first
             if listed and first in in_flight.waiting and not self._has_room(consumer, first):
-                return  # what else waits for it waits behind that
+                return  # its other entries wait behind that one
             heappop(ready)
             if not listed:
                 continue
@@ -214,7 +215,7 @@ class KeySharedDispatch:
             self._list(hashed)
 
     def _has_room(self, consumer: Attached, offset: int) -> bool:
-        """Whether the consumer may get a suspect, or an entry that is none."""
+        """Whether the consumer has room for this entry, which may be a suspect."""
         losses = self._in_flight.suspects.losses(offset)
         if not losses:
             return not consumer.on_trial
@@ -240,9 +241,8 @@ class KeySharedDispatch:
         return min(LOOK_AHEAD_PER_CONSUMER * len(consumers), LOOK_AHEAD) - waiting
 
     def _give_new(self, out: list[Delivery]) -> bool:
-        """Give out or put aside new entries; False if there are none, or nobody to take any, or
-        too many wait.
-        """
+        """Deliver or queue new entries; False if there are none, no consumer can take any, or too
+        many wait."""
         in_flight, can_take = self._in_flight, self._in_flight.can_take
         unread, space = in_flight.unread(), self._space()
         able = sum(can_take(consumer) for consumer in in_flight.consumers.values())
@@ -252,7 +252,7 @@ class KeySharedDispatch:
             in_flight.next_offset = offset + 1
             consumer = self._consumer_of(hashed)
             if consumer is not None and in_flight.suspects.losses(offset) and can_take(consumer):
-                consumer.draining = True  # that comes next
+                consumer.draining = True  # the suspect comes next
                 able -= 1
             if (
                 consumer is None
@@ -275,15 +275,15 @@ class KeySharedDispatch:
         return True
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
-        """What is missing of the chunks' messages goes to the same consumer."""
+        """Bind the chunks' messages to the consumer, which gets their other chunks too."""
         for offset, key in chunk_keys.items():
             if not self._in_flight.cursor.is_acked(offset):
                 self._in_flight.chunks.bind(key, consumer.spec.consumer_id)
 
-    # ---- what is where
+    # ---- inspection
 
     def draining(self) -> int:
-        """How many hashes are un-acknowledged at a consumer that has them no longer."""
+        """The number of hashes with un-acknowledged entries at a former consumer."""
         return sum(
             known is None or known.spec.consumer_id != owner
             for known, owner in (
@@ -302,7 +302,7 @@ class KeySharedDispatch:
                 )
         drained = set() if self._pending is None else set(self._pending.drained())
         for hashed, queue in self._queues.items():
-            # Not `_first`, which would drop what doesn't wait any longer.
+            # Not `_first`, which would drop stale entries.
             longest = min((at for at in queue if at in self._in_flight.waiting), default=None)
             consumer = self._consumer_of(hashed)
             may = consumer is not None and self._may_take(consumer, hashed)
@@ -313,7 +313,7 @@ class KeySharedDispatch:
             )
 
     def _is_listed(self, hashed: int, longest: int) -> bool:
-        """Whether the hash's consumer comes upon it, no later than what waits longest of it."""
+        """Whether the hash is listed at its consumer, at or before its first waiting entry."""
         listed, consumer = self._listed.get(hashed), self._consumer_of(hashed)
         return (
             listed is not None

@@ -1,14 +1,13 @@
-"""Standing grants: what a partition may deliver without asking, and what it has delivered.
+"""Dispatch leases: a partition delivers new entries without asking, and reports them.
 
-While there is but one way to go on (one consumer to serve, nothing to deliver again, nothing
-acknowledged ahead of the read position), the dispatcher needn't see an entry before it goes
-out. It gives a `DispatchLease`; the partition delivers in order from there on while the
-consumer has permits, and reports what it delivered, with the sizes, before it says anything
-else. Permits come to the partition first: it knows all that the consumer ever gave, the grant
-says how many of them were used.
+The dispatcher needn't see an entry before its delivery if the next step is certain: there is one
+consumer to serve, nothing to redeliver, and nothing acknowledged beyond the read position. Then it
+grants a `DispatchLease`. The partition delivers in order from there on while the consumer has
+permits, and reports its deliveries, with their sizes, before any other notice. Permits arrive at
+the partition first: it knows the sum of all permits, and the lease has the number of those used.
 
-Before it tells of anything that changes who gets what, the partition's grant ends. So of both
-sides one at a time decides, and nothing is delivered twice.
+The partition ends the lease before it sends any notice that may change the assignment of entries.
+So only one side decides at a time, and no entry is delivered twice.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 REPORT_AT = 1024
-"""Entries after which a report is due even if there is nothing else to tell."""
+"""The number of entries after which a report is due even without other notices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchLease:
-    """Deliver to a consumer from ``first`` on, in order.
+    """A lease to deliver to a consumer from ``first`` on, in order.
 
-    ``debited`` is how many of all its permits, ever, what came before has used. ``room`` is how
-    many messages it may hold more than it does: when they are used up, the grant ends.
+    ``debited`` is the number of its permits, of all ever given, that earlier deliveries used.
+    ``room`` is the number of further messages that it may hold; when they are used up, the lease
+    ends.
     """
 
     consumer_id: int
@@ -36,8 +36,8 @@ class DispatchLease:
 
 
 class Report(NamedTuple):
-    """Entries from ``first`` on were delivered: messages of each, keys of those that are chunks,
-    the hashes of their keys if the dispatcher needs them."""
+    """Delivered entries from ``first`` on: their numbers of messages, the keys of chunks, and the
+    hashes of their keys if the dispatcher needs them."""
 
     first: int
     sizes: list[int]
@@ -46,14 +46,13 @@ class Report(NamedTuple):
 
 
 class LeasedDelivery:
-    """The partition's side of one standing grant."""
+    """The partition's side of one dispatch lease."""
 
     __slots__ = ("_chunk_keys", "_hashes", "_sizes", "next_offset", "permits", "room")
 
     def __init__(self, first: int, permits: int, room: int) -> None:
-        """``permits``: what the consumer ever gave, less what was debited. For ``room`` see the
-        grant.
-        """
+        """``permits``: all permits of the consumer, less those debited. ``room`` is that of the
+        lease."""
         self.next_offset = first
         self.permits = permits
         self.room = room
@@ -63,17 +62,17 @@ class LeasedDelivery:
 
     @property
     def allowance(self) -> int:
-        """How many messages may be delivered now."""
+        """The number of messages that may be delivered now."""
         return min(self.permits, self.room)
 
     def delivered(
         self, sizes: Sequence[int], chunk_keys: Mapping[int, str], hashes: Sequence[int] = ()
     ) -> None:
-        """The entries from `next_offset` on go out; the keys, by offset, of those that are chunks;
-        the hashes, if they are needed.
+        """Record the delivery of the entries from `next_offset` on; ``chunk_keys`` by offset,
+        ``hashes`` if they are needed.
 
-        Each only while there is an `allowance`, but the last may take more than that, as with
-        any delivery.
+        Deliver only while there is an `allowance`; the last entry may exceed it, as with any
+        delivery.
         """
         messages = sum(sizes)
         self._sizes += sizes
@@ -85,11 +84,11 @@ class LeasedDelivery:
 
     @property
     def report_due(self) -> bool:
-        """Whether so much was delivered that the dispatcher should hear of it now."""
+        """Whether enough entries were delivered for a report."""
         return len(self._sizes) >= REPORT_AT
 
     def report(self) -> Report | None:
-        """What was delivered since the last report; None if nothing was."""
+        """The deliveries since the last report; None if there are none."""
         sizes, keys, hashes = self._sizes, self._chunk_keys, self._hashes
         if not sizes:
             return None

@@ -17,26 +17,27 @@ from velaray.actors.machine import Refusal, require
 from velaray.actors.sets.ranges import Range
 
 TURN = 20
-"""Messages that a Shared consumer gets before it is the next one's turn (at least an entry)."""
+"""Messages that a Shared consumer gets before the next one's turn (at least an entry)."""
 
 
 class SharedDispatch:
-    """Every priority level has a queue of the consumers that can take something."""
+    """Serves consumers in turns: every priority level has a queue of consumers that can take
+    entries."""
 
     def __init__(self, in_flight: InFlightTracker) -> None:
         self._in_flight = in_flight
         self._levels: SortedDict = SortedDict()  # priority -> queue of consumers
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
-        """Everybody may join."""
+        """None: any consumer may join."""
         return None
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
-        """It has no permits yet."""
+        """Nothing to do: it has no permits yet."""
         return []
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
-        """It leaves its queue."""
+        """Remove the consumer from its queue."""
         queue = self._levels.get(consumer.spec.priority, ())
         if consumer.queued:
             queue.remove(consumer)
@@ -45,42 +46,42 @@ class SharedDispatch:
         return []
 
     def waits(self, ranges: Sequence[Range]) -> None:
-        """Nothing to note: what waits is taken from the books."""
+        """Nothing to note: waiting entries are read from the in-flight tracker."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Nothing to reset."""
 
     def can_take(self, consumer: Attached) -> None:
-        """It queues, if it can take anything."""
+        """Queue the consumer, if it can take anything."""
         if not consumer.queued and self._in_flight.can_take(consumer):
             consumer.queued = True
             self._levels.setdefault(consumer.spec.priority, deque()).append(consumer)
 
     def candidates(self) -> Iterable[Attached]:
-        """All of them."""
+        """All consumers."""
         return self._in_flight.consumers.values()
 
     def only_candidate(self) -> Attached | None:
-        """The one there is, if there are no others."""
+        """The only consumer, if there is exactly one."""
         consumers = self._in_flight.consumers
         return next(iter(consumers.values())) if len(consumers) == 1 else None
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
-        """Those and no others."""
+        """Exactly the named entries."""
         return named
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
-        """What is missing of the chunks' messages goes to the same consumer."""
+        """Bind the chunks' messages to the consumer, which gets their other chunks too."""
         for offset, key in chunk_keys.items():
             if not self._in_flight.cursor.is_acked(offset):
                 self._in_flight.chunks.bind(key, consumer.spec.consumer_id)
 
     def is_active(self, consumer: Attached) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def dispatch(self, out: list[Delivery]) -> None:
-        """Give out suspects to those who may try them, then all else, in turns."""
+        """Deliver suspects to consumers that may try them, then all other entries, in turns."""
         in_flight = self._in_flight
         if in_flight.chunks:
             self._give_reserved(out)
@@ -93,7 +94,7 @@ class SharedDispatch:
                 return
 
     def _give_fresh(self, out: list[Delivery]) -> None:
-        """Give out what waits, then what is new, suspects aside."""
+        """Deliver waiting entries, then new ones, without suspects."""
         in_flight = self._in_flight
         while True:
             consumer = self._next_consumer()
@@ -113,8 +114,8 @@ class SharedDispatch:
             self._end_turn(consumer)
 
     def _try_suspects(self, out: list[Delivery]) -> None:
-        """Give suspects to consumers that have room for them; if none has, the one that holds least
-        gets nothing else until it has."""
+        """Deliver suspects to consumers with room for them. If there is none, the consumer that
+        holds least gets nothing else until it has room."""
         in_flight = self._in_flight
         consumers = sorted(in_flight.consumers.values(), key=lambda known: known.spec.priority)
         for consumer in consumers:
@@ -148,13 +149,12 @@ class SharedDispatch:
         return None
 
     def _end_turn(self, consumer: Attached) -> None:
-        """The first of its queue goes to the queue's end."""
+        """Move the first consumer of its queue to the queue's end."""
         self._levels[consumer.spec.priority].rotate(-1)
 
     def _serve_chunk(self, consumer: Attached, offset: int, out: list[Delivery]) -> None:
-        """Deliver a chunk to the consumer that its message is bound to; reserve it, if that
-        one has no permits. The first chunk binds the message to ``consumer``.
-        """
+        """Deliver a chunk to the consumer that its message is bound to, or reserve it if that has
+        no permits. The first chunk binds the message to ``consumer``."""
         in_flight = self._in_flight
         key = in_flight.chunks.key_of(offset)
         assert key is not None

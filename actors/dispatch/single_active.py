@@ -17,9 +17,8 @@ from velaray.actors.sets.ranges import Range
 
 
 class SingleActive:
-    """The active consumer is of the best priority level; there, by name, each partition has
-    the next one.
-    """
+    """The active consumer has the best priority level; among several there, partitions take them in
+    turn, by name."""
 
     def __init__(self, in_flight: InFlightTracker, partition: int, kind: SubscriptionType) -> None:
         self._in_flight = in_flight
@@ -34,17 +33,17 @@ class SingleActive:
         return None
 
     def joined(self, consumer: Attached) -> list[ActiveChange]:
-        """It may be the active one from now on."""
+        """Elect: the new consumer may become the active one."""
         return self._elect(consumer)
 
     def left(self, consumer: Attached) -> list[ActiveChange]:
-        """Another one may be the active one from now on."""
+        """Elect: another consumer may become the active one."""
         return self._elect(None)
 
     def _elect(self, joined: Attached | None) -> list[ActiveChange]:
         """Choose the active consumer; returns notices to consumers.
 
-        What the previous one held goes back: its successor must get it before newer entries.
+        Entries of the previous one return: its successor must get them before newer entries.
         """
         consumers, previous = self._in_flight.consumers.values(), self._active
         if not consumers:
@@ -67,35 +66,35 @@ class SingleActive:
         ]
 
     def waits(self, ranges: Sequence[Range]) -> None:
-        """Nothing to note: what waits is taken from the books."""
+        """Nothing to note: waiting entries are read from the in-flight tracker."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Nothing to reset."""
 
     def can_take(self, consumer: Attached) -> None:
-        """Nothing to note: only one is asked."""
+        """Nothing to note: only the active consumer is tried."""
 
     def candidates(self) -> Iterable[Attached]:
-        """The active one."""
+        """The active consumer."""
         return () if self._active is None else (self._active,)
 
     def only_candidate(self) -> Attached | None:
-        """The active one."""
+        """The active consumer."""
         return self._active
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:
-        """All that it holds, for the sake of order."""
+        """All entries that it holds, to keep the order."""
         return self._in_flight.held.of(consumer.spec.consumer_id)
 
     def lease_report(self, consumer: Attached, chunk_keys: Mapping[int, str]) -> None:
-        """Nothing to note: chunks go where everything goes."""
+        """Nothing to note: chunks go to the active consumer as all entries do."""
 
     def is_active(self, consumer: Attached) -> bool:
-        """Whether it is the active one."""
+        """Whether it is the active consumer."""
         return consumer is self._active
 
     def dispatch(self, out: list[Delivery]) -> None:
-        """Give the active consumer what waits, then what is new."""
+        """Deliver waiting entries to the active consumer, then new ones."""
         consumer, in_flight = self._active, self._in_flight
         while consumer is not None and consumer.permits > 0:
             front = in_flight.front()

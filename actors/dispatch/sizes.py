@@ -1,8 +1,8 @@
-"""What a dispatcher knows of every entry that it may have to deliver, as one number each.
+"""One number for each entry that a dispatcher may have to deliver.
 
-`EntrySizes` has how many messages an entry holds, `EntryHashes` the hash of its key. A few
-bytes per entry, in pages: a page goes when all its entries are acknowledged, so that one old
-entry that nobody acknowledges pins its own page and no more.
+`EntrySizes` has the number of messages of an entry, `EntryHashes` the hash of its key. They take a
+few bytes per entry, in pages. A page is dropped when all its entries are acknowledged, so one old
+un-acknowledged entry keeps only its own page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EntryNumbers:
     __slots__ = ("_floor", "_none", "_pages", "_sweep_at")
 
     def __init__(self, typecode: str) -> None:
-        """``typecode`` is the array's: how large the numbers may be."""
+        """``typecode`` is the array's; it limits the numbers."""
         self._none = array(typecode, [0]) * PAGE
         self._pages: dict[int, array[int]] = {}
         self._floor = 0
@@ -41,7 +41,7 @@ class EntryNumbers:
             taken += len(part)
 
     def get(self, offset: int) -> int | None:
-        """The number of the entry; None if it was never told, or dropped."""
+        """The number of the entry; None if it was never put, or is dropped."""
         page = self._pages.get(offset // PAGE)
         return None if page is None else page[offset % PAGE] or None
 
@@ -51,10 +51,10 @@ class EntryNumbers:
         return self._pages[number][within : within + end - first]
 
     def drop(self, acked_before: int, next_unacked: Callable[[int], int]) -> None:
-        """Forget pages whose entries are all acknowledged.
+        """Drop pages whose entries are all acknowledged.
 
-        Cheap when there is nothing to forget: pages beyond ``acked_before`` are only looked
-        at when their number has doubled.
+        Cheap when there is nothing to drop: pages beyond ``acked_before`` are only checked when
+        their number has doubled.
         """
         floor = acked_before // PAGE
         if floor > self._floor:
@@ -69,11 +69,11 @@ class EntryNumbers:
             self._sweep_at = max(_SWEEP_AT, 2 * len(self._pages))
 
     def page_count(self) -> int:
-        """How many pages are kept."""
+        """The number of pages."""
         return len(self._pages)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._pages.clear()
         self._floor, self._sweep_at = 0, _SWEEP_AT
 
@@ -87,11 +87,11 @@ class EntrySizes(EntryNumbers):
         super().__init__("I")
 
     def fit(self, first: int, end: int, permits: int) -> tuple[int, int]:
-        """How far a consumer with ``permits`` (> 0) gets from ``first`` on.
+        """The entries from ``first`` on that fit a consumer with ``permits`` (> 0).
 
-        Returns the offset to stop before, at most ``end``, and the messages up to there. The
-        last entry may exceed the permits. The run ends with its page at the latest; the
-        sizes must be known.
+        Returns the offset to stop before, at most ``end``, and the messages up to there. The last
+        entry may exceed the permits. The run ends with its page at the latest; the sizes must be
+        known.
         """
         window = self.run(first, min(end, first + permits))
         total = sum(window)

@@ -16,7 +16,7 @@ from velaray.actors.sets.ranges import Range
 
 
 class DispatchStrategy(Protocol):
-    """Decides which consumer gets which entries of a dispatcher's books."""
+    """Decides which consumer gets which entries of an in-flight tracker."""
 
     def refusal(self, spec: ConsumerSpec) -> Refusal | None:
         """Why a consumer of the right type can't be attached, if so."""
@@ -47,7 +47,7 @@ class DispatchStrategy(Protocol):
         ...
 
     def only_candidate(self) -> Attached | None:
-        """The consumer that gets all entries whatever they are, if that is certain."""
+        """The consumer that certainly gets all next entries; None if there is none."""
         ...
 
     def returned(self, consumer: Attached, named: Sequence[Range]) -> Sequence[Range]:

@@ -1,8 +1,9 @@
 """Limits of un-acknowledged messages, per consumer and per subscription.
 
 A consumer that holds as many messages as its limit is *blocked*: it gets no more until it holds
-less than half of that. The same for a subscription with all its consumers. As with permits the
-last entry may exceed a limit by its size. 0 is no limit. Limits hold for Shared and Key_Shared.
+less than half of the limit. The same holds for a subscription with all its consumers. As with
+permits the last entry may exceed a limit by its size. 0 is no limit. Limits apply to Shared and
+Key_Shared.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class CompactedIndexMachine:
             require(not offsets or offsets[-1] < state.horizon, "they are below the horizon")
 
     def snapshot(self, state: CompactedIndex) -> Mapping[str, bytes]:
-        """Segments: about; and of every 65536 kept entries, offsets/<n> and masks/<n>."""
+        """Segments: ``about``, and for every 65536 kept entries ``offsets/<n>`` and
+        ``masks/<n>``."""
         about = {"horizon": state.horizon, "ledgers": state.ledgers}
         segments = {_ABOUT: json.dumps(about, sort_keys=True).encode()}
         for number, first in enumerate(range(0, len(state.offsets), PART)):

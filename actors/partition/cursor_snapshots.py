@@ -27,7 +27,7 @@ LEAST_CACHED = 3
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot: everything before offset ``local`` here is everything up to ``remote``
+    """A snapshot: everything before offset ``local`` here equals everything up to ``remote``
     elsewhere."""
 
     local: int
@@ -107,7 +107,7 @@ class SnapshotTaker:
 
 
 def _furthest(one: Snapshot, other: Snapshot) -> Snapshot:
-    """What two snapshots at the same local place mean together."""
+    """The combined meaning of two snapshots at the same local place."""
     found = dict(one.remote)
     for cluster, position in other.remote.items():
         found[cluster] = max(position, found.get(cluster, position))
@@ -138,7 +138,7 @@ class SnapshotCache:
         if found and snapshot.local == found[-1].local:
             found[-1] = _furthest(found[-1], snapshot)
         if found and snapshot.local <= found[-1].local:
-            return  # an equivalent one is there
+            return  # an equivalent one is present
         found.append(snapshot)
         if len(found) > self._size:
             del found[min(range(1, len(found) - 1), key=self._distance)]

@@ -270,8 +270,8 @@ class DeleteSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSwept:
-    """Confirm that nothing of a deleted subscription is stored any more. Reply: `Swept`, also if
-    that was known."""
+    """Confirm that nothing of a deleted subscription is stored any more. Reply: `Swept`, also for a
+    repetition."""
 
     incarnation: int
 
@@ -556,7 +556,7 @@ def _entry_appended(state: PartitionState, event: EntryAppended) -> None:
     if producer.interleaving is not None:
         producer.interleaving.add(event.sequence_id, sequence_id)
     elif highest and is_sparse(event.sequence_id, sequence_id, event.messages or 1):
-        # What came before has lower ids than this batch's first message.
+        # Earlier entries have lower ids than this batch's first message.
         producer.interleaving = Interleaving(event.sequence_id)
         producer.interleaving.add(event.sequence_id, sequence_id)
     if event.skipped:

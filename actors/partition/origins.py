@@ -1,9 +1,9 @@
 """The origins of a partition's entries: part of its state.
 
-The cluster that stored an entry first is its *origin*. For each origin the partition keeps the
-position of the newest entry that arrived, and runs: a number of entries from a source position on
-that are the entries from a local offset on. Both ascend, so a bisection finds either from the
-other. Entries without an origin are this cluster's own.
+The cluster that stored an entry first is its *origin*. The partition keeps, for each origin, the
+position of the newest entry that arrived, and runs. A run is a number of entries from a source
+position on, which are stored from a local offset on. Both ascend, so a bisection finds either from
+the other. Entries without an origin are this cluster's own.
 
 An entry at or before its origin's newest position is a duplicate, even if it isn't stored any more.
 Since replicators send in order, the newest position suffices.
@@ -41,7 +41,7 @@ _PREFIX = "origin/"
 
 
 LAST_ENTRY = (1 << 32) - 3
-"""No ledger has an entry behind this one."""
+"""A bound of entry ids: no ledger has an entry beyond it."""
 
 
 def place_before(position: Position) -> Position:
@@ -180,7 +180,7 @@ class Origin:
         self.last, self.last_offset = position, offset
 
     def trim(self, first_offset: int) -> None:
-        """The log begins at ``first_offset`` now."""
+        """Drop blocks of trimmed entries: the log begins at ``first_offset`` now."""
         needless = bisect_left(self._blocks, True, key=lambda block: block.end > first_offset)
         count = needless - KEPT_BLOCKS
         if count > 0:
@@ -340,7 +340,7 @@ class Origins:
         origin.append(position, offset)
 
     def trim(self, first_offset: int) -> None:
-        """The log begins at ``first_offset`` now."""
+        """Drop blocks of trimmed entries: the log begins at ``first_offset`` now."""
         for origin in self.by_cluster.values():
             origin.trim(first_offset)
 

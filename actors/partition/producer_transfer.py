@@ -1,6 +1,7 @@
-"""Producers that move from another cluster, with their sequence ids: part of a partition's state.
+"""Transfer of producers' states from another cluster, with their sequence ids: part of a
+partition's state.
 
-A producer that continues here with its sequence ids sends again what it has no receipt for, and
+A producer that continues here with its sequence ids sends all messages without a receipt again, and
 these duplicates must be recognised. So the other cluster's state of the producer is *adopted*:
 merged into the state here. The merged state only grows: adopting it again, or an older one, changes
 nothing.
@@ -47,8 +48,8 @@ class ProducerRow(NamedTuple):
 class AdoptProducers:
     """Merge the states in ``rows`` into those of producers. Reply: `Adopted`.
 
-    With ``origin``: use what replicated entries of that cluster say of its producers, in case it
-    can't be asked. Refused INVALID if a row is malformed.
+    With ``origin``: use the sequence ids in replicated entries of that cluster, in case it can't be
+    reached. Refused INVALID if a row is malformed.
     """
 
     rows: Sequence[ProducerRow] = ()
@@ -146,7 +147,7 @@ def _merged(known: ProducerRow, told: ProducerRow) -> ProducerRow:
 
 
 def _skipped_by_both(known: ProducerRow, told: ProducerRow, last: int) -> tuple[Range, ...]:
-    """The ids that neither has seen."""
+    """The skipped ids in both."""
     unseen = RangeSet([*known.skipped, (known.last_sequence_id + 1, last + 1)])
     also = [*told.skipped, (told.last_sequence_id + 1, last + 1)]
     return tuple(run for first, end in also for run in unseen.within(first, end))
@@ -159,7 +160,8 @@ def _seen(row: ProducerRow) -> tuple[int, Sequence[tuple[int, int]]]:
 def _union(
     known: tuple[int, Sequence[tuple[int, int]]], told: tuple[int, Sequence[tuple[int, int]]]
 ) -> tuple[int, Sequence[tuple[int, int]]]:
-    """The ids that either has seen, within the window; in the former's order if it has them all."""
+    """The ids that were seen in either, within the window; in the former's order if it has them
+    all."""
     floor, entries = max(known[0], told[0]), dict(known[1])
     new = {first: highest for first, highest in told[1] if first >= floor}
     if floor == known[0] and new.keys() <= entries.keys():

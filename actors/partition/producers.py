@@ -47,9 +47,9 @@ class ProducerSpec:
 class Accepted:
     """The producer may send, after the topic epoch is raised if ``raise_epoch`` is set.
 
-    ``replaced`` is its own earlier connection, which is dead to the client: drop it. ``fenced`` are
-    producers to close with CLOSE_PRODUCER, ``refused`` are waiting ones to answer FENCED. None of
-    them is in the registry any more; don't report them disconnected.
+    ``replaced`` is its own earlier connection, which the client has given up: drop it. ``fenced``
+    are producers to close with CLOSE_PRODUCER, ``refused`` are waiting ones to answer FENCED. None
+    of them is in the registry any more; don't report them disconnected.
     """
 
     raise_epoch: bool = False
@@ -88,10 +88,10 @@ class ProducerRegistry:
     def connect(self, spec: ProducerSpec, topic_epoch: int) -> Accepted | Waiting | Refusal:
         """Decide on ``spec``; ``topic_epoch`` is the partition's epoch now.
 
-        Refused BUSY if the name is taken, or if a shared producer meets an exclusive one;
-        FENCED if exclusivity is taken or the topic epoch has moved on. One that fences doesn't
-        mind its name being taken: the other one is fenced. A refusal changes nothing. A key
-        that is known gets the same answer again, without a new epoch.
+        Refused BUSY if the name is taken, or if a shared producer meets an exclusive one; FENCED if
+        exclusivity is taken or the topic epoch has moved on. A producer that fences isn't refused
+        because its name is taken: the other one is fenced. A refusal changes nothing. A key that is
+        known gets the same answer again, without a new epoch.
         """
         if spec.key in self._connected:
             return Accepted()
@@ -127,7 +127,7 @@ class ProducerRegistry:
     def _succeed(
         self, spec: ProducerSpec, old: ProducerSpec, topic_epoch: int
     ) -> Accepted | Waiting:
-        """A reconnect takes the place of its own earlier connection, in the queue as well."""
+        """Replace the producer's own earlier connection, in the queue as well."""
         if old.key in self._waiting:
             self._waiting = {
                 (spec.key if key == old.key else key): (spec if key == old.key else known)
@@ -165,7 +165,7 @@ class ProducerRegistry:
         fenced: tuple[Hashable, ...] = (),
         refused: tuple[Hashable, ...] = (),
     ) -> Accepted:
-        """A producer that comes back with the epoch that is current needs no new one."""
+        """Accept the producer; it needs no new epoch if it returns with the current one."""
         self._connected[spec.key] = spec
         owns_epoch = spec.topic_epoch == topic_epoch
         raise_epoch = spec.mode is not AccessMode.SHARED and not owns_epoch

@@ -2,18 +2,18 @@
 
 An entry of such a transaction is stored like any entry of an open transaction, under an id that no
 transaction of this cluster has (`remote_id`), so neither it nor later entries are delivered. No
-coordinator of this cluster knows the transaction, and the other cluster isn't asked. Its
-replicators report when a partition has all its entries (then the transaction is *complete* there),
-and the list of partitions. The first of those by name is the transaction's *keeper*. It collects
-the partitions where the transaction *arrived*, and *judges*: when all have it, one event releases
-the transaction. So the decision, and everything that it needs, is in this cluster. The keeper then
-informs the partitions until they have applied it. A transaction of a single partition needs no
-keeper: it is released when it is complete.
+coordinator of this cluster has the transaction, and the other cluster isn't asked. Its replicators
+report when a partition has all its entries (then the transaction is *complete* there), and the list
+of partitions. The first of those by name is the transaction's *deciding partition*. It collects the
+partitions where the transaction *arrived*, and *judges*: when all have it, one event releases the
+transaction. So the decision, and everything that it needs, is in this cluster. The deciding
+partition then notifies the partitions until they have applied it. A transaction of a single
+partition needs no deciding partition: it is released when it is complete.
 
-A transaction that isn't released can be given up when its cluster is lost: by the keeper if it is
-complete anywhere, else by the partition itself, which then never lets it arrive. Later entries of
-it are hidden like earlier ones. A keeper that learns of it gives up as well. The outcome never
-changes.
+A transaction that isn't released can be given up when its cluster is lost: by the deciding
+partition if it is complete anywhere, else by the partition itself, which then never lets it arrive.
+Later entries of it are hidden like earlier ones. A deciding partition that gets a report of it
+gives up as well. The outcome never changes.
 
 The last position of completions, as of entries, is kept for each cluster: completions up to it are
 duplicates.
@@ -57,7 +57,7 @@ NOWHERE = Position(-1, -1)
 
 
 def remote_id(cluster: str, transaction: TransactionId) -> TransactionId:
-    """The local id of another cluster's transaction. Raises ValueError if it is none."""
+    """The local id of another cluster's transaction. Raises ValueError if there is none."""
     coordinator, sequence = transaction
     if not 0 <= coordinator < COORDINATORS or sequence < 1:
         raise ValueError(f"no transaction of cluster {cluster!r} is called {transaction}")
@@ -109,8 +109,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class EndRemote:
-    """Apply the keeper's durable verdict; not ``judged``: the transaction is given up without one.
-    ``over``: the keeper knows that it is complete here, which holds for every commit.
+    """Apply the deciding partition's durable verdict; not ``judged``: the transaction is given up
+    without one. ``over``: the transaction is complete here according to the deciding partition,
+    which holds for every commit.
 
     Reply: `RemoteEnded`; a repetition changes nothing. Refused CONFLICT for a commit of a
     transaction that was given up, or for a complete one without a verdict.
@@ -131,9 +132,9 @@ class RemoteEnded:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Report to the keeper that the transaction is complete at ``topic``, where it was ``given_up``
-    before or not. Reply: `Judged`. Refused INVALID if it doesn't go there, or if an earlier report
-    named other partitions."""
+    """Report to the deciding partition that the transaction is complete at ``topic``; ``given_up``:
+    it was given up there before. Reply: `Judged`. Refused INVALID if the transaction has no entries
+    for that partition, or if an earlier report named other partitions."""
 
     transaction: TransactionId
     topic: str
@@ -143,7 +144,8 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Make the keeper give the transaction up, unless it is released. Reply: `Judged`."""
+    """Make the deciding partition give the transaction up, unless it is released. Reply:
+    `Judged`."""
 
     transaction: TransactionId
     topics: Sequence[str]
@@ -158,9 +160,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRemote:
-    """Confirm to the keeper that all partitions have applied the verdict, when the transaction was
-    complete there. Reply: `Forgotten`; refused CONFLICT if it isn't judged or hasn't arrived
-    everywhere."""
+    """Confirm to the deciding partition that all partitions have applied the verdict, when the
+    transaction was complete there. Reply: `Forgotten`; refused CONFLICT if it isn't judged or
+    hasn't arrived everywhere."""
 
     transaction: TransactionId
 
@@ -172,7 +174,8 @@ class Forgotten:
 
 @dataclass(slots=True)
 class Kept:
-    """The keeper's state of a transaction; ``commit`` is the verdict, None before it."""
+    """The deciding partition's state of a transaction; ``commit`` is the verdict, None before
+    it."""
 
     topics: tuple[str, ...]
     arrived: set[str] = field(default_factory=set)
@@ -189,8 +192,8 @@ class RemoteTransactions:
     """The transactions of other clusters.
 
     ``complete``: the partitions of open transactions that are complete here; ``given_up``: open
-    ones that were given up; ``kept``: those of which this partition is the keeper; ``heard``: the
-    newest completion's position in each cluster.
+    ones that were given up; ``kept``: those that this partition decides; ``heard``: the newest
+    completion's position in each cluster.
     """
 
     complete: dict[TransactionId, tuple[str, ...]] = field(default_factory=dict)

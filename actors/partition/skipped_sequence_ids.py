@@ -1,16 +1,16 @@
-"""Sequence ids that a producer has skipped: part of what a partition knows of the producer.
+"""Sequence ids that a producer has skipped: part of a partition's state of the producer.
 
-Clients don't always send in the order of their sequence ids. The C++ client sends a delayed
-message before the batch that it began earlier, whose id is lower. The Go client numbers a message
-before it queues it, so messages of several goroutines overtake each other. After a reconnect
-without a receipt the C++ client restarts its ids from the reported one, while it still holds
-entries with lower ids. A comparison with the highest id alone drops such entries, and still
-answers them with a receipt.
+Clients don't always send in the order of their sequence ids. The C++ client sends a delayed message
+before the batch that it began earlier, whose id is lower. The Go client numbers a message before it
+queues it, so messages of several goroutines overtake each other. After a reconnect without a
+receipt the C++ client restarts its ids from the reported one, while it still holds entries with
+lower ids. A comparison with the highest id alone drops such entries, and still answers them with a
+receipt.
 
-So the ids that are skipped are remembered: an entry that begins with one of them is no duplicate.
-Only the first id of an entry is known for certain, unless the client sends the highest one too. So
-each batch without it leaves a run of skipped ids behind. The newest runs are kept; what is below
-all of them counts as seen.
+So the skipped ids are remembered: an entry that begins with one of them is no duplicate. Only the
+first id of an entry is known for certain, unless the client sends the highest one too. So each
+batch without it leaves a run of skipped ids behind. The newest runs are kept; ids below all of them
+count as seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from velaray.actors.machine import require
 from velaray.actors.sets.offset_sets import Range, gaps
 
 WINDOW = 1024
-"""Runs that are kept for a producer. By default clients have at most 1000 entries under way."""
+"""Runs that are kept for a producer. Clients have at most 1000 entries under way by default."""
 
 
 class Skipped:
@@ -60,14 +60,14 @@ class Skipped:
         return self._ends[-1] if self._ends else 0
 
     def add(self, first: int, end: int) -> None:
-        """Add a run that is above all others; the lowest one goes if there are too many."""
+        """Add a run above all others; the lowest run is dropped if there are too many."""
         self._firsts.append(first)
         self._ends.append(end)
         if len(self._firsts) > WINDOW:
             del self._firsts[0], self._ends[0]
 
     def remove(self, first: int, end: int) -> None:
-        """Remove those of ``first`` to ``end`` - 1 that are there."""
+        """Remove the ids of ``first`` to ``end`` - 1 that are in the set."""
         low = max(bisect_right(self._firsts, first) - 1, 0)
         high = bisect_right(self._firsts, end - 1)
         runs = list(zip(self._firsts[low:high], self._ends[low:high], strict=True))

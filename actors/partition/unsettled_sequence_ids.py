@@ -2,8 +2,8 @@
 
 A stored message uses its producer's sequence id, so it is stored once. An abort of its transaction
 releases the id: the producer can send the message again, in another transaction, under the same id.
-For this the state keeps, for each ongoing transaction of a producer, the highest id that was used
-outside of it.
+So the state keeps the highest id that a producer used outside of a transaction, for each of its
+ongoing transactions.
 
 An id stays used if its producer has sent anything else since, or batches by key, since
 de-duplication may have compared later entries with it.

@@ -128,9 +128,9 @@ class RegistryState:
 
     versions: list[Version] = field(default_factory=list)
     live_from: int = 0
-    # Of the live ones, by identity: a function of the list.
+    # The live ones by identity: a function of the list.
     live: dict[bytes, int] = field(default_factory=dict, compare=False)
-    # Where a checkpoint has versions, which never change.
+    # The places of versions in a checkpoint; versions never change.
     stored: dict[str, StoredSegment] = field(default_factory=dict, compare=False)
 
     def known(self, *, gone: bool = False) -> list[Known]:
@@ -222,7 +222,7 @@ def _delete(state: RegistryState, command: Delete, now_ms: int) -> Decision:
 
 
 class SchemaRegistryMachine:
-    """Decides for the schemas of one topic."""
+    """The machine of one topic's schemas."""
 
     def initial(self) -> RegistryState:
         """No version yet."""
@@ -288,7 +288,7 @@ class SchemaRegistryMachine:
         return state
 
     def on_checkpoint(self, state: RegistryState, stored: Mapping[str, StoredSegment]) -> None:
-        """Note where a checkpoint has versions: they needn't be written again."""
+        """Record the places of versions in a checkpoint: they needn't be written again."""
         kept = {name: place for name, place in stored.items() if name.startswith(_VERSION)}
         state.stored.update(kept)
 

@@ -21,7 +21,7 @@ _RANGE = struct.Struct("<HH")
 _RANGES, _LIST, _BITS = "ranges", "list", "bits"
 
 Mask = tuple[int, int]
-"""An offset, and the mask of what remains of the batch there."""
+"""An offset, and the mask of the remaining messages of the batch there."""
 
 
 class Summary(NamedTuple):

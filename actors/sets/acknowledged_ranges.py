@@ -89,7 +89,7 @@ class AcknowledgedRanges:
         self._segments: SortedDict = SortedDict()  # number -> _Segment
         self._recent: OrderedDict[int, _Segment] = OrderedDict()  # those in memory
 
-    # -- what there is -------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return bool(self._segments)
@@ -117,7 +117,7 @@ class AcknowledgedRanges:
             yield waiting
 
     def size(self) -> int:
-        """How many entries are acknowledged."""
+        """The number of acknowledged entries."""
         return sum(self._count(segment) for segment in self._segments.values())
 
     def range_count(self) -> int:
@@ -281,7 +281,7 @@ class AcknowledgedRanges:
         return self._size
 
     def restore(self, segment_size: int, packed: Mapping[int, bytes]) -> None:
-        """Become the set that `snapshot` was taken of; every segment is in its stored form."""
+        """Restore the set from its `snapshot`, where every segment is in its stored form."""
         self.clear()
         self._size = segment_size
         for number in sorted(packed):

@@ -58,11 +58,11 @@ class Bitmap:
         return offset in self._bits
 
     def size(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return len(self._bits)
 
     def range_count(self) -> int:
-        """How many ranges the set consists of."""
+        """The number of ranges in the set."""
         return self._bits.difference_cardinality(self._bits.shift(1))
 
     def lowest(self, limit: int) -> int:
@@ -111,7 +111,7 @@ class Bitmap:
         return int(found)
 
     def next_start(self, offset: int, limit: int) -> int:
-        """Where the first range that starts after ``offset`` starts; at most ``limit``."""
+        """The start of the first range that starts after ``offset``; at most ``limit``."""
         try:
             found = self._bits.next_set_bit(self.next_missing(offset))
         except ValueError:
@@ -141,7 +141,7 @@ class Bitmap:
             self.add(first, end)
 
     def memory(self) -> int:
-        """Roughly how many bytes the set takes, as measured."""
+        """The approximate size of the set in bytes, as measured."""
         count = len(self._bits)
         return _SET_BYTES + (2 * count if count <= _DENSE else _BITS_BYTES * self._containers())
 

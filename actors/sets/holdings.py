@@ -77,7 +77,7 @@ class Holdings(Generic[OwnerT]):
         runs = self._runs
         whole = runs.get(first)
         if whole is not None and whole[0] == end and owner in (None, whole[1]):
-            del runs[first]  # often exactly what was given is taken
+            del runs[first]  # often the removed range is exactly a given one
             return [Holding(first, *whole)]
         taken = self.within(first, end)
         if owner is not None:

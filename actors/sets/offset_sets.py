@@ -26,11 +26,11 @@ class OffsetSet(Protocol):
     def __contains__(self, offset: int) -> bool: ...
 
     def size(self) -> int:
-        """How many offsets are in the set."""
+        """The number of offsets in the set."""
         ...
 
     def range_count(self) -> int:
-        """How many ranges the set consists of."""
+        """The number of ranges in the set."""
         ...
 
     def lowest(self, limit: int) -> int:
@@ -62,7 +62,7 @@ class OffsetSet(Protocol):
         ...
 
     def next_start(self, offset: int, limit: int) -> int:
-        """Where the first range that starts after ``offset`` starts; at most ``limit``."""
+        """The start of the first range that starts after ``offset``; at most ``limit``."""
         ...
 
     def clear(self) -> None:
@@ -78,7 +78,7 @@ class OffsetSet(Protocol):
         ...
 
     def memory(self) -> int:
-        """Roughly how many bytes the set takes; a function of what is in it."""
+        """The approximate size of the set in bytes; a function of its content."""
         ...
 
     def check(self) -> None:

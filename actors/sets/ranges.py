@@ -65,11 +65,11 @@ class RangeSet:
         return found is not None and offset < found[1]
 
     def size(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return self._size
 
     def range_count(self) -> int:
-        """How many ranges the set consists of."""
+        """The number of ranges in the set."""
         return len(self._ends)
 
     def first(self) -> Range | None:
@@ -85,7 +85,7 @@ class RangeSet:
         return int(self._ends.peekitem(-1)[1]) if self._ends else 0
 
     def _at_or_before(self, offset: int) -> Range | None:
-        """The range that holds ``offset`` or else the one before it."""
+        """The range that holds ``offset``, or else the one before it."""
         ends = self._ends
         if not ends:
             return None
@@ -157,7 +157,7 @@ class RangeSet:
         return offset if found is None or found[1] < offset else found[1]
 
     def next_start(self, offset: int, limit: int) -> int:
-        """Where the first range that starts after ``offset`` starts; at most ``limit``."""
+        """The start of the first range that starts after ``offset``; at most ``limit``."""
         for first in self._ends.irange(offset + 1, limit):
             return int(first)
         return limit
@@ -177,7 +177,7 @@ class RangeSet:
             self.add(first, end)
 
     def memory(self) -> int:
-        """Roughly how many bytes the set takes, as measured: most of it for small objects."""
+        """The approximate size of the set in bytes, as measured; small objects take most of it."""
         return _SET_BYTES + _RANGE_BYTES * len(self._ends)
 
     def check(self) -> None:

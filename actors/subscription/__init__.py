@@ -1,1 +1,2 @@
-"""The subscription: its cursor, its pending acknowledgements, and what it tells other clusters."""
+"""The subscription: its cursor, its pending acknowledgements, and its progress for other
+clusters."""

@@ -1,9 +1,9 @@
 """A subscription's cursor: the mark, and the acknowledged ranges and parts of batches beyond it.
 
 `acked_before` is the mark-delete position: every offset below it is acknowledged. Beyond it there
-are *holes*: ranges that are acknowledged out of order. A partly acknowledged batch has a mask of
-what remains: bit i set = message i isn't acknowledged. An entry whose mask becomes 0 is
-acknowledged as a whole.
+are individually acknowledged ranges. A partly acknowledged batch has a mask of the remaining
+messages: bit i set = message i isn't acknowledged. An entry whose mask becomes 0 is acknowledged as
+a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cursor:
         *,
         beyond: AcknowledgedRanges | None = None,
     ) -> None:
-        """``beyond`` keeps what is acknowledged beyond the mark; it must be empty."""
+        """``beyond`` keeps the acknowledged ranges beyond the mark; it must be empty."""
         self.acked_before = acked_before
         self._acked_ranges = AcknowledgedRanges() if beyond is None else beyond
         for first, end in acked_ranges:
@@ -113,7 +113,7 @@ class Cursor:
         return list(self._acked_ranges.all_masks())
 
     def partial_count(self) -> int:
-        """How many batches are acknowledged in part."""
+        """The number of batches that are acknowledged in part."""
         return self._acked_ranges.partial_count()
 
     def next_unacked(self, offset: int) -> int:
@@ -141,11 +141,11 @@ class Cursor:
         return iter(self._acked_ranges)
 
     def acked_range_count(self) -> int:
-        """How many holes there are."""
+        """The number of acknowledged ranges beyond the mark."""
         return self._acked_ranges.range_count()
 
     def acked_count(self) -> int:
-        """How many entries are wholly acknowledged."""
+        """The number of wholly acknowledged entries."""
         return self.acked_before + self._acked_ranges.size()
 
     def backlog(self, end_offset: int) -> int:

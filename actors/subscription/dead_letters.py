@@ -66,7 +66,7 @@ class DeadLetters:
 def decide_intent(
     dead: DeadLetters, cursor: Cursor, pending: PendingAcks, command: IntendDeadLetters
 ) -> Decision:
-    """What the command leads to."""
+    """The decision on `IntendDeadLetters`."""
     ranges = normalized(
         (offset, offset + 1)
         for first, end in command.ranges
@@ -83,7 +83,7 @@ def decide_intent(
 
 
 def decide_moved(dead: DeadLetters, command: ConfirmMoved) -> Decision:
-    """What the command leads to."""
+    """The decision on `ConfirmMoved`."""
     known = normalized((at, at + 1) for at in command.offsets if at in dead.intended)
     if not known:
         return Decision(reply=Moved(()))

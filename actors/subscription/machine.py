@@ -110,7 +110,7 @@ class Ack:
     end_offset: int
     ranges: Sequence[tuple[int, int]] = ()
     partial: Sequence[tuple[int, int]] = ()
-    consumer: int = 0  # for the record (`velaray.actors.subscription.tracing`)
+    consumer: int = 0  # for tracing (`velaray.actors.subscription.tracing`)
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class CursorAt:
 
 @dataclass(slots=True)
 class SubscriptionState:
-    """A cursor, once it is created; ``expired`` counts entries by why they expired."""
+    """A cursor, once it is created; ``expired`` counts entries by the reason of their expiry."""
 
     created: bool = False
     cursor: Cursor = field(default_factory=Cursor)
@@ -218,7 +218,7 @@ def _decide_ack_before(cursor: Cursor, command: AckBefore) -> Decision:
         partial = new_partials(cursor, [(offset, ack_set)])
         if partial and partial[0][1] == 0:
             offset, partial = offset + 1, []
-    # The event doesn't list the ranges: there may be millions of holes in between.
+    # The event doesn't list the ranges: there may be millions of ranges in between.
     new = [(cursor.acked_before, offset)] if cursor.acked_before < offset else []
     if not new and not partial:
         return Decision(reply=Acked())
@@ -271,14 +271,14 @@ _NEED_CURSOR = (
 
 
 class SubscriptionMachine:
-    """Decides for one durable subscription."""
+    """The machine of one durable subscription."""
 
     def initial(self) -> SubscriptionState:
         """Not created."""
         return SubscriptionState()
 
     def decide(self, state: SubscriptionState, command: Any, now_ms: int) -> Decision:
-        """What ``command`` leads to. Raises TypeError for a command of another machine."""
+        """The decision on ``command``. Raises TypeError for a command of another machine."""
         cursor = state.cursor
         match command:
             case Create() if state.created:
@@ -385,7 +385,8 @@ class SubscriptionMachine:
         `velaray.actors.sets.acknowledged_ranges`; and those of
         `velaray.actors.subscription.remote_progress`.
 
-        A segment of holes that didn't change since a checkpoint is where that has it.
+        An acknowledged segment that didn't change since a checkpoint is given by its place in that
+        checkpoint.
         """
         cursor = state.cursor
         segments: dict[str, Segment] = {
@@ -432,7 +433,7 @@ class SubscriptionMachine:
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
-    """The segments of holes by their numbers."""
+    """The segments of acknowledged ranges by their numbers."""
     return {
         int(name.removeprefix(_ACKED_RANGES)): segment
         for name, segment in segments.items()

@@ -52,7 +52,7 @@ from velaray.events.ids import TransactionId
 
 
 class BatchAck(NamedTuple):
-    """Acknowledges those messages of the batch at ``offset`` whose bits aren't set in
+    """An acknowledgement of those messages of the batch at ``offset`` whose bits aren't set in
     ``remaining``. The batch has ``messages`` messages."""
 
     offset: int
@@ -77,7 +77,7 @@ class AckInTransaction:
     end_offset: int
     ranges: Sequence[Range] = ()
     partial: Sequence[BatchAck] = ()
-    consumer: int = 0  # for the record (`velaray.actors.subscription.tracing`)
+    consumer: int = 0  # for tracing (`velaray.actors.subscription.tracing`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def decide_ack(
 
 
 def _invalid(pending: PendingAcks, command: AckInTransaction) -> str:
-    """Why the command is invalid; empty if it is valid."""
+    """The reason why the command is invalid; empty if it is valid."""
     end_offset = command.end_offset
     for first, end in command.ranges:
         if not 0 <= first < end <= end_offset:
@@ -222,7 +222,7 @@ def _is_repetition(
 def _conflict_of_ranges(
     pending: PendingAcks, cursor: Cursor, transaction: TransactionId, ranges: Sequence[Range]
 ) -> str:
-    """Why the transaction can't acknowledge these entries; empty if it can."""
+    """The reason why the transaction can't acknowledge these entries; empty if it can."""
     for first, end in ranges:
         unacked = cursor.unacked_ranges(first, end)
         if unacked != [(first, end)]:
@@ -243,7 +243,8 @@ def _conflict_of_ranges(
 def _conflict_of_parts(
     pending: PendingAcks, cursor: Cursor, transaction: TransactionId, parts: Mapping[int, int]
 ) -> str:
-    """Why the transaction can't acknowledge these messages of batches; empty if it can."""
+    """The reason why the transaction can't acknowledge these messages of batches; empty if it
+    can."""
     for offset, bits in parts.items():
         known = cursor.ack_set(offset)
         if cursor.is_acked(offset) or (known is not None and bits & ~known):
@@ -434,7 +435,7 @@ def evolve(pending: PendingAcks, event: Event) -> None:
 
 
 def forget_acked(pending: PendingAcks, cursor: Cursor, event: Message) -> None:
-    """Drop what ``cursor``, which ``event`` has changed, acknowledges: it is no longer pending."""
+    """Drop pending acknowledgements that ``cursor`` has since ``event`` changed it."""
     match event:
         case CursorReset():
             pending.clear()

@@ -27,8 +27,8 @@ class Before(NamedTuple):
 
 @dataclass(slots=True)
 class PendingAck:
-    """What a commit of one transaction acknowledges: whole entries, messages of batches by offset
-    (bit i set = message i is acknowledged), and everything ``before``."""
+    """The acknowledgements that a commit of one transaction makes: whole entries, messages of
+    batches by offset (bit i set = message i is acknowledged), and everything ``before``."""
 
     ranges: RangeSet = field(default_factory=RangeSet)
     partial: dict[int, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class PendingAcks:
 
     def __init__(self) -> None:
         self._transactions: dict[TransactionId, PendingAck] = {}
-        # The same by offset.
+        # Whole entries by offset.
         self._owners: Holdings[TransactionId] = Holdings()
         self._batches: SortedDict = SortedDict()  # offset -> PendingBatch
         self._advancing: TransactionId | None = None
@@ -72,7 +72,7 @@ class PendingAcks:
     def __repr__(self) -> str:
         return f"PendingAcks({self._transactions})"
 
-    # ---- what is pending
+    # ---- queries
 
     def transactions(self) -> list[TransactionId]:
         """The transactions with pending acknowledgements, ascending."""

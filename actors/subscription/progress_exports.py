@@ -1,9 +1,10 @@
 """The places of a subscription that changed since other clusters were informed.
 
-A subscription's progress goes to each other cluster in *exports*. An export has what is
-acknowledged now at the places that were touched since the previous export; the first export covers
-all places. A place may be touched without a change: exports report the present cursor, so a
-repetition changes nothing. This bounds the memory: beyond `MOST_RANGES` places are rounded.
+A subscription's progress goes to each other cluster in *exports*. An export has the
+acknowledgements, as they are now, at the places that were touched since the previous export; the
+first export covers all places. A place may be touched without a change: exports report the present
+cursor, so a repetition changes nothing. This bounds the memory: beyond `MOST_RANGES` places are
+rounded.
 
 An export is sent in *windows*. A *token* says how much of it a cluster has: the activation of the
 subscription that made the export, the export's number, and the offset at which it continues, or

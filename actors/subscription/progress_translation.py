@@ -1,9 +1,9 @@
 """Translation of progress from positions of origins to local offsets.
 
 `here` splits another cluster's progress into the offsets of entries that this partition has, and
-what it doesn't have yet. Positions of this cluster are those of the partition's own ledgers; they
-name only entries that no other cluster stored first. Entries that are trimmed away, or never
-arrived because they aren't replicated here, have no offset.
+the progress of entries that it doesn't have yet. Positions of this cluster are those of the
+partition's own ledgers; they name only entries that no other cluster stored first. Entries that are
+trimmed, or never arrived because they aren't replicated here, have no offset.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Here:
-    """Progress that a partition has, by offset, and what is ``ahead`` of it, by origin.
+    """Progress that a partition has, by offset, and progress ``ahead`` of it, by origin.
 
     ``end_offset`` is the end of the log at the time of the translation.
     """
@@ -43,7 +43,7 @@ class Here:
 
     @property
     def last(self) -> int:
-        """The offset after the last one in it."""
+        """The offset after its last entry."""
         ends = [end for _, end in self.ranges[-1:]] + [at + 1 for at, _ in self.partial]
         return max([*ends, *(end for _, end, _ in self.counts)], default=0)
 

@@ -268,7 +268,7 @@ class Waiting:
         self._drop(self.passed)
 
     def _drop(self, border: Position) -> None:
-        """Drop individual progress up to the border."""
+        """Drop individual acknowledgements up to the border."""
         for ledger_id in [known for known in self.ledgers if known <= border.ledger_id]:
             if ledger_id == border.ledger_id:
                 self.ledgers[ledger_id].drop_before(border.entry_id + 1)
@@ -296,7 +296,7 @@ class TakenProgress:
     ``waiting`` progress by origin."""
 
     taken: Cursor = field(default_factory=Cursor)
-    # Not compared: counts of what is taken in don't matter.
+    # Not compared: counts in taken progress don't matter.
     counted: CountRuns = field(default_factory=CountRuns, compare=False)
     waiting: dict[str, Waiting] = field(default_factory=dict)
 
@@ -306,7 +306,7 @@ class TakenProgress:
 
 
 def invalid(command: TakeProgress) -> str:
-    """Why the command is invalid; empty if it is valid."""
+    """The reason why the command is invalid; empty if it is valid."""
     end_offset = command.end_offset
     for first, end in command.ranges:
         if not 0 <= first < end <= end_offset:
@@ -572,7 +572,7 @@ def needs_checkpoint(remote: TakenProgress) -> bool:
 
 
 def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
-    """The segments of what is taken in by their numbers."""
+    """The segments of taken progress by their numbers."""
     return {
         int(name.removeprefix(_TAKEN)): segment
         for name, segment in segments.items()
@@ -581,7 +581,7 @@ def _numbered(segments: Mapping[str, SegmentT]) -> dict[int, SegmentT]:
 
 
 def _blocks(segments: Mapping[str, SegmentT]) -> dict[tuple[str, int], dict[int, SegmentT]]:
-    """The segments of what waits by cluster, ledger and number."""
+    """The segments of waiting progress by cluster, ledger and number."""
     found: dict[tuple[str, int], dict[int, SegmentT]] = {}
     for name, segment in segments.items():
         if name.startswith(_WAITING):

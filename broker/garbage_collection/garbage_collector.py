@@ -209,7 +209,7 @@ class GarbageCollector(ActorBase):
                     block_if_queue_full=True,
                     lazy_start_partitioned_producers=True,
                 )
-                # The producer waits until the collectors' subscription exists.
+                # The producer creates the collectors' subscription before it stores any event.
                 made = Producer[Event](client.core, options, client.forget, WORKER)
                 self._producer = await client.adopt(made)
             return self._producer

@@ -1,9 +1,9 @@
-"""The census of ledgers: what is stored, against what is listed and what is to be deleted.
+"""The ledger audit: compares stored ledgers with the manifests and with the deletion topics.
 
-Every ledger is in one state: *listed* in its journal's manifest, or *creating*: stored and not
-listed yet. *pending*: unlisted, and an event waits for a deleter. *dead-letter*: unlisted, and its
-event was given up. *orphan*: unlisted, and nobody will delete it. *missing*: listed, and not
-stored. There should be none of the last two.
+Every ledger is in one state. *listed*: in its journal's manifest. *creating*: stored and not
+listed yet. *pending*: unlisted, and its deletion event waits for a garbage collector.
+*dead-letter*: unlisted, and its event was given up. *orphan*: unlisted, without an event, so it is
+never deleted. *missing*: listed, and not stored. There should be none of the last two.
 """
 
 from __future__ import annotations

@@ -574,7 +574,7 @@ class SubscriptionChannel:
     def due(self, offsets: list[int]) -> None:
         """End the delay of these entries: the dispatcher may deliver those that it was fed."""
         fed = [offset for offset in offsets if offset < self._fed]
-        if fed:  # also while nobody is attached: it may know of them, for who is about to be
+        if fed:  # also without consumers: the next one may need them
             self.tell(EntriesDue(flat_ranges(fed)))
 
     async def _pass_hidden(self, end: int) -> None:
