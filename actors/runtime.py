@@ -292,7 +292,7 @@ class Runtime(Generic[StateT]):
         #: Called when everything released so far is synced, if the journal is relaxed.
         self.on_synced: Callable[[], None] = _ignore_sync
         #: Called with a decision's events and reply when the state has the events, which may be
-        #: before they are durable. Not called for what recovery replays. Must not raise.
+        #: before they are durable. Not called for replayed events. Must not raise.
         self.on_applied: Callable[[Sequence[Message], Any], None] = _ignore_events
         self._error: BaseException | None = None
         #: Newer checkpoints that recovery couldn't read and skipped.

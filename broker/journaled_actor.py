@@ -32,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 
 class WasDeleted(RemoteError):
-    """This actor was deleted: its key's incarnation never exists again."""
+    """This actor was deleted: the incarnation in its key is never used again."""
 
 
 class JournaledActor(ActorBase):

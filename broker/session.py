@@ -32,7 +32,7 @@ Python and Node are built on the C++ client."""
 
 @dataclass(slots=True)
 class ClientInfo:
-    """What a session knows of its client."""
+    """The properties of a session's client."""
 
     version: str = ""
     """The name and version of the client's program."""

@@ -85,7 +85,7 @@ def decide_commit_sequence(
     command: CommitInSequence | LookUpCommitSequence | ForgetCommitSequence,
     now_ms: int,
 ) -> Decision:
-    """As a machine's ``decide``."""
+    """The decision on a command of this module."""
     known = state.series.get(command.series)
     last = LastInSequence(-1 if known is None else known.last)
     if isinstance(command, LookUpCommitSequence):

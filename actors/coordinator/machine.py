@@ -84,9 +84,9 @@ class Begin:
 
     ``owner`` ("": any role) is the role that may use it. Reply: `Begun`; refused INVALID without a
     timeout, BUSY if ``most_open`` (0: any number) transactions are unfinished. With a ``series``
-    the transaction belongs to that ``number`` of it, and a commit of the number, or a later one,
-    without the transaction aborts it; refused CONFLICT if that has happened, NOT_ALLOWED to other
-    roles than the owner of the series.
+    the transaction belongs to that ``number`` of the commit sequence, and a commit of the number,
+    or a later one, without the transaction aborts it; refused CONFLICT if that has happened,
+    NOT_ALLOWED to other roles than the owner of the commit sequence.
     """
 
     timeout_ms: int

@@ -39,7 +39,7 @@ LEGAL: Mapping[Status, frozenset[Status]] = {
 class Transaction:
     """An unfinished transaction. Participants are in the order in which they joined.
 
-    ``series``: the series of commits to whose ``number`` it belongs; empty: none. ``spread``: the
+    ``series``: the commit sequence to whose ``number`` it belongs; empty: none. ``spread``: the
     partitions whose entries go to other clusters, by cluster, after all participants have applied
     the commit.
     """
@@ -69,7 +69,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class CommitSequence:
-    """The owner of a series ("": any role), and the number of its last commit."""
+    """The owner of a commit sequence ("": any role), and the number of its last commit."""
 
     owner: str
     last: int

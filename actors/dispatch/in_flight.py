@@ -63,7 +63,7 @@ class InFlightTracker:
         self._left: dict[int, int] = {}  # messages left of batches that are held in part
         self.next_offset = self.fed = cursor.acked_before
 
-    # ---- what is known of entries
+    # ---- entries that were fed
 
     @property
     def feed_from(self) -> int:

@@ -233,7 +233,7 @@ class KeySharedDispatch:
                     self._reserve(other)
 
     def _space(self) -> int:
-        """How many more entries may wait."""
+        """The number of further entries that may wait."""
         consumers, chunks = self._in_flight.consumers, self._in_flight.chunks
         waiting = self._in_flight.waiting.size()
         if chunks:

@@ -37,8 +37,8 @@ class Suspects:
     """Counts, for each entry, with how many consumers in a row it was lost."""
 
     def __init__(self, counts: Iterable[tuple[int, int, int]] = ()) -> None:
-        """``counts`` are failed deliveries before a start: (first, last + 1, times). Nothing tells
-        how these deliveries ended."""
+        """``counts`` are failed deliveries before a start: (first, last + 1, times). How these
+        deliveries ended isn't known."""
         runs = list(counts)
         single = sum(end - first for first, end, times in runs if times > 1) <= MOST_SINGLE
         self._losses = CountRuns(
@@ -49,7 +49,7 @@ class Suspects:
         return bool(self._losses)
 
     def losses(self, offset: int) -> int:
-        """How many consumers in a row were lost with the entry."""
+        """The number of consumers in a row that were lost with the entry."""
         return self._losses.get(offset)
 
     def alike(self, first: int, end: int) -> tuple[int, int]:
@@ -89,14 +89,15 @@ class Suspects:
 
 
 def room(consumer: Attached, losses: int) -> int:
-    """How many suspects with that many losses the consumer may get now; 0 or less if none."""
+    """The number of suspects with that many losses that the consumer may get now; 0 or less if
+    none."""
     window = GROUP if losses == 1 else 1
     return (window << consumer.relief) - consumer.entries
 
 
 def relieve(consumer: Attached) -> None:
-    """Double a consumer's room for suspects, and let it get other entries, if it finished nothing
-    since the last call."""
+    """Double a consumer's room for suspects, and deliver other entries to it again, if it finished
+    nothing since the last call."""
     if (consumer.suspects or consumer.draining) and not consumer.progressed:
         consumer.relief = min(consumer.relief + 1, _MOST_RELIEF)
     consumer.progressed = False

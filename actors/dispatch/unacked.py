@@ -37,7 +37,7 @@ class UnackedLimits:
         self.changed = True
 
     def room(self, consumer: Attached) -> int:
-        """How many more messages the consumer may get; 0 or less if none."""
+        """The number of messages that the consumer may still get; 0 or less if none."""
         if consumer.blocked or self.blocked:
             return 0
         room = UNLIMITED

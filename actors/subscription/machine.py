@@ -101,10 +101,11 @@ class Create:
 @dataclass(slots=True)
 class Ack:
     """Acknowledge entries (``ranges`` of (first, last + 1)) and parts of batches (``partial``:
-    (offset, mask of what is still un-acknowledged: bit i set = message i isn't)), in any order.
+    (offset, mask of the un-acknowledged messages: bit i set = message i isn't acknowledged)), in
+    any order.
 
-    Reply: `Acked`. Refused INVALID, as a whole, if anything is at or beyond ``end_offset``,
-    the partition's end; NOT_FOUND before `Create`.
+    Reply: `Acked`. Refused INVALID, as a whole, if anything is at or beyond ``end_offset``, the
+    partition's end; NOT_FOUND before `Create`.
     """
 
     end_offset: int

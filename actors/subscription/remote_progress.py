@@ -53,7 +53,7 @@ SegmentT = TypeVar("SegmentT")
 
 NOWHERE = Position(-1, -1)
 LAST_ENTRY = (1 << 32) - 3
-"""Entries beyond this one can't wait: no ledger has so many."""
+"""The largest entry id that can wait: no ledger has so many entries."""
 
 _TAKEN = "taken/"
 _WAITING = "waiting/"
@@ -260,7 +260,7 @@ class Waiting:
         return self.ledgers.setdefault(ledger_id, AcknowledgedRanges())
 
     def pass_to(self, came: Position) -> None:
-        """Drop what has arrived: ``came`` is the newest position."""
+        """Drop progress that has arrived: ``came`` is the newest position."""
         if came > self.passed:
             self.passed = came
         if self.up_to <= self.passed:
@@ -268,7 +268,7 @@ class Waiting:
         self._drop(self.passed)
 
     def _drop(self, border: Position) -> None:
-        """Drop individual acknowledgements up to the border."""
+        """Drop individual acknowledgements and counts up to the border."""
         for ledger_id in [known for known in self.ledgers if known <= border.ledger_id]:
             if ledger_id == border.ledger_id:
                 self.ledgers[ledger_id].drop_before(border.entry_id + 1)

@@ -1,9 +1,9 @@
 """Undoing of cursor moves by command: seeks, skips, requested expiry, earlier undoing.
 
-The cursor becomes what it was before the move, except that entries stay acknowledged that consumers
-acknowledged since (or that a policy expired, or that went to the dead-letter topic). Later moves by
-command are undone with it. Acknowledgements that are pending in transactions stay pending unless
-the restored cursor has them; those that a move dropped don't return.
+The cursor becomes what it was before the move. Entries stay acknowledged if consumers have
+acknowledged them since, if a policy expired them, or if they went to the dead-letter topic. Later
+moves by command are undone with it. Acknowledgements that are pending in transactions stay pending
+unless the restored cursor has them; those that a move dropped aren't restored.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from velaray.topology.rpc import RemoteError
 
 
 class Coordinator(Protocol):
-    """What these calls need of the coordinator."""
+    """The protocol of the coordinator for these calls."""
 
     number: int
     actor_system: ActorSystem

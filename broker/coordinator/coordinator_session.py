@@ -49,7 +49,7 @@ def _users_topic(text: str) -> str:
 
 
 class Coordinator(Protocol):
-    """What a session needs of its coordinator."""
+    """The protocol of the coordinator for sessions."""
 
     number: int
     config: ClusterConfig
@@ -62,10 +62,10 @@ class Coordinator(Protocol):
         """Decide, and return when all participants have applied the verdict."""
 
     async def commit_in_sequence(self, command: CommitInSequence) -> Any:
-        """Commit all transactions of a number of a series, and return as `end` does."""
+        """Commit all transactions of a number of a commit sequence, and return as `end` does."""
 
     async def forget_commit_sequence(self, command: ForgetCommitSequence) -> None:
-        """End a series and abort what is open for it."""
+        """End a commit sequence and abort its open transactions."""
 
 
 class CoordinatorSession(Session):

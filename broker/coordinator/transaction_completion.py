@@ -178,8 +178,8 @@ class TransactionCompletion:
         return reply
 
     async def _tell(self, participant: Untold, what: dict[str, Any]) -> Any:
-        """Repeat until the participant has applied the verdict; returns its answer. A deleted
-        participant has nothing to apply."""
+        """Repeat until the participant answers; returns its answer. A deleted participant has
+        nothing to apply."""
         backoff, answer = self._actor_system.backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), None
         while True:
             try:

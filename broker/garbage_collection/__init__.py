@@ -1,1 +1,1 @@
-"""Deletion of ledgers in two phases, and the audit of what is stored."""
+"""Deletion of ledgers in two phases, and the audit of stored ledgers."""

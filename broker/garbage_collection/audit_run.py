@@ -84,7 +84,7 @@ async def _look(
     to ``unread``.
 
     The store is read first. An actor enqueues a deletion before it drops the ledger from the
-    manifest. So an unlisted ledger without an event was deleted meanwhile.
+    manifest. So if an event isn't found afterwards, it was handled meanwhile.
     """
     journals = []
     for key in keys:

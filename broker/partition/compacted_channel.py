@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 GONE = CachedEntry(b"", 1, "")
 """Stands for an entry that the current view lacks."""
 PASS_ENTRIES = 1024
-"""The number of removed entries, before a kept one, that are acknowledged at once."""
+"""One request acknowledges the removed entries among this many kept ones."""
 JUMP = 64
 """Longer gaps aren't reported to the dispatcher entry by entry."""
 
@@ -207,7 +207,7 @@ class CompactedChannel(SubscriptionChannel):
         if not self.horizon:
             super().trimmed(gone)
 
-    # -- feeding the brain ---------------------------------------------------------
+    # -- feeding the dispatcher -----------------------------------------------------
 
     def feed_from(self, offset: int, wanted: int, hashing: bool) -> None:
         """As `SubscriptionChannel.feed_from`."""

@@ -83,7 +83,7 @@ class SchemaRegistryActor(JournaledActor):
         return await self.call(method, args)
 
     def on_rpc_closed(self, rpc_connection: RpcConnection) -> None:
-        """The follower has dropped its cache with the connection."""
+        """Remove the follower, which drops its cache with the connection."""
         self._followers.discard(rpc_connection)
 
     async def call(self, method: str, args: dict[str, Any]) -> Any:
